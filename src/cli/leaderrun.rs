@@ -6,7 +6,7 @@
 mod options;
 
 pub use options::Flags;
-use options::{Job, Observability};
+use options::{Invocation, Observability};
 
 use super::explain;
 use super::flags::{self, NamedStore};
@@ -18,7 +18,7 @@ use crate::guard::contain::Containment;
 use crate::guard::orphan_release;
 use crate::lease::{Candidate, Timing, show_seconds};
 use crate::notes::history;
-use crate::notes::jobs::{Job as LedgerJob, Occasion};
+use crate::notes::jobs::{Job, Occasion};
 use crate::observe::http::{self, Listening};
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
@@ -71,23 +71,24 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
     flags.settle(matches).map_err(Failure::Usage)?;
-    let job = flags.job(matches).map_err(Failure::Usage)?;
+    let invocation = flags.invocation(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
         let drain = flags.stopping.drain;
-        let budget = explain::budget(&job.shard, &job.store.location, &job.timing, drain, &containment);
+        let Invocation { shard, store, timing, .. } = &invocation;
+        let budget = explain::budget(shard, &store.location, timing, drain, &containment);
         // A reader that closed the pipe has read enough.
         let _ = std::io::stdout().write_all(budget.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    confirm(&job.store)?;
-    find(&job.words[0]).map_err(|error| not_started(&job.words[0], error))?;
+    confirm(&invocation.store)?;
+    find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
     flags.renamed().into_iter().for_each(|renamed| tracing::warn!("{renamed}"));
-    point_out_doubts(&flags, &job);
+    point_out_doubts(&flags, &invocation);
     let containment = settle(containment, &flags)?;
-    run(&flags, job, containment)
+    run(&flags, invocation, containment)
 }
 
 /// Warns about the default store, even with `--quiet`, because it excludes no other host. Refuses it where no person
@@ -101,9 +102,9 @@ fn confirm(store: &NamedStore) -> Result<(), Failure> {
 }
 
 /// Logs what is allowed but may not be intended.
-fn point_out_doubts(flags: &Flags, job: &Job) {
+fn point_out_doubts(flags: &Flags, invocation: &Invocation) {
     flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
-    if let Some(LedgerJob { occasion: Occasion::Period(period), .. }) = &job.ledger
+    if let Some(Job { occasion: Occasion::Period(period), .. }) = &invocation.job
         && let Some(doubt) = period.doubt(wall_clock_millis())
     {
         tracing::warn!("{doubt}");
@@ -121,14 +122,14 @@ fn settle(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment
 }
 
 /// Prepares a candidate, opens what it needs, lets it take part, and reports how it ended.
-fn run(flags: &Flags, job: Job, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
-    let prepared = Prepared::new(flags, job, containment)?;
+fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
+    let prepared = Prepared::new(flags, invocation, containment)?;
     let runtime = start::runtime(&prepared.store.location)?;
     let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate)));
     // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
     let metrics_file = flags.observability.metrics_file.as_deref();
-    let once = prepared.ledger.as_ref().and_then(LedgerJob::once);
+    let once = prepared.job.as_ref().and_then(Job::once);
     let metrics_file = metrics_file.map(|path| MetricsFile::open(path, &prepared.candidate, once)).transpose();
     let metrics_file = metrics_file.map_err(Failure::of_os)?;
     let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
@@ -149,23 +150,23 @@ struct Prepared {
     command: Command,
     store: NamedStore,
     timing: Timing,
-    ledger: Option<LedgerJob>,
+    job: Option<Job>,
     duties: Duties,
     seed: u64,
 }
 
 impl Prepared {
-    fn new(flags: &Flags, job: Job, containment: Arc<Containment>) -> anyhow::Result<Self> {
-        let candidate = Candidate::here(job.shard, flags.observability.owner.clone(), job.timing.lease)?;
+    fn new(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> anyhow::Result<Self> {
+        let candidate = Candidate::here(invocation.shard, flags.observability.owner.clone(), invocation.timing.lease)?;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
-        let duties = flags.duties(job.timing.stop_grace, &containment);
+        let duties = flags.duties(invocation.timing.stop_grace, &containment);
         let command = Command {
-            words: job.words,
+            words: invocation.words,
             environment: Vec::new(),
-            job: job.ledger.as_ref().map(|ledger| ledger.occasion.variable()),
+            job: invocation.job.as_ref().map(|job| job.occasion.variable()),
             stop_signal: flags.stopping.signal,
-            grace: job.timing.stop_grace,
+            grace: invocation.timing.stop_grace,
             hooks: flags.hooks(),
             health: flags.health(),
             terminal_group: std::io::stdin().is_terminal().then(getpgrp),
@@ -173,8 +174,8 @@ impl Prepared {
             containment,
             store_url: None,
         };
-        let (store, timing, ledger) = (job.store, job.timing, job.ledger);
-        Ok(Self { candidate, command, store, timing, ledger, duties, seed: u64::from_le_bytes(seed) })
+        let (store, timing, job) = (invocation.store, invocation.timing, invocation.job);
+        Ok(Self { candidate, command, store, timing, job, duties, seed: u64::from_le_bytes(seed) })
     }
 
     /// Opens the store, and takes part in the election until the candidate leaves it.
@@ -184,7 +185,7 @@ impl Prepared {
         metrics: Option<Arc<Metrics>>,
         metrics_file: Option<MetricsFile>,
     ) -> anyhow::Result<Outcome> {
-        let Self { candidate, mut command, store, timing, ledger, duties, seed } = self;
+        let Self { candidate, mut command, store, timing, job, duties, seed } = self;
         let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
         let campaign = match opened {
             Ok(campaign) => campaign,
@@ -200,7 +201,7 @@ impl Prepared {
             on_loss: flags.on_loss(),
             drain: flags.stopping.drain,
             max_run: flags.stopping.max_run,
-            job_gate: ledger.is_some(),
+            job_gate: job.is_some(),
             restart: flags.restart(command.terminal_group.is_some()),
             relinquish_after: relinquish.and_then(Relinquish::after),
             standby_tasks: !duties.are_none(),
@@ -217,7 +218,7 @@ impl Prepared {
         let announces = flags.announces(&**campaign.store());
         let options = Options {
             announces,
-            job: ledger,
+            job,
             schedule: relinquish.and_then(Relinquish::schedule),
             keep_history: flags.observability.keep_history.unwrap_or(history::USUAL),
         };
