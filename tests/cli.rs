@@ -1001,6 +1001,45 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
 }
 
 #[test]
+fn what_cannot_be_printed_is_an_error() {
+    let scratch = TempDir::new().unwrap();
+    let store = local(&scratch);
+    let (run, ctl): (fn() -> Command, fn() -> Command) = (leaderrun, leaderctl);
+    for (program, words) in [
+        (run, &["--help"][..]),
+        (run, &["--version"]),
+        (run, &["--explain", "--store", &store, "shard"]),
+        (ctl, &["--help"]),
+        (ctl, &["-V"]),
+        (ctl, &["help", "status"]),
+        (ctl, &["completions", "leaderctl", "bash"]),
+        (ctl, &["--store", &store, "status", "shard"]),
+    ] {
+        let full = fs::File::create("/dev/full").unwrap();
+        let output = program().args(words).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(71), "{words:?}: {said}");
+        assert!(said.ends_with(": cannot write to standard output: no space left on device\n"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn small_limits_are_errors_in_words() {
+    let scratch = TempDir::new().unwrap();
+    for (limit, program, words, status, said) in [
+        ("-s 64", leaderctl(), "list", 71, "a stack of 64 KiB is too small"),
+        ("-s 64", leaderrun(), "shard true", 71, "a stack of 64 KiB is too small"),
+        ("-f 0", leaderctl(), "pause shard", 69, "file too large"),
+    ] {
+        let line =
+            format!("ulimit {limit}; exec '{}' --store {} {words}", program.get_program().display(), local(&scratch));
+        let Output { status: ended, stderr, .. } = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let told = String::from_utf8(stderr).unwrap();
+        assert!(ended.code() == Some(status) && told.lines().count() == 1 && told.contains(said), "{ended}: {told}");
+    }
+}
+
+#[test]
 fn the_timing_is_explained() {
     let output = leaderrun()
         .args(["--store", "dynamodb://locks", "--lease", "60s", "--renew", "10s", "--explain", "shard"])
@@ -1203,6 +1242,12 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
         (&[], "a verb is missing: use one of status, list, watch,"),
         (&["store"], "a verb is missing: use one of init, check (see"),
+        (&["store", "a"], "unknown verb 'a': use one of init, check (see"),
+        (&["--store", "file:", "store", "chekc"], "unknown verb 'chekc': did you mean check? (see"),
+        (&["stor"], "unknown verb 'stor': did you mean store? (see"),
+        (&["help", "nonsense"], "unknown verb 'nonsense': use one of status, list, watch,"),
+        (&["help", "statsu"], "unknown verb 'statsu': did you mean status? (see"),
+        (&["help", "store", "nonsense"], "unknown verb 'nonsense': use one of init, check (see"),
         (&["status"], "<SHARD>... is missing"),
         (&["release", "x"], "--term <N> is missing"),
         (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),

@@ -6,7 +6,7 @@
 use super::config::Settings;
 use super::exclusions::{self, Overruled};
 use super::mistakes;
-use super::start::Failure;
+use super::start::{self, Failure};
 use super::version;
 use crate::exit;
 use crate::observe::log;
@@ -20,7 +20,7 @@ use clap::{Arg, ArgMatches, Command, Parser};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::{Read, Write};
+use std::io::{Read, Write, stdout};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -201,10 +201,15 @@ fn read_url(path: &Path) -> Result<String, String> {
 }
 
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
+/// `fail` says that help could not be printed.
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
-pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>) -> Result<(T, ArgMatches), ExitCode> {
+pub fn parse<T: Parser>(
+    program: &str,
+    words: impl IntoIterator<Item = OsString>,
+    fail: impl Fn(u8, &str) -> ExitCode,
+) -> Result<(T, ArgMatches), ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     // Each variable has the name of its option.
     let command = || T::command().mut_args(|arg| arg.hide_env(true));
@@ -238,15 +243,8 @@ pub fn parse<T: Parser>(program: &str, words: impl IntoIterator<Item = OsString>
         Err(error) => Err(error),
     };
     parsed.map_err(|error| match error.kind() {
-        // A reader that closed the pipe has read enough.
-        ErrorKind::DisplayVersion => {
-            let _ = std::io::stdout().write_all(version::text(program).as_bytes());
-            ExitCode::SUCCESS
-        }
-        ErrorKind::DisplayHelp => {
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
+        ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
+        ErrorKind::DisplayHelp => start::printed(error.print(), fail),
         _ => usage(program, &mistakes::told(&error, command(), &words)),
     })
 }

@@ -1,29 +1,32 @@
 //! `leaderctl`: the operator's tool.
 
-mod age;
+// The verbs.
 mod complete;
-mod fleet;
 mod forget;
 mod history;
-mod job;
 mod list;
-mod live;
-mod noted;
-mod operator;
 mod pause;
 mod release;
 pub mod selftest;
 mod serve;
-mod slots;
 mod status;
 mod step_down;
-mod timeline;
 mod top;
-mod unknown;
 mod verify;
 mod wait;
 mod watch;
 mod why;
+
+// What several of them use.
+mod age;
+mod fleet;
+mod job;
+mod live;
+mod noted;
+mod operator;
+mod slots;
+mod timeline;
+mod unknown;
 
 use super::completions::{self, Program};
 use super::flags::{self, NamedStore};
@@ -33,7 +36,7 @@ use crate::lease::Shard;
 use crate::observe::log;
 use crate::observe::terminal;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
-use crate::text::in_words;
+use crate::sys;
 use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -41,6 +44,7 @@ use forget::ForgetFlags;
 use history::HistoryFlags;
 use list::ListFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use pause::{PauseFlags, ResumeFlags};
 use release::ReleaseFlags;
 use selftest::SelftestFlags;
@@ -155,7 +159,11 @@ enum StoreVerb {
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
     let asked = selftest::run_if_respawned().or_else(complete::run_if_asked);
-    asked.unwrap_or_else(|| start::main(PROGRAM, fail, begin))
+    asked.unwrap_or_else(|| {
+        // A file that may not grow (`ulimit -f`) is an error like others.
+        sys::ignore(Signal::SIGXFSZ);
+        start::main(PROGRAM, fail, begin)
+    })
 }
 
 fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -329,12 +337,7 @@ async fn asked_to_stop() {
 }
 
 fn printed(written: std::io::Result<()>) -> ExitCode {
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that closed the pipe has read enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(exit::OS_ERROR, &format!("cannot write to standard output: {}", in_words(&error))),
-    }
+    start::printed(written, fail)
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {

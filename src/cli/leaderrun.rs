@@ -28,6 +28,7 @@ use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
 use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
+use crate::runner::limits;
 use crate::runner::processes::Processes;
 use crate::runner::rotation::Relinquish;
 use crate::runner::standby_tasks::{Duties, StandbyTasks};
@@ -61,7 +62,10 @@ pub fn main() -> ExitCode {
     // Until we handle these signals, they end us at once, even while a file or a name server does not answer. That does
     // no harm, because nothing is acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
-    log::choose(options::log_format_in(std::env::args_os()));
+    // To read the options takes more stack than a small limit leaves. Then the line about that limit is text.
+    if limits::check().is_ok() {
+        log::choose(options::log_format_in(std::env::args_os()));
+    }
     start::main(PROGRAM, fail, begin)
 }
 
@@ -77,9 +81,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let drain = flags.stopping.drain;
         let Invocation { shard, store, timing, .. } = &invocation;
         let budget = explain::budget(shard, &store.location, timing, drain, &containment);
-        // A reader that closed the pipe has read enough.
-        let _ = std::io::stdout().write_all(budget.as_bytes());
-        return Ok(ExitCode::SUCCESS);
+        return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
     confirm(&invocation.store)?;
     find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;

@@ -4,7 +4,7 @@
 //! command line that has none. And clap repeats every word, including a URL in the wrong place, with its password.
 
 use super::flags::takes_next;
-use crate::text::{HIDDEN, looks_secret};
+use crate::text::{self, HIDDEN, looks_secret};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::error::Error as _;
@@ -36,8 +36,10 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
         (ErrorKind::UnknownArgument, Some(word)) => format!("unexpected argument {}", quoted(&word)),
         (ErrorKind::InvalidSubcommand, _) => {
             let verb = said(ContextKind::InvalidSubcommand).unwrap_or_default();
-            let known = nearest(ContextKind::SuggestedSubcommand);
-            let known = if known.is_empty() { format!(": use one of {}", verbs(&command)) } else { known };
+            let parent = parent(&command, words, &verb);
+            // Clap suggests several, and none after `help`.
+            let known = text::nearest(&verb, names(parent))
+                .map_or_else(|| format!(": use one of {}", verbs(parent)), |near| format!(": did you mean {near}?"));
             format!("unknown verb {}{known}", quoted(&verb))
         }
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
@@ -117,8 +119,27 @@ fn quoted(word: &str) -> String {
 }
 
 fn verbs(command: &Command) -> String {
-    let names: Vec<&str> = command.get_subcommands().map(Command::get_name).filter(|&name| name != "help").collect();
-    names.join(", ")
+    names(command).collect::<Vec<_>>().join(", ")
+}
+
+fn names(command: &Command) -> impl Iterator<Item = &str> {
+    command.get_subcommands().map(Command::get_name).filter(|&name| name != "help")
+}
+
+/// The command that has no such verb: the program, or a verb that has verbs of its own.
+fn parent<'a>(command: &'a Command, words: &[OsString], verb: &str) -> &'a Command {
+    let mut parent = command;
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next().filter(|word| word != verb) {
+        if word.starts_with('-') {
+            if takes_next(parent, &word) {
+                words.next();
+            }
+        } else if let Some(found) = parent.find_subcommand(word.as_ref()) {
+            parent = found;
+        }
+    }
+    parent
 }
 
 /// The argument of the program, or of one of its verbs, that is shown like this.

@@ -8,7 +8,9 @@ use crate::exit;
 use crate::observe::{log, terminal};
 use crate::runner::limits;
 use crate::store::{Location, StoreError};
+use crate::text::in_words;
 use clap::{ArgMatches, Parser};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -53,7 +55,7 @@ pub fn main<T: Parser>(
     work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let status = match limits::check() {
-        Ok(()) => match flags::parse(program, std::env::args_os()) {
+        Ok(()) => match flags::parse(program, std::env::args_os(), &fail) {
             Ok((flags, matches)) => {
                 for doubt in variables::doubts() {
                     log::warn(program, &doubt);
@@ -69,6 +71,16 @@ pub fn main<T: Parser>(
     };
     terminal::close();
     status
+}
+
+/// The status after `written` went to standard output. `fail` prints why it did not.
+pub fn printed(written: io::Result<()>, fail: impl Fn(u8, &str) -> ExitCode) -> ExitCode {
+    match written.and_then(|()| io::stdout().flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that closed the pipe has read enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(exit::OS_ERROR, &format!("cannot write to standard output: {}", in_words(&error))),
+    }
 }
 
 /// The runtime for requests to a store at this location.

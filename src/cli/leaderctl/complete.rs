@@ -45,7 +45,7 @@ fn names(mut words: impl Iterator<Item = OsString>, begun: Instant) -> Option<()
     };
     let asked = Asked::find(program, &words.next()?.into_string().ok()?)?;
     let words = [super::PROGRAM.to_owned()].into_iter().chain(asked.store).chain(["list".to_owned()]);
-    let (flags, matches) = flags::parse::<Flags>(super::PROGRAM, words.map(OsString::from)).ok()?;
+    let (flags, matches) = flags::parse::<Flags>(super::PROGRAM, words.map(OsString::from), super::fail).ok()?;
     let named = flags.store.named(&matches).ok()?;
     named.url.as_ref()?;
     // A name server, or a directory on the network, may hang where no timeout of ours reaches.
