@@ -63,13 +63,22 @@ fn becomes(expected: &str, tell: impl Fn() -> String) {
 /// What is there to choose from, as bash sees it: its words end at each colon.
 const BASH: &str = r#"
     . "$SHARE/leaderrun"; . "$SHARE/leaderctl"
+    # Without a person at the keys there is no completion whose options could be changed.
+    compopt() { options+=" $*"; }
     words() {
+        local options=
         COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
         local words; IFS=$' \t\n' read -ra words <<<"${1//:/ : }"
         [[ $1 == *[\ :] ]] && [[ $1 != *: ]] && words+=("")
         COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1))
         "$(complete -p "${words[0]}" | sed 's/.*-F \([^ ]*\) .*/\1/')" "${words[0]}" "${words[-1]}" "${words[-2]}"
         echo "${COMPREPLY[*]}"
+        told=$options
+    }
+    # What bash does if nothing is offered.
+    files() {
+        words "$1"
+        [[ $told == *"+o default +o bashdefault"* ]] && echo no || echo yes
     }
 "#;
 
@@ -100,9 +109,9 @@ fn bash_offers_the_shards_of_the_store(place: &Place) {
     ];
     let in_bash = |script: &str| place.shell("bash", &["--norc"], &format!("{BASH}{script}"));
     becomes(&format!("{}\n", expected.join("\n")), || in_bash(script));
-    // Where a program follows it is not a shard, and where there is no such shard it is what it was.
-    let told = in_bash("words 'leaderctl status nothing'; words 'leaderrun db/main o'");
-    assert!(!told.contains("other_name"), "{told}");
+    // Where a program follows it is not a shard, and where there is no such shard nothing is offered.
+    let told = in_bash("files 'leaderctl status nothing'; files 'leaderrun nothing'; files 'leaderrun db/main o'");
+    assert_eq!(told, "\nno\n\nno\n\nyes\n");
 }
 
 fn bash_offers_the_shards_of_the_store_that_is_named_on_the_line(place: &Place) {
@@ -184,7 +193,7 @@ fn asked(line: &str, environment: &[(&str, &str)]) -> (String, Duration) {
     let begun = Instant::now();
     let output =
         leaderctl().args(["--complete", "leaderctl", line]).envs(environment.iter().copied()).output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{line}: {output:?}");
+    assert!(matches!(output.status.code(), Some(0 | 1)) && output.stderr.is_empty(), "{line}: {output:?}");
     (String::from_utf8(output.stdout).unwrap(), begun.elapsed())
 }
 
@@ -213,8 +222,35 @@ fn where_no_names_can_be_had_it_says_and_does_nothing() {
     assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "no store was made");
     for words in [&["--complete"][..], &["--complete", "other", "x"], &["--complete", "leaderctl"]] {
         let output = leaderctl().args(words).output().unwrap();
-        assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+        let in_silence = output.stdout.is_empty() && output.stderr.is_empty();
+        assert!(output.status.code() == Some(1) && in_silence, "{output:?}");
     }
+}
+
+/// Files are offered only where one is wanted.
+#[test]
+fn bash_offers_no_file_as_a_value_or_a_shard() {
+    let place = Place::local();
+    fs::create_dir_all(place.path("share")).unwrap();
+    fs::write(place.path("share").join("zebra"), "").unwrap();
+    let script = r"
+        files 'leaderctl --store-file zeb'
+        files 'leaderctl --config = zeb'
+        files 'leaderrun --metrics-file zeb'
+        files 'leaderrun --on-lead zeb'
+        files 'leaderrun x zeb'
+        echo values
+        files 'leaderctl status zeb'
+        files 'leaderctl --store zeb'
+        files 'leaderctl list zeb'
+        files 'leaderctl pause --for zeb'
+        files 'leaderrun --owner zeb'
+        files 'leaderrun zeb'
+    ";
+    let told = place.shell("bash", &["--norc"], &format!("{BASH}{script}"));
+    let expected =
+        "zebra\nyes\n\nyes\nzebra\nyes\nzebra\nyes\n\nyes\nvalues\n\nno\nzeb\nyes\n\nno\nzeb\nyes\nzeb\nyes\n\nno\n";
+    assert_eq!(told, expected);
 }
 
 #[cfg(feature = "redis")]

@@ -2,7 +2,7 @@
 //!
 //! The hazard: a person presses a key and waits, and the store may be down, slow, metered, or not named at all. So this
 //! takes at most half a second, asks no store that charges for requests, and neither creates nor changes a store. If it
-//! finds no names, it prints nothing, whatever the reason.
+//! finds no names, it prints nothing, whatever the reason. The status says whether a shard may stand there.
 
 use super::super::completions::Program;
 use super::super::{flags, start};
@@ -31,19 +31,23 @@ pub fn run_if_asked() -> Option<ExitCode> {
     if words.next()? != CALL {
         return None;
     }
-    let _ = names(words, begun);
+    let Some(asked) = asked(words) else { return Some(ExitCode::FAILURE) };
+    let _ = names(asked, begun);
     Some(ExitCode::SUCCESS)
 }
 
-fn names(mut words: impl Iterator<Item = OsString>, begun: Instant) -> Option<()> {
-    // Mistakes in the options are reported when the options are used.
-    dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
+fn asked(mut words: impl Iterator<Item = OsString>) -> Option<Asked> {
     let program = match words.next()?.to_str()? {
         "leaderrun" => Program::Leaderrun,
         "leaderctl" => Program::Leaderctl,
         _ => return None,
     };
-    let asked = Asked::find(program, &words.next()?.into_string().ok()?)?;
+    Asked::find(program, &words.next()?.into_string().ok()?)
+}
+
+fn names(asked: Asked, begun: Instant) -> Option<()> {
+    // Mistakes in the options are reported when the options are used.
+    dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
     let words = [super::PROGRAM.to_owned()].into_iter().chain(asked.store).chain(["list".to_owned()]);
     let (flags, matches) = flags::parse::<Flags>(super::PROGRAM, words.map(OsString::from), super::fail).ok()?;
     let named = flags.store.named(&matches).ok()?;
