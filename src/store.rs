@@ -52,6 +52,7 @@ mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
 pub(crate) mod stable_hash;
+mod steps;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

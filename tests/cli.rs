@@ -1306,9 +1306,10 @@ fn operators_errors_are_one_line_with_a_status() {
 fn a_local_store_can_be_prepared_and_checked() {
     let scratch = TempDir::new().unwrap();
     let store = format!("file:{}", scratch.path().join("new").display());
-    for expected in ["created ", "exists"] {
+    let directory = format!("directory {}", scratch.path().join("new").display());
+    for expected in [format!("made {directory}\n"), format!("{directory} is there\n")] {
         let output = leaderctl().args(["--store", &store, "store", "init"]).output().unwrap();
-        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(expected));
+        assert!(output.status.success() && output.stdout == expected.as_bytes(), "{output:?}");
     }
     let output = leaderctl().args(["--store", &store, "store", "check"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

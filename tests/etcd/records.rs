@@ -111,11 +111,9 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let findings = store.check().await.unwrap();
     assert!(shown(&findings).contains("does not say since when it remembers"), "{}", shown(&findings));
     let host = server.host();
-    assert_eq!(
-        store.prepare().await.unwrap(),
-        [format!("wrote into etcd at {host} that the prefix leaderrun remembers from now on")]
-    );
-    assert_eq!(store.prepare().await.unwrap(), [format!("the prefix leaderrun in etcd at {host} is there already")]);
+    let prefix = format!("the prefix leaderrun in etcd at {host}");
+    assert_eq!(store.prepare().await.unwrap(), [format!("wrote down that {prefix} remembers from now on")]);
+    assert_eq!(store.prepare().await.unwrap(), [format!("{prefix} says since when it remembers")]);
     let findings = store.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{}", shown(&findings));
     assert!(shown(&findings).contains("Good etcd 3."), "{}", shown(&findings));

@@ -12,7 +12,7 @@ use super::{Bucket, MOST_ATTEMPTS, check, list, term};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::{Wait, with_drift};
-use crate::store::{Administration, EachPage, Finding, Release, Report, Store, StoreError, parallel};
+use crate::store::{Administration, EachPage, Finding, Release, Report, Store, StoreError, parallel, steps};
 use crate::time::{BootInstant, millis};
 
 #[async_trait::async_trait]
@@ -85,9 +85,8 @@ impl Administration for Bucket {
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let (name, server) = (&self.objects.name, self.objects.server());
         if term::find_marker(self).await?.is_some() {
-            return Ok(vec![format!(
-                "{name}{MARKER} is there: {server} was tried before, and store check tries it again"
-            )]);
+            let step = steps::remembers(name, false);
+            return Ok(vec![format!("{step}: {server} was tried before, and store check tries it again")]);
         }
         let races = match trial::run(self).await? {
             Trial::Honest(races) => races,
@@ -96,7 +95,7 @@ impl Administration for Bucket {
         term::mark(self).await?;
         Ok(vec![
             format!("{server} honours conditions: each of {races} races had one winner"),
-            format!("wrote {name}{MARKER}: {name} remembers from now on"),
+            steps::remembers(name, true),
         ])
     }
 

@@ -12,7 +12,7 @@ use super::{DynamoDb, MOST_ATTEMPTS, check, list, notes, term};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::FIRST_GUESS;
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, parallel};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, Store, StoreError, parallel, steps};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
@@ -106,9 +106,9 @@ impl Administration for DynamoDb {
         let mut lines = Vec::new();
         let existing = describe(table).await?;
         if existing.is_none() && create(table).await? {
-            lines.push(format!("made table {name} in {server}, paid by the request"));
+            lines.push(steps::made(format_args!("table {name} in {server}, paid by the request")));
         } else {
-            lines.push(format!("table {name} in {server} is there"));
+            lines.push(steps::is_there(format_args!("table {name} in {server}")));
         }
         let description = wait_until_active(table, existing).await?;
         if let Some(other) = other_keys(&description) {
@@ -117,11 +117,7 @@ impl Administration for DynamoDb {
                  table"
             )));
         }
-        lines.push(if term::mark_table(table).await? {
-            "wrote down that the table remembers from now on".to_owned()
-        } else {
-            "the table says since when it remembers".to_owned()
-        });
+        lines.push(steps::remembers("the table", term::mark_table(table).await?));
         lines.push(enable_ttl(table).await?);
         Ok(lines)
     }

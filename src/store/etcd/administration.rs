@@ -11,7 +11,7 @@ use super::record::{Base, Entry, EtcdLease, Last, Lock, View, read, written};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS, check, list};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, Finding, Page, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, Finding, Page, Release, Report, StoreError, steps};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,11 +50,7 @@ impl Administration for Etcd {
         });
         let (founded, server) = founded.await?;
         let prefix = &self.keys.prefix;
-        Ok(vec![if founded {
-            format!("wrote into etcd at {server} that the prefix {prefix} remembers from now on")
-        } else {
-            format!("the prefix {prefix} in etcd at {server} is there already")
-        }])
+        Ok(vec![steps::remembers(format!("the prefix {prefix} in etcd at {server}"), founded)])
     }
 
     async fn vouch(&self) -> Result<(), StoreError> {

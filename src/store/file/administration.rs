@@ -5,7 +5,7 @@
 
 use super::{FileStore, check, explain};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError, steps};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -72,8 +72,8 @@ impl Administration for FileStore {
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let existed = self.directory.is_dir();
         self.make_directory()?;
-        let directory = self.directory.display();
-        Ok(vec![if existed { format!("{directory} exists") } else { format!("created {directory}") }])
+        let directory = format!("directory {}", self.directory.display());
+        Ok(vec![if existed { steps::is_there(directory) } else { steps::made(directory) }])
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {

@@ -10,7 +10,7 @@ use super::table::{
 };
 use super::{Mysql, check, list};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Leases, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Leases, Release, Report, StoreError, steps};
 
 #[async_trait::async_trait]
 impl Administration for Mysql {
@@ -56,19 +56,17 @@ impl Administration for Mysql {
         match engine(server, connection, &server.address.table).await? {
             None => {
                 make(server, connection, &creation(server)).await?;
-                lines.push(format!("made table {table} in {name}"));
+                lines.push(steps::made(format_args!("table {table} in {name}")));
             }
             Some(engine) => {
                 refuse_engine(table, &engine)?;
-                lines.push(format!("table {table} in {name} is there"));
+                lines.push(steps::is_there(format_args!("table {table} in {name}")));
             }
         }
         ask(server, &server.site, connection, &probe(server)).await?;
         let since = server.remember_over(connection).await;
-        lines.push(match since.map_err(|trouble| server.site.unanswered(&trouble, false))? {
-            Some(_) => "the table says since when it remembers".to_owned(),
-            None => "wrote down that the table remembers from now on".to_owned(),
-        });
+        let since = since.map_err(|trouble| server.site.unanswered(&trouble, false))?;
+        lines.push(steps::remembers("the table", since.is_none()));
         let protected = match protect(server, connection).await {
             Ok(()) => {
                 lines.push("a DELETE of a lease that is held is refused".to_owned());
@@ -89,11 +87,11 @@ impl Administration for Mysql {
         match engine(server, connection, &notes_name(&server.address.table)).await? {
             None => {
                 make(server, connection, &creation_of_notes(server)).await?;
-                lines.push(format!("made table {} for notes", server.notes.table));
+                lines.push(steps::made(format_args!("table {} for notes", server.notes.table)));
             }
             Some(engine) => {
                 refuse_engine(&server.notes.table, &engine)?;
-                lines.push(format!("table {} for notes is there", server.notes.table));
+                lines.push(steps::is_there(format_args!("table {} for notes", server.notes.table)));
             }
         }
         ask(server, &server.notes, connection, &probe_of_notes(server)).await?;

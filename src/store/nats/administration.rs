@@ -11,7 +11,7 @@ use super::jetstream::{Info, Stamp};
 use super::record::{Content, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, check, list, slack};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, parallel};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, parallel, steps};
 use crate::time::BootInstant;
 use serde_json::{Value, json};
 
@@ -69,9 +69,10 @@ impl Administration for Nats {
         let mut info = bucket.info().await?.ok_or_else(|| bucket.missing())?;
         bucket.usable(&info)?;
         lines.push(if made {
-            format!("made bucket {name} in {server}, in files, replicas: {}", info.config.num_replicas)
+            let replicas = info.config.num_replicas;
+            steps::made(format_args!("bucket {name} in {server}, in files, replicas: {replicas}"))
         } else {
-            format!("bucket {name} in {server} is there")
+            steps::is_there(format_args!("bucket {name} in {server}"))
         });
         if info.state.messages == 0 && !info.has_unique_revisions() && !info.is_clustered() {
             match begin_at_birth(bucket, &info).await {
@@ -85,11 +86,7 @@ impl Administration for Nats {
         if info.has_unique_revisions() {
             lines.push("its revisions begin with the time when it was made".to_owned());
         }
-        lines.push(if bucket.mark().await? {
-            "wrote down that the bucket remembers from now on".to_owned()
-        } else {
-            "the bucket says since when it remembers".to_owned()
-        });
+        lines.push(steps::remembers("the bucket", bucket.mark().await?));
         Ok(lines)
     }
 

@@ -12,7 +12,7 @@ use super::statement::{integer, number, quoted, seen, text};
 use super::table::{NAMES, ask, ask_about, creation, look, rule, run};
 use super::{Postgres, check, list};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Leases, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Leases, Release, Report, StoreError, steps};
 
 #[async_trait::async_trait]
 impl Administration for Postgres {
@@ -75,7 +75,7 @@ impl Administration for Postgres {
                     if !run(server, &connection, &creation(server, found.schema), &needs).await? {
                         continue;
                     }
-                    lines.push(format!("made table {table} in database {database} of {name}"));
+                    lines.push(steps::made(format_args!("table {table} in database {database} of {name}")));
                     lines.push("a DELETE of a lease that is held does nothing".to_owned());
                 }
                 Some((kind, _)) if !"rp".contains(kind) => {
@@ -84,7 +84,7 @@ impl Administration for Postgres {
                     )));
                 }
                 Some(_) => {
-                    lines.push(format!("table {table} in database {database} of {name} is there"));
+                    lines.push(steps::is_there(format_args!("table {table} in database {database} of {name}")));
                     ask(server, &connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0"), &[]).await?;
                     if found.rule {
                         lines.push("a DELETE of a lease that is held does nothing".to_owned());
@@ -102,10 +102,8 @@ impl Administration for Postgres {
             break;
         }
         let rows = ask(server, &connection, &server.statements.remember(connection.has_timeline), &[]).await?;
-        lines.push(match rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten()) {
-            Some(_) => "the table says since when it remembers".to_owned(),
-            None => "wrote down that the table remembers from now on".to_owned(),
-        });
+        let since = rows.first().and_then(|row| row.try_get::<_, Option<f64>>(0).ok().flatten());
+        lines.push(steps::remembers("the table", since.is_none()));
         prepare_notes(server, &connection, &mut lines).await?;
         for table in [&server.site.table, &server.notes.table] {
             lines.push(format!("each candidate needs: {}", table.grant("...")));
@@ -132,7 +130,7 @@ async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec
             None => {
                 let needs = format!("GRANT CREATE ON SCHEMA {} TO {user}", quoted(&table.schema));
                 if run(server, connection, &notes::creation(table), &needs).await? {
-                    lines.push(format!("made table {table} for notes"));
+                    lines.push(steps::made(format_args!("table {table} for notes")));
                     return Ok(());
                 }
             }
@@ -145,7 +143,7 @@ async fn prepare_notes(server: &Server, connection: &Connection, lines: &mut Vec
             Some(_) => {
                 let columns = format!("SELECT {} FROM {table} LIMIT 0", notes::COLUMNS);
                 ask_about(server, &server.notes, connection, &columns, &[]).await?;
-                lines.push(format!("table {table} for notes is there"));
+                lines.push(steps::is_there(format_args!("table {table} for notes")));
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@
 use super::check::{self, remembered};
 use super::{Redis, list, script};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, Finding, Release, Report, StoreError};
+use crate::store::{Administration, EachPage, Finding, Release, Report, StoreError, steps};
 use crate::time::millis;
 
 #[async_trait::async_trait]
@@ -53,15 +53,7 @@ impl Administration for Redis {
         let nobody = "leaderctl".parse::<Shard>().map_err(StoreError::unknown)?;
         let reply = self.run(&self.scripts.remember, &nobody, &[], None).await?;
         let known = reply.millis(0);
-        let marker = self.key("store");
-        Ok(vec![
-            format!("{} needs no preparation", reply.place),
-            if known.is_zero() {
-                format!("wrote down in {marker} that it remembers from now on: no new leader for one lease duration")
-            } else {
-                format!("{marker} says that it has remembered {}", remembered(known))
-            },
-        ])
+        Ok(vec![steps::remembers(&reply.place, known.is_zero())])
     }
 
     async fn vouch(&self) -> Result<(), StoreError> {
