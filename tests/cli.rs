@@ -620,6 +620,26 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     assert!(stderr.contains("permission denied") && stderr.lines().count() == 1, "{stderr}");
 }
 
+/// A store that lets a user in, and lacks a permission, is a bad finding.
+#[test]
+fn a_check_without_permission_ends_with_77_where_nobody_is_let_in_and_with_78_otherwise() {
+    let users = TwoUsers::new();
+    fs::create_dir(users.directory()).unwrap();
+    let check = |mode, store: Option<&Path>| {
+        fs::set_permissions(users.directory(), fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = users.nobodys("leaderctl", &["store", "check"]);
+        if let Some(store) = store {
+            command.args(["--store", &format!("file:{}", store.display())]);
+        }
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+    };
+    let (code, said) = check(0o555, None);
+    assert!(code == Some(78) && said.contains("\nbad ") && said.contains("permission denied"), "{said}");
+    let (code, said) = check(0o700, Some(&users.directory().join("below")));
+    assert!(code == Some(77) && said.starts_with("leaderctl: cannot look for "), "{said}");
+}
+
 /// Where copies of the programs lie that nobody can run: the user of that name.
 struct TwoUsers(TempDir);
 
@@ -645,7 +665,7 @@ impl TwoUsers {
     fn nobodys(&self, program: &str, words: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(self.0.path().join(program));
-        command.args(["--store", &self.url()]).args(words);
+        command.env("LEADERRUN_STORE", self.url()).args(words);
         command
     }
 }

@@ -2,13 +2,21 @@
 
 use super::lock::Lock;
 use super::network_file_system::refuse_network;
-use super::{FileStore, lock};
+use super::{FileStore, explain, lock};
 use crate::store::{Finding, StoreError};
 use std::fs;
+use std::io;
 
 /// Tries everything that an election relies on.
 pub fn check(store: &FileStore) -> Result<Vec<Finding>, StoreError> {
     let directory = store.directory.display();
+    match fs::metadata(&store.directory) {
+        // It may be there. As with a server that lets nobody in, there is nothing to find.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(explain("cannot look for", &store.directory, &error));
+        }
+        Ok(_) | Err(_) => {}
+    }
     if !store.directory.is_dir() {
         return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
     }
