@@ -767,6 +767,21 @@ fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
     assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.stderr);
 }
 
+/// A request may take much longer than people wait without a word.
+#[cfg(feature = "redis")]
+#[test]
+fn a_candidate_whose_store_is_silent_says_so_while_it_waits() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = silent.local_addr().unwrap();
+    let url = format!("redis://:hunter2@{place}");
+    let ran = run(&["-n", "--store", &url], "shard");
+    let lines: Vec<&str> = ran.stderr.lines().map(without_time).collect();
+    assert!(ran.status == 69 && !ran.started && lines.len() == 2, "{}", ran.stderr);
+    let first = format!("leaderrun: waiting 2s: redis at {place} has not answered yet shard=");
+    assert!(lines[0].starts_with(&first) && !ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    run(&["-q", "-n", "--store", &url], "shard").refused(69, "no answer within");
+}
+
 #[test]
 fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
     let scratch = TempDir::new().unwrap();

@@ -211,7 +211,8 @@ impl Prepared {
         command.store_url = store.url.filter(|_| expires);
         let Observability { notify, log_format, quiet, .. } = flags.observability;
         let notifier = Notifier::from_environment(notify, expires.then_some(timing.lease));
-        let line = Some(StatusLine::new(PROGRAM, &candidate, log::is_live(log_format, quiet)));
+        let line =
+            Some(StatusLine::new(PROGRAM, &candidate, store.location.to_string(), log::is_live(log_format, quiet)));
         tracing::debug!("a tree is killed by {}", command.containment);
         let standby_tasks = StandbyTasks::new(duties, &candidate);
         let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?

@@ -11,10 +11,13 @@ use crate::observe::terminal;
 use crate::store::{Claim, Observation};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
+use std::mem::take;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// When the log says that the store has not answered the first request. The request may take much longer.
+const FIRST_IN_LOG: Duration = Duration::from_secs(2);
 /// Rare enough not to fill a log, and frequent enough that today's log has one.
 const EVERY_IN_LOG: Duration = Duration::from_hours(1);
 
@@ -23,8 +26,14 @@ pub(crate) struct StatusLine {
     program: &'static str,
     shard: String,
     owner: String,
+    /// The store's name for people.
+    store: String,
     /// True if it is logged, and not drawn.
     logged: bool,
+    /// A request to the store is over.
+    answered: bool,
+    /// The next line in the log says only that the store has not answered.
+    early: bool,
     /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,
     /// When the latest news of the holder and of the orders came.
@@ -40,13 +49,16 @@ struct Heard {
 }
 
 impl StatusLine {
-    pub(crate) fn new(program: &'static str, candidate: &Candidate, live: bool) -> Self {
+    pub(crate) fn new(program: &'static str, candidate: &Candidate, store: String, live: bool) -> Self {
         let now = BootInstant::now();
         Self {
             program,
             shard: candidate.shard.to_string(),
             owner: candidate.owner.clone(),
+            store,
             logged: !live,
+            answered: false,
+            early: false,
             waits: None,
             heard: Heard { holder: now, orders: now },
             next: Instant::now() + EVERY,
@@ -78,8 +90,17 @@ impl StatusLine {
     pub(crate) fn attend(&mut self) {
         let now = BootInstant::now();
         self.next = Instant::now() + self.every();
+        if take(&mut self.early) && self.answered {
+            return;
+        }
         if let Some((view, since)) = &self.waits {
-            let (shard, owner, line) = (&self.shard, &self.owner, line(view, *since, self.heard, now));
+            let line = if self.answered {
+                line(view, *since, self.heard, now)
+            } else {
+                let waited = show(Duration::from_secs(now.since(*since).as_secs()));
+                format!("waiting {waited}: {} has not answered yet", self.store)
+            };
+            let (shard, owner) = (&self.shard, &self.owner);
             if self.logged {
                 tracing::info!(shard, owner, "{line}");
             } else {
@@ -102,6 +123,7 @@ impl Observer for StatusLine {
             Event::Ordered { answer: Ok(_) } => self.heard.orders = BootInstant::now(),
             _ => {}
         }
+        self.answered |= matches!(event, Event::Claimed { .. } | Event::Observed { .. });
     }
 
     fn show(&mut self, view: &View) {
@@ -109,8 +131,9 @@ impl Observer for StatusLine {
             (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
             (Role::Standby(_), None) => {
                 self.waits = Some((view.clone(), BootInstant::now()));
+                self.early = self.logged && !self.answered;
                 // A candidate that leads at once does not need the line, which would only flash.
-                self.next = Instant::now() + self.every();
+                self.next = Instant::now() + if self.early { FIRST_IN_LOG } else { self.every() };
             }
             (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
         }
@@ -180,17 +203,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_terminal_a_standby_says_once_an_hour_that_it_waits() {
-        let mut line = StatusLine::new("leaderrun", &Candidate::example(), false);
+        let mut line = StatusLine::new("leaderrun", &Candidate::example(), "the store".to_owned(), false);
         let began = Instant::now();
         let waited = async |line: &StatusLine| {
             line.due().await;
             (Instant::now() - began).as_secs().div_ceil(60)
         };
+        line.show(&View { role: Role::Standby(None), ..waiting_for("") });
+        assert_eq!((waited(&line).await, began.elapsed().as_secs()), (1, 2), "there may be no answer");
+        line.answered = true;
+        line.attend();
         line.show(&waiting_for("db3"));
-        assert_eq!(waited(&line).await, 60);
+        assert_eq!(waited(&line).await, 61);
         line.attend();
         line.show(&waiting_for("db4"));
-        assert_eq!(waited(&line).await, 120, "another leader is not another wait");
+        assert_eq!(waited(&line).await, 121, "another leader is not another wait");
         line.show(&View { role: Role::Leader(Term(8)), ..waiting_for("") });
         assert!(tokio::time::timeout(Duration::from_hours(9), line.due()).await.is_err(), "a leader does not wait");
     }

@@ -7,6 +7,7 @@ use super::file::FileStore;
 use super::{Delivery, Store, StoreError};
 use crate::lease::Timing;
 use crate::text;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,6 +218,29 @@ impl Location {
             Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout)?)),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    /// As messages name the store.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { directory } => write!(f, "file:{}", directory.display()),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(address) => write!(f, "dynamodb://{}", address.table),
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => write!(f, "{address}"),
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => write!(f, "{address}"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(address) => write!(f, "{address}"),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(address) => write!(f, "{address}"),
+            #[cfg(feature = "nats")]
+            Self::Nats(address) => f.write_str(&address.server()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(address) => write!(f, "{address}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...][/PREFIX]`, and `etcds://` with `?ca=`, `cert=` and `key=`.
 
 use crate::store::url::{Secret, StoreUrl, TlsFiles};
+use std::fmt;
 
 const PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "leaderrun";
@@ -58,6 +59,14 @@ impl Address {
         };
         let hosts = url.hosts.iter().map(|host| (host.name.clone(), host.with_port(PORT))).collect();
         Ok(Self { hosts, prefix, user, tls })
+    }
+}
+
+impl fmt::Display for Address {
+    /// As messages name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.hosts.iter().map(|(_, name)| name.as_str()).collect();
+        write!(f, "etcd at {}", names.join(","))
     }
 }
 

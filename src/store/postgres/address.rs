@@ -65,6 +65,14 @@ impl fmt::Display for Place {
     }
 }
 
+impl fmt::Display for Address {
+    /// As messages name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
+        write!(f, "PostgreSQL at {}", places.join(","))
+    }
+}
+
 impl Address {
     /// Reads the text after `postgres:`.
     ///

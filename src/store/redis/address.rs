@@ -5,6 +5,7 @@
 
 use super::lock_key::LockKey;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use std::fmt;
 use std::path::PathBuf;
 
 pub const DEFAULT_PREFIX: &str = "leaderrun:";
@@ -47,6 +48,17 @@ pub enum Target {
 pub struct Login {
     pub user: Option<String>,
     pub password: Option<Secret>,
+}
+
+impl fmt::Display for Address {
+    /// As messages name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Tcp(host) => write!(f, "redis at {}", host.with_port(PORT)),
+            Target::Unix(path) => write!(f, "redis at {}", path.display()),
+            Target::Sentinel { master, .. } => write!(f, "the redis master {master}"),
+        }
+    }
 }
 
 impl Address {
