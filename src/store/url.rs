@@ -34,6 +34,9 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The longest name that DNS has (RFC 1035, section 2.3.4).
+const LONGEST_HOST: usize = 253;
+
 /// A server, as a URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
@@ -105,6 +108,14 @@ impl StoreUrl {
         } else {
             hosts.split(',').map(|host| read_host(scheme, host)).collect::<Result<_, _>>()?
         };
+        // Two slashes are rather a slip than a name, and another name is another election. To the kernel they are one.
+        let is_of_a_file = scheme == "redis+unix";
+        if !is_of_a_file && (path.starts_with('/') || path.contains("//")) {
+            return Err(format!(
+                "the path in {scheme}:// has an empty part: write one '/' between two parts, and %2F for one that \
+                 begins a name"
+            ));
+        }
         let path = decoded(scheme, "the path", path)?;
         if path.trim() != path {
             return Err(format!("the path in {scheme}:// begins or ends with a blank: remove it"));
@@ -193,11 +204,27 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     };
     let well_named =
         text.starts_with('[') || name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    if name.is_empty() || !well_named {
+    if name.is_empty() || name.len() > LONGEST_HOST || !well_named {
         return Err(wrong());
     }
     let port = port.map(|port| read_port(scheme, port)).transpose()?;
     Ok(Host { name: name.to_owned(), port })
+}
+
+/// Checks the value of `endpoint=`, the URL of a server that speaks HTTP.
+///
+/// # Errors
+/// One line that says what is wrong, and what to write.
+#[cfg(feature = "aws")]
+pub fn check_endpoint(scheme: &str, text: &str) -> Result<(), String> {
+    if text.contains('@') {
+        return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
+    }
+    let parsed = url::Url::parse(text);
+    if parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+        return Ok(());
+    }
+    Err(format!("the endpoint of {scheme}:// is not a URL: write endpoint=http://HOST:PORT or https://HOST"))
 }
 
 /// Reads the number of a port.
@@ -313,6 +340,8 @@ mod tests {
         let read = StoreUrl::read("redis", "//:secret@h/", &[]).unwrap();
         assert_eq!((read.user, read.password.unwrap().expose()), (None, "secret"));
         assert!(StoreUrl::read("redis", "///path", &[]).unwrap().some_host().is_err());
+        // The kernel reads two slashes as one.
+        assert_eq!(StoreUrl::read("redis+unix", "////run//s", &[]).unwrap().path, "/run//s");
     }
 
     #[test]
@@ -336,9 +365,14 @@ mod tests {
             "//%ff@h",
             "//u:%0a@h",
             "//h/%00",
+            "//h//p",
+            "//h/p//",
+            "//h/a//b",
         ] {
             assert!(StoreUrl::read("redis", bad, &["x"]).is_err(), "{bad}");
         }
+        let named = |length| StoreUrl::read("redis", &format!("//{}", "h".repeat(length)), &[]);
+        assert!(named(253).is_ok() && named(254).is_err());
         let mut read = StoreUrl::read("redis", "//h?cert=c&x=y", &["cert", "key", "ca", "x"]).unwrap();
         assert!(read.take_tls_files().is_err());
         assert!(read.take_number::<u32>("x").is_err());

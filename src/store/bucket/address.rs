@@ -1,6 +1,6 @@
 //! Reads `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` and `azblob://ACCOUNT/CONTAINER/PREFIX`.
 
-use crate::store::url::{StoreUrl, TlsFiles};
+use crate::store::url::{StoreUrl, TlsFiles, check_endpoint};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -111,9 +111,7 @@ impl Address {
             Some(_) => return Err(format!("the option path_style of {scheme}:// is true or false")),
         };
         let endpoint = url.take("endpoint");
-        if endpoint.as_ref().is_some_and(|endpoint| endpoint.contains('@')) {
-            return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
-        }
+        endpoint.as_deref().map(|endpoint| check_endpoint(scheme, endpoint)).transpose()?;
         let (region, profile) = (url.take("region"), url.take("profile"));
         let tls = TlsFiles { ca: url.take("ca").map(PathBuf::from), ..TlsFiles::default() };
         if tls.ca.is_some() && endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
@@ -177,6 +175,7 @@ mod tests {
             ("s3", "//b/a b"),
             ("s3", "//b?path_style=yes"),
             ("s3", "//b?endpoint=http://u:p@h"),
+            ("s3", "//b?endpoint=nonsense"),
             ("s3", "//b?ca=/a.pem&endpoint=http://h"),
             ("gs", "//b?region=x"),
             ("azblob", "//account"),

@@ -1,6 +1,6 @@
 //! Reads `dynamodb://TABLE`.
 
-use crate::store::url::query_options;
+use crate::store::url::{check_endpoint, query_options};
 
 /// Which table, and how to reach it. Fields that are None are found as the AWS SDK finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +33,7 @@ impl Address {
         }
         let mut options = query_options(query, "dynamodb", &["region", "endpoint", "profile"])?;
         let endpoint = options.remove("endpoint");
-        if let Some(endpoint) = &endpoint {
-            let parsed = url::Url::parse(endpoint);
-            if !parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-                return Err("endpoint= is not a URL: write endpoint=http://HOST:PORT or https://HOST".to_owned());
-            }
-        }
+        endpoint.as_deref().map(|endpoint| check_endpoint("dynamodb", endpoint)).transpose()?;
         let (region, profile) = (options.remove("region"), options.remove("profile"));
         Ok(Self { table: table.to_owned(), region, endpoint, profile })
     }

@@ -44,16 +44,9 @@ impl Address {
                 return Err(format!("{scheme}:// has a password without a user: write {scheme}://USER:PASSWORD@HOST"));
             }
         };
-        // Two slashes are rather a slip than a name, and another prefix is another election.
-        let path = rest.split('?').next().and_then(|rest| rest.get(2..)?.split_once('/')).map_or("", |(_, path)| path);
-        if path.starts_with('/') || path.contains("//") {
-            return Err(format!(
-                "the prefix in {scheme}:// has an empty part: write one '/' between two parts, and %2F for one that \
-                 begins the prefix"
-            ));
-        }
         let prefix = match url.path.trim_end_matches('/') {
             "" if url.path.is_empty() => DEFAULT_PREFIX.to_owned(),
+            // Written as %2F.
             "" => return Err(format!("the prefix in {scheme}:// is empty: write {scheme}://HOST/PREFIX")),
             prefix => prefix.to_owned(),
         };
