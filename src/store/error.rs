@@ -117,9 +117,31 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
     std::iter::successors(Some(error), next)
 }
 
-/// The innermost cause of an error. The errors around it repeat its message.
+/// What libraries say of a connection, and what it means to people.
+const MEANINGS: [(&str, &str); 11] = [
+    ("received corrupt message", NO_TLS),
+    ("tls handshake eof", NO_TLS),
+    ("bytes remaining on stream", NO_SUCH_SERVER),
+    ("frame with invalid size", NO_SUCH_SERVER),
+    ("invalid server operation", NO_SUCH_SERVER),
+    ("invalid HTTP version", NO_SUCH_SERVER),
+    ("received unexpected message from connection", NO_SUCH_SERVER),
+    ("early eof", "the server closed the connection"),
+    ("expected INFO, got nothing", "the server closed the connection"),
+    ("connection closed before message completed", "the server closed the connection"),
+    ("failed to lookup address information", "its name has no address: check the host in the store URL"),
+];
+const NO_TLS: &str =
+    "the server does not answer with TLS: name the port where it does, or write the store URL without TLS";
+const NO_SUCH_SERVER: &str = "what answers there speaks another protocol: check the port in the store URL";
+
+/// The innermost cause of an error, in our words if we know those of the library. The errors around it repeat its
+/// message.
 pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let bottom = causes(error).last().unwrap_or(error).to_string();
+    if let Some((_, meaning)) = MEANINGS.iter().find(|(said, _)| bottom.contains(said)) {
+        return (*meaning).to_owned();
+    }
     // An `io::Error` ends in " (os error 111)", which does not help people.
     let bottom = bottom.split(" (os error ").next().unwrap_or_default();
     let mut letters: Vec<char> = in_short(bottom).chars().collect();
@@ -148,5 +170,8 @@ mod tests {
         assert_eq!(innermost(&refused()), "connection refused");
         assert_eq!(innermost(&io::Error::other(refused())), "connection refused");
         assert_eq!(innermost(&io::Error::other("TLS is not spoken here.")), "TLS is not spoken here");
+        for (said, meaning) in MEANINGS {
+            assert_eq!(innermost(&io::Error::other(format!("{said}: X"))), meaning);
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! that authority. The signature that proves the possession of the key is checked in every mode.
 
 use super::StoreError;
-use super::error::causes;
+use super::error::{causes, innermost};
 use super::tls::{self, Trusted};
 use super::url::TlsFiles;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -82,7 +82,7 @@ impl Names {
             ) => StoreError::denied(format!(
                 "{server} does not accept our certificate: name another with {cert}=FILE and {key}=FILE ({tls})"
             )),
-            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {tls}")),
+            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {}", innermost(tls))),
         })
     }
 }

@@ -338,7 +338,7 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     let credentials = [("TEST_REGION", "eu-west-1"), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hidden")];
     let [nowhere, wrong] = [("TEST_ENDPOINT", "http://nowhere.invalid:8000"), ("TEST_ENDPOINT", "localhost:8000")];
     let printed = run(&[&credentials[..], &[nowhere]].concat());
-    let expected = "NotApplied: cannot reach DynamoDB at http://nowhere.invalid:8000: failed to lookup address";
+    let expected = "NotApplied: cannot reach DynamoDB at http://nowhere.invalid:8000: its name has no address";
     assert!(printed.contains(expected), "{printed}");
     assert!(!printed.contains("hidden"), "{printed}");
     let printed = run(&[&credentials[..], &[wrong]].concat());
