@@ -999,9 +999,9 @@ fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
     let mut lines: Vec<&str> = ran.stderr.lines().collect();
     lines.sort_unstable();
     assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
-    let meant = "leaderrun: warning: LEADERRUN_LEASES is not known and has no effect: did you mean LEADERRUN_LEASE?";
+    let meant = "leaderrun: warning: the variable LEADERRUN_LEASES has no effect: did you mean LEADERRUN_LEASE?";
     assert_eq!(lines[0], meant);
-    assert!(lines[1].contains("LEADERRUN_RENEW_INTERVAL is not known"), "{}", lines[1]);
+    assert!(lines[1].contains("the variable LEADERRUN_RENEW_INTERVAL has no effect"), "{}", lines[1]);
 }
 
 #[test]

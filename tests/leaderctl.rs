@@ -181,7 +181,7 @@ fn status_begins_with_what_matters_most(place: &Place) {
 
     // A slip is pointed out where it is made, and where it is looked at.
     let meant = if place.is_metered() { "" } else { "; did you mean nc-prod?" };
-    let line = format!("leaderctl: no such shard so far: nc-prd{meant}\n");
+    let line = format!("leaderctl: nobody has led nc-prd so far{meant}\n");
     let output = place.ask(&["pause", "nc-prd"]);
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), line.clone()));
     let (told, said) = status(&["nc-prd"]);

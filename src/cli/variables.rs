@@ -59,7 +59,7 @@ fn collect(command: &Command, known: &mut BTreeSet<String>) {
 fn doubt(name: &str, known: &BTreeSet<String>) -> String {
     let nearest = text::nearest(name, known.iter().map(String::as_str));
     let meant = nearest.map(|nearest| format!(": did you mean {PREFIX}{nearest}?")).unwrap_or_default();
-    text::on_one_line(format!("{PREFIX}{name} is not known and has no effect{meant}"))
+    text::on_one_line(format!("the variable {PREFIX}{name} has no effect{meant}"))
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
             let told = doubt(name, &known);
             assert!(told.ends_with(&format!("did you mean LEADERRUN_{meant}?")), "{told}");
         }
-        assert_eq!(doubt("XYZ", &known), "LEADERRUN_XYZ is not known and has no effect");
+        assert_eq!(doubt("XYZ", &known), "the variable LEADERRUN_XYZ has no effect");
     }
 
     #[test]

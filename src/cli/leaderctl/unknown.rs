@@ -51,7 +51,7 @@ impl Unknown {
     }
 
     pub fn say(&self, shard: &Shard) {
-        terminal::say(format_args!("{PROGRAM}: no such shard so far: {shard}{}", self.meant()));
+        terminal::say(format_args!("{PROGRAM}: nobody has led {shard} so far{}", self.meant()));
     }
 
     /// The nearest name as the end of a sentence. Empty if there is none.
