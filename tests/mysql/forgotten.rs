@@ -2,6 +2,7 @@
 //!
 //! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
+use super::watch::{Lockup, alone, updates};
 use super::*;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Leases as _;
@@ -47,6 +48,26 @@ async fn a_table_that_was_dropped_and_made_again_makes_the_next_leader_wait_and_
     assert!(grant.term > term, "{grant:?} after {term}");
     assert!(wait(&grant) > Duration::from_secs(5));
     assert!(matches!(first.renew(&one, term, 2).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "two"));
+}
+
+/// As where another node of a cluster grants a lease meanwhile.
+#[tokio::test]
+async fn a_claim_that_waited_for_its_row_goes_by_what_the_table_remembers_then() {
+    const ROW: &str = "leaderrun WHERE shard = 'db/main'";
+    let server = alone().await;
+    let store = open(&server.url_with(""));
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    store.release(&one, term).await.unwrap();
+    let lockup = Lockup::of(&server, ROW).await;
+    let elsewhere = async {
+        eventually("the claim waits", || updates(&server) == "1").await;
+        server.sql("UPDATE leaderrun SET host = 'another node', since = UTC_TIMESTAMP(6) WHERE shard = ''");
+        lockup.end(&server, ROW);
+    };
+    let two = candidate("two");
+    let (claim, ()) = tokio::join!(store.claim(&two), elsewhere);
+    assert!(wait(&granted(claim.unwrap())) > LEASE - Duration::from_secs(2));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ const A_WHILE: Duration = Duration::from_millis(500);
 type News<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
 /// A server of one's own, whose sessions can be counted and ended, with a table that has remembered for an hour.
-async fn alone() -> Server {
+pub(super) async fn alone() -> Server {
     let mut server = tokio::task::spawn_blocking(Server::start).await.expect("it starts");
     open(&server.url_with("")).prepare().await.expect("it can be made");
     server.grow_old();
@@ -154,10 +154,10 @@ async fn a_server_that_is_gone_ends_the_wait_with_an_error() {
 }
 
 /// A transaction that locks rows, until this is dropped.
-struct Lockup(Child);
+pub(super) struct Lockup(Child);
 
 impl Lockup {
-    async fn of(server: &Server, rows: &str) -> Self {
+    pub(super) async fn of(server: &Server, rows: &str) -> Self {
         let mut command = server.client();
         command.args(["-e", &format!("BEGIN; SELECT * FROM {rows} FOR UPDATE; SELECT SLEEP(600)")]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mariadb starts");
@@ -168,7 +168,7 @@ impl Lockup {
     }
 
     /// Its transaction ends at once, and not when the server notices that the client is gone.
-    fn end(mut self, server: &Server, rows: &str) {
+    pub(super) fn end(mut self, server: &Server, rows: &str) {
         self.stop();
         let sessions = "SELECT id FROM information_schema.processlist WHERE info = 'SELECT SLEEP(600)' ORDER BY id";
         let sessions = server.sql(sessions);
@@ -190,6 +190,11 @@ impl Drop for Lockup {
     }
 }
 
+/// How many changes of rows are under way.
+pub(super) fn updates(server: &Server) -> String {
+    server.sql("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'UPDATE%' AND command = 'Query'")
+}
+
 /// The note takes the connection that holds the leader lock, so the release needs another one.
 #[tokio::test]
 async fn a_release_beside_a_note_is_heard_at_once() {
@@ -204,10 +209,6 @@ async fn a_release_beside_a_note_is_heard_at_once() {
     let mut news = standby.changed(&shard);
     until_it_waits(&server, &mut news).await;
     let (note_lockup, row_lockup) = (Lockup::of(&server, NOTES).await, Lockup::of(&server, ROW).await);
-    let updates = || {
-        server
-            .sql("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'UPDATE%' AND command = 'Query'")
-    };
     let note = async {
         let written = store.replace(&shard, &Page::History, Some("before"), Some(&after)).await;
         assert_eq!(written, Ok(true));
@@ -215,11 +216,11 @@ async fn a_release_beside_a_note_is_heard_at_once() {
         row_lockup.end(&server, ROW);
     };
     let release = async {
-        eventually("the note waits", || updates() == "1").await;
+        eventually("the note waits", || updates(&server) == "1").await;
         store.release(&one, term).await
     };
     let free = async {
-        eventually("both wait", || updates() == "2").await;
+        eventually("both wait", || updates(&server) == "2").await;
         note_lockup.end(&server, NOTES);
     };
     let ((), released, ()) = tokio::join!(note, release, free);

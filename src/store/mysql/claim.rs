@@ -92,9 +92,9 @@ impl Mysql {
         let statements =
             server.statements.claim(candidate, sent) + "; " + &server.statements.hold_leader_lock(candidate);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for(4, &server.site, &statements).await?;
+            let answer = server.ask_for(5, &server.site, &statements).await?;
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
-            match self.seen(&answer, 3)? {
+            match self.seen(&answer, 4)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
                 // A row with the instant of this very claim is from the first of two attempts, which may have found
                 // none.
@@ -129,16 +129,16 @@ impl Mysql {
         answer: &Answer,
         inserted: bool,
     ) -> Result<Option<BootInstant>, StoreError> {
-        let memory = answer.outcomes.first().and_then(|outcome| outcome.rows.first());
-        let memory = memory.ok_or_else(|| self.not_understood())?;
+        let row = |statement: usize| answer.outcomes.get(statement).and_then(|outcome| outcome.rows.first());
+        let memory = row(3).ok_or_else(|| self.not_understood())?;
         let identity = memory.words(0).ok_or_else(|| self.not_understood())?;
-        if let Some(engine) = memory.text(5) {
+        if let Some(engine) = memory.text(4) {
             refuse_engine(&self.server.site.table, engine)?;
         }
         let believed = memory.text(1) == Some(identity.as_str());
         let is_protected = memory.flag(3).unwrap_or(false);
-        let before = memory.number(4).and_then(|millis| u64::try_from(millis).ok()).map(Duration::from_millis);
-        let longest = before.unwrap_or_default().max(candidate.lease);
+        let before = row(0).and_then(|row| row.number(0)).and_then(|millis| u64::try_from(millis).ok());
+        let longest = Duration::from_millis(before.unwrap_or(0)).max(candidate.lease);
         let remembered = match memory.number(2) {
             Some(remembered) if believed && (is_protected || !inserted) => micros(remembered),
             _ => Duration::ZERO,

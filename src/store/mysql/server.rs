@@ -206,7 +206,7 @@ impl Server {
     /// remembered, in microseconds, if it is.
     pub async fn remember_over(&self, connection: &mut Connection) -> Result<Option<i64>, Trouble> {
         let mut outcomes = Vec::new();
-        let memory = self.statements.memory(super::statement::MARKER);
+        let memory = self.statements.memory();
         connection.ask(&memory, &mut outcomes).await?;
         let row = outcomes.first().and_then(|outcome| outcome.rows.first()).ok_or(Trouble::Garbled)?;
         let identity = row.words(0).ok_or(Trouble::Garbled)?;

@@ -98,16 +98,14 @@ impl Statements {
     }
 
     /// Returns: which table it is; which it was when the marker was written; the microseconds since then, or since when
-    /// an operator says it remembers; whether rows of leases cannot be deleted by hand; the lease of the shard's row;
-    /// the table's storage engine.
-    pub fn memory(&self, shard: &str) -> String {
+    /// an operator says it remembers; whether rows of leases cannot be deleted by hand; the table's storage engine.
+    pub fn memory(&self) -> String {
         let (table, identity, (database, name)) = (&self.table, self.identity(), &self.place);
         format!(
-            "SELECT {identity}, m.host, TIMESTAMPDIFF(MICROSECOND, m.since, {NOW}), m.beat, l.lease_ms, \
+            "SELECT {identity}, m.host, TIMESTAMPDIFF(MICROSECOND, m.since, {NOW}), m.beat, \
              (SELECT MAX(i.engine) FROM information_schema.tables AS i \
              WHERE i.table_schema = {database} AND i.table_name = {name}) \
-             FROM (SELECT 1 AS one) AS c LEFT JOIN {table} AS m ON m.shard = {MARKER} \
-             LEFT JOIN {table} AS l ON l.shard = {shard}"
+             FROM (SELECT 1 AS one) AS c LEFT JOIN {table} AS m ON m.shard = {MARKER}"
         )
     }
 
@@ -137,21 +135,24 @@ impl Statements {
         format!("SELECT {COLUMNS} FROM {} AS l WHERE l.shard = {}", self.table, text(shard.as_str()))
     }
 
-    /// Returns [`Statements::memory`], the change of a row, the change of a new one, and the row.
+    /// Returns the lease of the row, the change of a row, the change of a new one, [`Statements::memory`], and the row.
+    ///
+    /// The memory is read after the change: the change may wait for the row, and what the table remembered before that
+    /// may no longer hold.
     pub fn claim(&self, candidate: &Candidate, sent: i64) -> String {
         let Candidate { shard, owner, session, host, pid, lease } = candidate;
         let (name, session, owner, host) = (text(shard.as_str()), text(session.as_str()), text(owner), text(host));
         let (lease, table) = (millis(*lease), &self.table);
-        let (expires, memory, look) = (after(lease), self.memory(&name), self.look(shard));
+        let (expires, memory, look) = (after(lease), self.memory(), self.look(shard));
         format!(
-            "{memory}; \
+            "SELECT l.lease_ms FROM {table} AS l WHERE l.shard = {name}; \
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
              host = {host}, pid = {pid}, beat = 0, sent = {sent}, lease_ms = {lease}, since = {NOW}, \
              expires = {expires}, released = 0 \
              WHERE shard = {name} AND ((session = {session} AND sent < {sent}) \
              OR (session <> {session} AND (released <> 0 OR expires <= {NOW}))); \
              INSERT INTO {table} ({NAMES}) VALUES ({name}, {CLOCK}, {session}, {owner}, {host}, {pid}, 0, {sent}, \
-             {lease}, {NOW}, {expires}, 0) ON DUPLICATE KEY UPDATE term = {table}.term; {look}"
+             {lease}, {NOW}, {expires}, 0) ON DUPLICATE KEY UPDATE term = {table}.term; {memory}; {look}"
         )
     }
 

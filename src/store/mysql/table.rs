@@ -134,7 +134,7 @@ pub fn refuse_engine(table: &str, engine: &str) -> Result<(), StoreError> {
 
 /// Whether the marker says that the trigger is there.
 pub async fn is_protected(server: &Server, connection: &mut Connection) -> Result<bool, StoreError> {
-    let memory = server.statements.memory(MARKER);
+    let memory = server.statements.memory();
     let rows = ask(server, &server.site, connection, &memory).await?;
     Ok(rows.first().and_then(|row| row.flag(3)).unwrap_or(false))
 }
