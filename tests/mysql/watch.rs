@@ -228,6 +228,41 @@ async fn a_release_beside_a_note_is_heard_at_once() {
     timeout(AT_ONCE, news).await.expect("the standby hears of it").unwrap();
 }
 
+/// The note takes the connection that holds the leader lock, so another one finds out that the lease is lost.
+#[tokio::test]
+async fn a_note_beside_a_loss_gives_the_leader_lock_up() {
+    const NOTES: &str = "leaderrun_notes WHERE page = 'history'";
+    let server = alone().await;
+    let [store, second, third] = [(); 3].map(|()| open(&server.url_with("")));
+    let (one, two, shard) = (leader(), with_lease("two", Duration::from_mins(10)), shard());
+    let [before, after] = ["before", "after"].map(|text| Note::lasting(text.to_owned(), None));
+    assert_eq!(second.replace(&shard, &Page::History, None, Some(&before)).await, Ok(true));
+    let former = lead(&store, &one).await;
+    let lockup = Lockup::of(&server, NOTES).await;
+    let note = store.replace(&shard, &Page::History, Some("before"), Some(&after));
+    let loss = async {
+        eventually("the note waits", || updates(&server) == "1").await;
+        server.sql("UPDATE leaderrun SET released = 1 WHERE shard = 'db/main'");
+        assert_eq!(store.renew(&one, former, 1).await, Ok(Renewal::Lost(None)));
+        let term = lead(&second, &two).await;
+        // It waits over the connection that found out.
+        let mut news = store.changed(&shard);
+        until_it_waits(&server, &mut news).await;
+        lockup.end(&server, NOTES);
+        (term, news)
+    };
+    let (written, (term, mut news)) = tokio::join!(note, loss);
+    assert_eq!(written, Ok(true));
+    let mut others_news = third.changed(&shard);
+    for sequence in 1..4 {
+        assert!(timeout(A_WHILE, &mut others_news).await.is_err() && timeout(A_WHILE, &mut news).await.is_err());
+        assert_eq!(second.renew(&two, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    second.release(&two, term).await.unwrap();
+    timeout(AT_ONCE, others_news).await.expect("a standby hears of it").unwrap();
+    timeout(AT_ONCE, news).await.expect("the old leader hears of it").unwrap();
+}
+
 /// With the default timing, a standby looks at a lease that it does not hear of when that would end.
 #[tokio::test]
 async fn after_a_step_down_the_other_candidate_leads_long_before_the_lease_would_end() {

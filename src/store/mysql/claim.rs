@@ -184,6 +184,9 @@ impl Mysql {
             };
             let Some(renewal) = renewal else { continue };
             let place = place_of_renewal(answer.outcomes.get(1));
+            if matches!(renewal, Renewal::Lost(_)) {
+                server.close_after_loss();
+            }
             if renewal != Renewal::Renewed || matches!(place, Some((_, true))) {
                 return Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             }

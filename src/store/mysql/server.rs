@@ -6,8 +6,8 @@
 //!   after another. So while a request is under way, the next one takes a connection of its own.
 //! - A connection may have ended unnoticed, as after `wait_timeout`. Then the request is sent once more: see `kept`.
 //! - The connection over which the leader renewed holds the leader lock (`watch`). If it is in use when the lease is
-//!   released, the release goes over another one, which cannot free that lock. So the connections that were in use then
-//!   are closed as soon as they are no longer.
+//!   released or found lost, that goes over another one, which cannot free that lock. So the connections that were in
+//!   use then are closed as soon as they are no longer.
 //! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
 
 use super::address::Address;
@@ -49,11 +49,11 @@ pub struct Server {
 #[derive(Default)]
 struct Pool {
     idle: Vec<Connection>,
-    /// How many releases there were. A connection that was taken before the last one is not kept.
-    releases: u64,
+    /// How many leases were released or lost. A connection that was taken before the last one is not kept.
+    ended: u64,
 }
 
-/// A connection from the pool, if there was one, and how many releases there were then.
+/// A connection from the pool, if there was one, and how many leases had ended then.
 type Taken = (Option<Connection>, u64);
 
 /// The answers to the statements of a request.
@@ -127,21 +127,29 @@ impl Server {
 
     fn take(&self) -> Taken {
         let mut pool = self.pool.lock();
-        (pool.idle.pop(), pool.releases)
+        (pool.idle.pop(), pool.ended)
     }
 
     /// As [`Server::take`], for a release.
     fn take_for_release(&self) -> Taken {
         let mut pool = self.pool.lock();
-        pool.releases += 1;
-        (pool.idle.pop(), pool.releases)
+        pool.ended += 1;
+        (pool.idle.pop(), pool.ended)
     }
 
-    fn give_back(&self, connection: Connection, releases: u64) {
+    fn give_back(&self, connection: Connection, ended: u64) {
         let mut pool = self.pool.lock();
-        if pool.releases == releases && pool.idle.len() < MOST_IDLE {
+        if pool.ended == ended && pool.idle.len() < MOST_IDLE {
             pool.idle.push(connection);
         }
+    }
+
+    /// Closes the connections, those that a request uses as soon as it is over: a lease was found lost, and one of them
+    /// may hold its leader lock.
+    pub fn close_after_loss(&self) {
+        let mut pool = self.pool.lock();
+        pool.ended += 1;
+        pool.idle.clear();
     }
 
     /// A new connection.
@@ -241,27 +249,27 @@ impl Server {
     async fn ask_until(
         &self,
         deadline: Instant,
-        (kept, releases): Taken,
+        (kept, ended): Taken,
         site: &Site,
         statements: &str,
     ) -> Result<Answer, StoreError> {
         let Some(connection) = kept else {
             let connection = self.connect(self.deadline()).await?;
-            return Ok(self.ask_over(site, (connection, releases), statements, deadline).await?);
+            return Ok(self.ask_over(site, (connection, ended), statements, deadline).await?);
         };
         let has_ended = |failure: &Failure| failure.is_broken;
         let again = Box::pin(async {
             let connection = self.connect(deadline.min(self.deadline())).await?;
-            let answer = self.ask_over(site, (connection, releases), statements, deadline).await?;
+            let answer = self.ask_over(site, (connection, ended), statements, deadline).await?;
             Ok(Answer { again: true, ..answer })
         });
-        once_more(self.ask_over(site, (connection, releases), statements, deadline), has_ended, again).await
+        once_more(self.ask_over(site, (connection, ended), statements, deadline), has_ended, again).await
     }
 
     async fn ask_over(
         &self,
         site: &Site,
-        (mut connection, releases): (Connection, u64),
+        (mut connection, ended): (Connection, u64),
         statements: &str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
@@ -272,7 +280,7 @@ impl Server {
             let applied = outcomes.iter().any(|outcome| outcome.changed > 0);
             let (failure, is_broken) = match asked {
                 Ok(Ok(())) => {
-                    self.give_back(connection, releases);
+                    self.give_back(connection, ended);
                     return Ok(Answer { outcomes, again: false, failure: None });
                 }
                 Ok(Err(trouble)) if trouble.was_overtaken() && !applied && overtaken < MOST_OVERTAKEN => {
@@ -283,7 +291,7 @@ impl Server {
                     let is_broken = trouble.is_broken();
                     // What is broken is closed, and so is what another host may do better.
                     if !is_broken && !trouble.is_elsewhere() {
-                        self.give_back(connection, releases);
+                        self.give_back(connection, ended);
                     }
                     (site.unanswered(&trouble, applied), is_broken)
                 }
