@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::support::fleet::{Fleet, leaderctl, wait_until};
+use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::Notes as _;
-use leaderrun::internals::store::{Note, Observation, Page, Release, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Note, Observation, Page, Release, Renewal, StoreError};
 use std::pin::Pin;
 use std::process::{Child, Stdio};
 use tokio::time::timeout;
@@ -120,6 +121,37 @@ async fn a_leader_that_lost_its_lease_keeps_no_leader_lock() {
     operator.revoke(&one.shard, term).await.unwrap();
     assert!(matches!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(_))));
     timeout(AT_ONCE, operator.changed(&shard())).await.expect("the revoked lease ends").unwrap();
+}
+
+/// Its host is gone without a sign. The lease of the next leader is long, so that no standby looks at its end.
+#[tokio::test]
+async fn a_leader_whose_host_is_gone_keeps_its_leader_lock_no_longer_than_its_lease() {
+    let server = alone().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], server.port()).into());
+    let behind_proxy =
+        server.url_with("").replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.address.port()));
+    let (store, second, standby) = (open(&behind_proxy), open(&server.url_with("")), open(&server.url_with("")));
+    let (one, two, shard) = (with_lease("one", Duration::from_secs(4)), leader(), shard());
+    lead(&store, &one).await;
+    proxy.set(NetworkFault::Partition);
+    let mut term = None;
+    eventually("the lease is over", || {
+        server.sql("SELECT expires < UTC_TIMESTAMP(6) FROM leaderrun WHERE shard <> ''") == "1"
+    })
+    .await;
+    while term.is_none() {
+        if let Claim::Granted(grant) = second.claim(&two).await.unwrap() {
+            term = Some(grant.term);
+        }
+    }
+    let term = term.expect("it leads");
+    let mut news = standby.changed(&shard);
+    for sequence in 1..6 {
+        assert!(timeout(A_WHILE, &mut news).await.is_err(), "it is led");
+        assert_eq!(second.renew(&two, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    second.release(&two, term).await.unwrap();
+    timeout(AT_ONCE, news).await.expect("the standby hears of it").unwrap();
 }
 
 #[tokio::test]

@@ -26,8 +26,8 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-/// The server ends a session that was silent for so many seconds: our host may be gone without a sign, and the session
-/// would keep the leader lock from the next leader (`watch`). One that renews less often loses the lock in between.
+/// The server ends a session that was silent for so many seconds: our host may be gone without a sign. A session that
+/// takes the leader lock sets a shorter time (`statement`).
 const IDLE: u64 = 120;
 /// A request has fewer statements, and an answer fewer rows. A server that counts on without an end is not heard to its
 /// end: what is short in a packet takes more memory here.

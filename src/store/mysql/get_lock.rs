@@ -228,8 +228,8 @@ async fn rows(site: &Site, connection: &mut Connection, statements: &str) -> Res
     Ok(outcomes.into_iter().filter_map(|outcome| outcome.rows.into_iter().next()).collect())
 }
 
-/// After how many seconds of silence the server takes the session for dead. Each renewal breaks the silence, so not
-/// before the lease has ended.
+/// After how many seconds of silence the server takes the session for dead: a lease, and an allowance for drift. Each
+/// renewal asks the session after it has renewed the row, so the lease has ended by then, and the tree is dead.
 fn patience(lease: Duration) -> u64 {
-    lease.as_secs().saturating_mul(2).saturating_add(10)
+    (lease + lease / 10).as_secs().saturating_add(2)
 }

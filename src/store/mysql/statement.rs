@@ -203,13 +203,17 @@ impl Statements {
     /// Has the session take the leader lock of the shard if the candidate holds the lease now, and free it if not. A
     /// session that takes a lock twice has to free it twice. It goes behind all other statements of a request: a server
     /// that refuses it has carried out what is before it.
+    ///
+    /// The server ends the session after a lease of silence. A host that is gone without a sign keeps the lock no longer
+    /// than the lease.
     pub fn hold_leader_lock(&self, candidate: &Candidate) -> String {
         let (table, lock) = (&self.table, self.name_of_leader_lock(&candidate.shard));
+        let idle = millis(candidate.lease).div_ceil(1000);
         let (shard, session) = (text(candidate.shard.as_str()), text(candidate.session.as_str()));
         format!(
             "DO IF(EXISTS (SELECT 1 FROM {table} AS l WHERE l.shard = {shard} AND l.session = {session} \
              AND l.released = 0), IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 1, GET_LOCK({lock}, 0)), \
-             RELEASE_LOCK({lock}))"
+             RELEASE_LOCK({lock})); SET SESSION wait_timeout = {idle}"
         )
     }
 
