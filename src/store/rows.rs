@@ -4,9 +4,10 @@
 //! statement may show the row as it was before or after the statement's own write. So the row alone does not prove that
 //! a write was applied, unless only that write can have made it.
 
+use super::allowance::{self, MOST_LISTED};
 use super::notes::Page;
 use super::tls_mode::TlsMode;
-use super::{ErrorKind, Finding, Holder, Renewal, Report, StoreError};
+use super::{EachPage, ErrorKind, Finding, Holder, Renewal, Report, StoreError};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::time::whole_millis;
 use std::time::Duration;
@@ -159,6 +160,31 @@ impl Look {
             Seen::Absent | Seen::Garbage => None,
         };
         Report { holder: self.holder(), last_term }
+    }
+}
+
+/// Lists the shards from their rows, in pages: the table may have many, and one request has limited time. `page` reads
+/// those behind a name, in the order of their names; a name that is no text is None. A lock of other programs belongs to
+/// one shard, and no row says to which.
+pub async fn list<P: Future<Output = Result<Vec<(Option<String>, Seen)>, StoreError>> + Send>(
+    server: &str,
+    each: &mut EachPage<'_>,
+    page: impl Fn(String) -> P + Send,
+) -> Result<(), StoreError> {
+    let (mut listed, mut last) = (0, String::new());
+    loop {
+        let rows = page(last).await?;
+        let end = rows.last().filter(|_| rows.len() >= LIST_PAGE).map(|(name, _)| name.clone());
+        // Another program may have written a name that no shard has.
+        let shard = |(name, seen): (Option<String>, Seen)| Some((name?.parse::<Shard>().ok()?, seen.report()));
+        let shards: Vec<_> = rows.into_iter().filter_map(shard).collect();
+        listed += shards.len();
+        if listed > MOST_LISTED {
+            return Err(allowance::too_long(server));
+        }
+        each(shards);
+        let Some(end) = end else { return Ok(()) };
+        last = end.ok_or_else(|| StoreError::unknown(format!("cannot understand the answer of {server}")))?;
     }
 }
 
