@@ -67,6 +67,26 @@ fn a_server_that_lets_two_writers_win_is_refused_by_init_and_check_and_nobody_le
 }
 
 #[test]
+fn a_server_that_does_not_name_the_version_it_wrote_is_refused_in_one_line() {
+    let server = Server::start();
+    let proxy = Proxy::before(&server);
+    proxy.rule(|request| match request.action.as_str() {
+        "PUT" => Fate::Rewrite(Box::new(|response| {
+            response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("etag"));
+        })),
+        _ => Fate::Pass,
+    });
+    let why = format!("S3 at {} does not say which version of an object it read or wrote", proxy.endpoint());
+    let url = crate::support::bucket::url(&proxy.endpoint());
+    for verb in ["init", "check"] {
+        let output = run(leaderctl(), &url, &["store", verb]);
+        assert_eq!(output.status.code(), Some(78), "{}", said(&output));
+        assert!(said(&output).contains(&why) && said(&output).lines().count() == 1, "{}", said(&output));
+    }
+    assert_eq!(server.object("leaderrun.json"), None);
+}
+
+#[test]
 fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
     let server = Server::start();
     let output = run(leaderrun(), &server.store_url(), &["shard", "true"]);

@@ -57,9 +57,9 @@ pub async fn check(store: &Bucket) -> Result<Vec<Finding>, StoreError> {
 async fn check_objects(store: &Bucket, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
     let objects = &store.objects;
     let key = format!("trial/{}", unique()?);
-    let put = objects.put(&key, unique()?.into_bytes(), Condition::Absent).await.map(|outcome| {
-        debug_assert!(matches!(outcome, Outcome::Done(_)), "the name is new");
-    });
+    let put = objects.put(&key, unique()?.into_bytes(), Condition::Absent).await;
+    let put =
+        put.and_then(|outcome| if matches!(outcome, Outcome::Done(None)) { Err(objects.nameless()) } else { Ok(()) });
     if let Err(error) = &put
         && error.kind == ErrorKind::Misconfigured
     {

@@ -94,6 +94,12 @@ impl Refusal {
     }
 }
 
+/// Whether the error is only that the answer to a write, which was applied, names no version. The library has no other
+/// sign of that than its words.
+pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(|cause| cause.to_string() == "ETag Header missing from response")
+}
+
 /// There is nothing to sign a request with, so it was not sent.
 #[derive(Clone, Debug)]
 pub struct NoCredentials {

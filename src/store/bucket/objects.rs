@@ -145,16 +145,20 @@ impl Objects {
         };
         let version = Version(UpdateVersion { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() });
         if !self.is_usable(&version) {
-            return Err(StoreError::misconfigured(format!(
-                "{} does not say which version of an object it answers with, so nothing can be compared: use another \
-                 server",
-                self.server()
-            )));
+            return Err(self.nameless());
         }
         match answer.bytes().await {
             Ok(bytes) => Ok(Some((bytes, version))),
             Err(error) => Err(self.failure("GetObject", &error)),
         }
+    }
+
+    /// The error of a server that does not name the versions of objects.
+    pub fn nameless(&self) -> StoreError {
+        StoreError::misconfigured(format!(
+            "{} does not say which version of an object it read or wrote, so nothing can be compared: use another server",
+            self.server()
+        ))
     }
 
     fn is_usable(&self, Version(version): &Version) -> bool {
@@ -176,6 +180,7 @@ impl Objects {
                 let version = Version(UpdateVersion { e_tag: written.e_tag, version: written.version });
                 Ok(Outcome::Done(Some(version).filter(|version| self.is_usable(version))))
             }
+            Err(error) if failure::names_no_version(&error) => Ok(Outcome::Done(None)),
             Err(
                 Error::AlreadyExists { .. }
                 | Error::Precondition { .. }

@@ -56,7 +56,7 @@ async fn lane(objects: &Objects, key: &str) -> Result<Option<String>, StoreError
     if matches!(write(objects, key, Condition::Absent).await?, Outcome::Done(_)) {
         return Ok(Some("it ignores If-None-Match".to_owned()));
     }
-    let first = known(objects, key, first).await?;
+    let first = first.ok_or_else(|| objects.nameless())?;
     let (mut standing, mut failures) = (first.clone(), 0);
     for round in 0..ROUNDS {
         let writers = (0..WRITERS).map(|_| write(objects, key, Condition::Unchanged(&standing)));
