@@ -61,7 +61,7 @@ pub mod url;
 
 pub use error::{ErrorKind, StoreError};
 pub use location::{BUILT_IN, Location, SCHEMES};
-pub use notes::{Note, Notes, Page};
+pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
 
 /// The leases of a store, as an election needs them, on behalf of one [`Candidate`].
@@ -184,6 +184,7 @@ pub trait Administration: Send + Sync {
 }
 
 /// A lease store: leases, the [notes](Notes) beside them, their administration, and the store's properties.
+#[async_trait::async_trait]
 pub trait Store: Leases + Notes + Administration {
     /// How a standby learns of a change.
     fn delivery(&self) -> Delivery;
@@ -206,6 +207,19 @@ pub trait Store: Leases + Notes + Administration {
     /// How many observations may run at once before each needs a connection of its own.
     fn lanes(&self) -> usize {
         16
+    }
+
+    /// Reads many notes, in few requests where the store can, each of which may take `patience`. Returns what
+    /// [`Notes::read`] returns of each. An error ends it, unless it is about one note.
+    async fn read_notes(&self, wanted: &[(Shard, Page)], patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+        let mut notes = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(self.lanes()) {
+            let reads = some.iter().map(|(shard, page)| within(patience, self.read(shard, page)));
+            for note in parallel::all(reads).await {
+                notes.push(notes::unless_store_fails(note)?);
+            }
+        }
+        Ok(notes)
     }
 }
 

@@ -225,8 +225,15 @@ impl Ledger {
 /// # Errors
 /// As [`Notes::read`]; misconfigured where another program wrote the note.
 pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
-    let note = store.read(shard, &Page::Runs).await?;
-    Ledger::read(text_of(note.as_ref()), shard)
+    last_in(store.read(shard, &Page::Runs).await?.as_ref(), shard)
+}
+
+/// The same, from the note on [`Page::Runs`].
+///
+/// # Errors
+/// Misconfigured where another program wrote the note.
+pub fn last_in(note: Option<&Note>, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
+    Ledger::read(text_of(note), shard)
 }
 
 /// The ledger of a job that runs once. None if it has not run.

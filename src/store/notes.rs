@@ -6,7 +6,7 @@
 //! again: the text names its writer or its time, so the writer recognises its own. No note decides who holds a lease. A
 //! store that forgets all notes forgets orders and jobs, but never lets two candidates lead at once.
 
-use super::StoreError;
+use super::{ErrorKind, StoreError};
 use crate::lease::{JobId, Session, Shard};
 use std::time::Duration;
 
@@ -48,6 +48,20 @@ impl Note {
     #[must_use]
     pub fn for_ever(text: impl Into<String>) -> Self {
         Self { text: text.into(), lasts: None }
+    }
+}
+
+/// What a look for one of many notes shows.
+pub type NoteRead = Result<Option<Note>, StoreError>;
+
+/// An error that is not about one note, but about the store.
+///
+/// # Errors
+/// That one.
+pub(super) fn unless_store_fails(note: NoteRead) -> Result<NoteRead, StoreError> {
+    match note {
+        Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => Err(error),
+        note => Ok(note),
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-#[cfg(any(feature = "bucket", feature = "redis", feature = "nats", feature = "etcd"))]
+#[cfg(any(feature = "bucket", feature = "nats", feature = "etcd"))]
 pub use listed::answers;
 
 /// The answer of the first future to end. The others are dropped. Without any future it never ends.
@@ -38,7 +38,7 @@ pub async fn all<T>(futures: impl IntoIterator<Item = impl Future<Output = T> + 
     asked.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-#[cfg(any(feature = "bucket", feature = "redis", feature = "nats", feature = "etcd"))]
+#[cfg(any(feature = "bucket", feature = "nats", feature = "etcd"))]
 mod listed {
     use super::super::StoreError;
     use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -45,7 +45,7 @@ mod watch;
 
 pub use address::Address;
 
-use super::{Delivery, Doubt, Holder, Report, Store, StoreError, tls};
+use super::{Delivery, Doubt, Holder, NoteRead, Page, Report, Store, StoreError, tls};
 use crate::lease::{Session, Shard, Term};
 use crate::mutex::Mutex;
 use crate::time::BootInstant;
@@ -197,7 +197,13 @@ fn unknown(reply: &Reply, left: usize, last: usize) -> Holder {
     Holder { owner: FORGOTTEN.to_owned(), expires_in, doubt: Some(doubt), ..Holder::default() }
 }
 
+#[async_trait::async_trait]
 impl Store for Redis {
+    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+        let keys: Vec<String> = wanted.iter().map(|(shard, page)| self.note_key(shard, page)).collect();
+        self.read_notes_at(&keys).await
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -1,9 +1,9 @@
 //! Notes: where they stand, and what something else wrote in their place.
 
 use super::*;
-use leaderrun::internals::lease::Session;
+use leaderrun::internals::lease::{Session, Shard};
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal};
+use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Store as _};
 
 const ORDERS: &str = "leaderrun:{leases}:note:orders:db/main";
 const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
@@ -37,6 +37,38 @@ async fn a_note_is_a_plain_string_that_ends_with_its_time() {
         .await;
         server.cli(&["DEL", "leaderrun:{leases}:note:history:db/main"]);
     }
+}
+
+#[tokio::test]
+async fn many_notes_are_read_in_few_requests_and_a_strange_one_harms_no_other() {
+    const NOTES: usize = 250;
+    let server = old_server();
+    let store = store(&server).await;
+    let shard = |number: usize| format!("many/{number}").parse::<Shard>().unwrap();
+    let wanted: Vec<_> = (0..NOTES).map(|number| (shard(number), Page::Orders)).collect();
+    for (shard, page) in wanted.iter().step_by(2) {
+        assert_eq!(store.replace(shard, page, None, Some(&note(Some(Duration::from_mins(1))))).await, Ok(true));
+        assert_eq!(store.replace(shard, &standby(), None, Some(&note(None))).await, Ok(true));
+    }
+    server.cli(&["RPUSH", "leaderrun:{leases}:note:orders:many/7", "one"]);
+    let before = server.scripts_run();
+    let notes = store.read_notes(&wanted, REQUEST_TIMEOUT).await.unwrap();
+    assert_eq!((notes.len(), server.scripts_run() - before), (NOTES, 4), "three pages, and the strange one by itself");
+    for (number, read) in notes.into_iter().enumerate() {
+        match read {
+            Ok(Some(read)) => {
+                let lasts = read.lasts.expect("it ends");
+                assert!(number % 2 == 0 && read.text == note(None).text && lasts > Duration::from_secs(30));
+            }
+            Ok(None) => assert!(number % 2 == 1 && number != 7),
+            Err(error) => assert_eq!((number, error.kind), (7, ErrorKind::Misconfigured), "{error}"),
+        }
+    }
+    let before = server.scripts_run();
+    let standbys = store.standbys("many/").await.unwrap();
+    assert_eq!((standbys.len(), server.scripts_run() - before), (NOTES / 2, 2));
+    assert!(standbys.is_sorted_by(|(one, _), (other, _)| one < other));
+    assert!(standbys.iter().all(|(_, standby)| *standby == note(None)));
 }
 
 #[tokio::test]

@@ -1,16 +1,16 @@
 //! What the notes of many shards say: who paused them, and how their jobs went.
 //!
-//! The hazard: a store lists leases in one request or a few, but a note is read on its own, so this costs two requests
-//! for each shard. Where requests cost money, and where there are very many shards, the user must ask for it. And one
+//! The hazard: a store lists leases in one request or a few, but most stores read each note on its own, so this costs
+//! two requests for each shard. Where requests cost money, and where there are very many shards, the user must ask for it. And one
 //! note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
 use super::slots::{Kin, ParentPause};
 use super::status::Shown;
 use crate::lease::{Shard, show_seconds};
 use crate::notes::jobs::{self, Ledger};
-use crate::notes::orders::{self, Orders, PauseOrder};
+use crate::notes::orders::{Orders, PauseOrder};
 use crate::slots;
-use crate::store::{ErrorKind, Report, Store, StoreError, parallel, within};
+use crate::store::{Page, Report, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -45,24 +45,16 @@ impl Notes {
         let parent = |shard: &Shard| slots::parent(shard).map(|(parent, _)| parent);
         let names: BTreeSet<Shard> =
             list.iter().flat_map(|(shard, _)| [Some(shard.clone()), parent(shard)]).flatten().collect();
-        let names: Vec<Shard> = names.into_iter().collect();
+        let wanted: Vec<_> =
+            names.iter().flat_map(|shard| [Page::Orders, Page::Runs].map(|page| (shard.clone(), page))).collect();
+        let mut texts = store.read_notes(&wanted, patience).await?.into_iter();
         let mut read = BTreeMap::new();
-        for some in names.chunks(store.lanes()) {
-            let reads = some.iter().map(|shard| async move {
-                let orders = within(patience, orders::read(store, shard)).await;
-                match orders {
-                    Ok(orders) => Ok((orders, within(patience, jobs::last(store, shard)).await?)),
-                    Err(error) => Err(error),
-                }
+        for shard in names {
+            let (Some(orders), Some(runs)) = (texts.next(), texts.next()) else { break };
+            let noted = orders.and_then(|orders| {
+                Ok((Orders::read(orders.as_ref(), &shard)?, jobs::last_in(runs?.as_ref(), &shard)?))
             });
-            for (shard, noted) in some.iter().zip(parallel::all(reads).await) {
-                match noted {
-                    Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                        return Err(error);
-                    }
-                    noted => drop(read.insert(shard.clone(), noted)),
-                }
-            }
+            read.insert(shard, noted);
         }
         Ok(Some(Self { read }))
     }

@@ -22,6 +22,7 @@ pub struct Scripts {
     pub list: Script,
     pub remember: Script,
     pub read_note: Script,
+    pub read_notes: Script,
     pub replace_note: Script,
     pub revoke: Script,
     pub forget: Script,
@@ -47,6 +48,7 @@ impl Scripts {
             revoke: Script::new(7, include_str!("revoke.lua")),
             forget: Script::new(8, include_str!("forget.lua")),
             list: Script::new(9, include_str!("list.lua")),
+            read_notes: Script::new(10, include_str!("read_notes.lua")),
         }
     }
 }
