@@ -193,7 +193,7 @@ impl Postgres {
         parameters.extend(orders_of.iter().map(text));
         let (statement, deadline) = (self.server.statements.renew(shards.len()), self.server.deadline());
         for _ in 0..MOST_ATTEMPTS {
-            let answer = self.server.ask_urgently(&statement, &parameters, deadline).await?;
+            let answer = self.server.ask_urgently(&self.server.site, &statement, &parameters, deadline).await?;
             let row = self.first(&answer)?;
             let flag = |column| row.try_get::<_, bool>(column).map_err(|_| self.not_understood());
             let (applied, locked) = (flag(0)?, flag(1)?);

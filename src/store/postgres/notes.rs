@@ -148,8 +148,18 @@ impl Postgres {
 #[async_trait::async_trait]
 impl Notes for Postgres {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        let (shard, page) = (shard.as_str(), page_name(page));
-        let answer = self.ask_for_notes(&self.server.statements.read_note(), &[text(&shard), text(&page)]).await?;
+        let (shard, name, statement) = (shard.as_str(), page_name(page), self.server.statements.read_note());
+        let parameters = [text(&shard), text(&name)];
+        let answer = match page {
+            // COMMAND waits for them, while the announcement of the standby is withdrawn over the connection.
+            Page::Orders => {
+                let Self { server, .. } = self;
+                server.ask_urgently(&server.notes, &statement, &parameters, server.deadline()).await?
+            }
+            Page::History | Page::Standby(_) | Page::Runs | Page::Once(_) => {
+                self.ask_for_notes(&statement, &parameters).await?
+            }
+        };
         answer.rows.first().map(|row| self.note(row)).transpose()
     }
 

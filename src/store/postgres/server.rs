@@ -25,10 +25,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// What an urgent statement waits for the answer behind another one, before it makes a connection: usually less is enough.
+const HEAD_START: Duration = Duration::from_millis(20);
 
 pub struct Server {
     pub address: Address,
@@ -257,21 +260,26 @@ impl Server {
         once_more(first, has_ended, again).await
     }
 
-    /// As [`Server::ask`], for a statement that cannot wait.
+    /// As [`Server::ask_about`], for a statement that cannot wait. Behind a request that is under way it is sent over the
+    /// same connection, and soon over another one as well.
     pub async fn ask_urgently(
         &self,
+        site: &Site,
         statement: &str,
         parameters: &Parameters<'_>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
         let busy = self.current.get().filter(|connection| connection.is_open() && !connection.is_idle());
-        let Some(busy) = busy else { return self.ask(|_| statement.to_owned(), parameters, deadline).await };
+        let Some(busy) = busy else {
+            return self.ask_about(site, |_| statement.to_owned(), parameters, deadline).await;
+        };
         let loan = Loan::of(self, busy, true);
-        let behind = async { Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?) };
+        let behind = async { Ok(self.ask_over(site, loan, statement, parameters, deadline).await?) };
         let beside = async {
+            sleep(HEAD_START).await;
             let loan = self.borrow_new(deadline).await?;
-            Ok(self.ask_over(&self.site, loan, statement, parameters, deadline).await?)
+            Ok(self.ask_over(site, loan, statement, parameters, deadline).await?)
         };
         let (mut behind, mut beside) = (pin!(behind), pin!(beside));
         let (failure, other): (StoreError, _) = tokio::select! {
