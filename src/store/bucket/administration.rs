@@ -6,7 +6,7 @@
 
 use super::notes::{NOTES, STANDBYS};
 use super::objects::Condition;
-use super::record::{Found, MARKER, name_of};
+use super::record::{Found, name_of};
 use super::trial::{self, Trial, dishonest};
 use super::{Bucket, MOST_ATTEMPTS, check, list, term};
 use crate::lease::{Candidate, Shard, Term};

@@ -3,7 +3,7 @@
 //! The hazard: an operator may end a lease while its tree still runs. So a lock is removed by a script, which records
 //! at the same instant that it was not released, and the next leader waits.
 
-use super::check::{self, remembered};
+use super::check;
 use super::{Redis, list, script};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, EachPage, Finding, Release, Report, StoreError, steps};

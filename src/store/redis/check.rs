@@ -201,7 +201,7 @@ fn permission(
 }
 
 /// For how long the server has remembered. Since 1970, if an operator vouched for it.
-pub fn remembered(known: Duration) -> String {
+fn remembered(known: Duration) -> String {
     if known.as_millis() > u128::from(wall_clock_millis() / 2) {
         return "since it was new, as an operator said".to_owned();
     }
