@@ -1039,7 +1039,7 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
 fn what_cannot_be_printed_is_an_error() {
     let scratch = TempDir::new().unwrap();
     let store = local(&scratch);
-    let (run, ctl): (fn() -> Command, fn() -> Command) = (leaderrun, leaderctl);
+    let (run, ctl) = (leaderrun as fn() -> Command, leaderctl as fn() -> Command);
     for (program, words) in [
         (run, &["--help"][..]),
         (run, &["--version"]),
