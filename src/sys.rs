@@ -125,8 +125,8 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 
 /// A process, so that a signal cannot reach another one that got its number.
 ///
-/// Before Linux 5.3 the kernel cannot keep a process and its number together. Then a caller that looks at the process after
-/// it has pinned it makes a mistake only if the number changes hands between that look and the signal.
+/// Before Linux 5.3 the kernel cannot keep a process and its number together. Then a caller that looks at the process
+/// after it has pinned it makes a mistake only if the number changes hands between that look and the signal.
 #[derive(Debug)]
 pub enum Pinned {
     Descriptor(OwnedFd),
@@ -168,7 +168,8 @@ impl Pinned {
 /// since 2.27, and the programs run on older ones.
 pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
     let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
-    // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or -1.
+    // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or
+    // -1.
     let number = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
     let number = RawFd::try_from(number).expect("a descriptor or -1");
     if number < 0 {

@@ -1,4 +1,6 @@
-//! The kill method: how this host can kill a whole tree. leaderrun finds out at its start, before it asks for a lease.
+//! The kill method: how this host can kill a whole tree.
+//!
+//! leaderrun finds out at its start, before it asks for a lease.
 //!
 //! The hazard: a method that does not work shows itself only when the lease ends. The `/proc` of another PID namespace
 //! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at

@@ -1,5 +1,4 @@
-//! Hooks: shell commands that run before COMMAND starts, when a stop begins, and after the tree is dead. Checks of
-//! COMMAND's health run between them.
+//! Hooks: shell commands that run before COMMAND starts, when a stop begins, and after the tree is dead.
 //!
 //! The hazard: the cleanup after a leadership must end before the next leadership begins, even if the candidate is
 //! killed or frozen. So the guard runs the hooks: they are its descendants, run within its deadline, and are killed

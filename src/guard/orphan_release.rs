@@ -1,5 +1,6 @@
-//! The orphan release: when the candidate is gone and the tree is dead, the backstop gives the lease back at once
-//! instead of letting it expire.
+//! The orphan release: the backstop gives back the lease of a candidate that is gone, once the tree is dead.
+//!
+//! Without it, the lease would end by itself later.
 //!
 //! The hazard: a release while part of the tree lives lets a second tree start. So only a backstop without any
 //! descendant left gets here. The release names the session, so it cannot affect a successor's lease.

@@ -462,5 +462,3 @@ fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod with_hooks;

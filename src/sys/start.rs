@@ -54,8 +54,8 @@ impl SingleThread {
     pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
         /// From linux/sched.h. libc's type is too narrow for it.
         const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-        // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
-        // set_tid_size, cgroup.
+        // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
+        // set_tid, set_tid_size, cgroup.
         let mut arguments = [0_u64; 11];
         arguments[0] = namespaces.map_or(0, Namespaces::flags);
         arguments[4] = u64::from(libc::SIGCHLD.unsigned_abs());

@@ -41,7 +41,8 @@ pub struct Keepers {
 }
 
 impl Host {
-    /// Starts leaderrun with `words` there; `name` is for its files in `scratch`, `kind` are words of `programs/host.c`.
+    /// Starts leaderrun with `words` there. `name` is for its files in `scratch`, and `kind` are words of
+    /// `programs/host.c`.
     pub fn start(
         scratch: &Path,
         name: &str,

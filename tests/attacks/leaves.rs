@@ -1,5 +1,4 @@
-//! What a crash leaves in a cgroup that was delegated to leaderrun is gone before its next start has a COMMAND; and what
-//! COMMAND gets of it all.
+//! Leaves of an earlier crash in a delegated cgroup are gone before the next COMMAND starts; and what COMMAND inherits.
 
 use crate::host::program;
 use crate::support::fleet::leaderrun;
@@ -8,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Answers what it
-/// wrote on standard error.
+/// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Returns what
+/// it wrote on standard error.
 fn on_a_host(name: &str, script: &str) -> String {
     let scratch = TempDir::new().expect("a scratch directory");
     let (status, log) = (scratch.path().join("status"), scratch.path().join("log"));

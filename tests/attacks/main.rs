@@ -1,8 +1,8 @@
 //! Attacks on the killing of a tree: programs whose only purpose is to outlive their leadership.
 //!
 //! The hazard is on both sides. A guard that can be outrun lets two trees run at once; a test that lets go of such a
-//! program takes the machine along. So every candidate runs on a host of its own, a PID namespace that ends as a whole
-//! (`programs/host.c`), and every attack bounds itself: in processes, and in time (`programs/life.h`).
+//! program takes the machine along. So every candidate runs on a host of its own, a PID namespace that ends as a
+//! whole (`programs/host.c`), and every attack bounds itself: in processes, and in time (`programs/life.h`).
 //!
 //! In every story: 0 ms between the last sign of life of the first tree and the first one of the second, nothing left of
 //! the first, and the second starts.

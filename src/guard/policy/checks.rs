@@ -2,10 +2,10 @@
 //!
 //! The hazards:
 //!
-//! - A check may hang, and may not even die when it is killed (on a file system that does not answer). So each check has a
-//!   timeout, and one that is still there when the next is due has failed once more.
-//! - A guard that was frozen, or a host that was suspended, missed many checks. It counts one of them at most: the next is
-//!   due one interval later.
+//! - A check may hang, and may not even die when it is killed (on a file system that does not answer). So each check
+//!   has a timeout, and one that is still there when the next is due has failed once more.
+//! - A guard that was frozen, or a host that was suspended, missed many checks. It counts one of them at most: the next
+//!   is due one interval later.
 //! - A check says something about a COMMAND that runs. None begins before it, and none counts once it is being stopped.
 
 use crate::election::{CheckEnd, HookEnd, Unhealthy};

@@ -1,4 +1,6 @@
-//! Tests of the policy without hooks.
+//! Tests of the policy without hooks. Those with hooks are in [`with_hooks`].
+
+mod with_hooks;
 
 use super::*;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Tests of the policy with hooks.
 
-use super::*;
+use super::super::*;
 use crate::guard::hooks::HookTimeouts;
 use proptest::prelude::*;
 
@@ -249,7 +249,8 @@ proptest! {
         hook_timeouts in hook_timeouts(), script in proptest::collection::vec(steps(), 1..40)
     ) {
         let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hook_timeouts);
-        let mut below = Below { hook: hook_timeouts.lead.is_some(), command: hook_timeouts.lead.is_none(), ..Below::default() };
+        let leads = hook_timeouts.lead.is_some();
+        let mut below = Below { hook: leads, command: !leads, ..Below::default() };
         if below.command {
             below.feed(&mut policy, at(1), Input::CommandStarted)?;
         }
