@@ -212,20 +212,22 @@ impl Leaf {
 
     /// Sends `signal` to each member that `is_meant`.
     ///
-    /// Between reading a number and signalling it, the process may end and a stranger may get the number. So each process
-    /// is pinned first. If its number is still listed after that, it is a member.
+    /// Between reading a number and signalling it, the process may end and a stranger may get the number. So each
+    /// process is pinned first. If its number is still listed after that, it is a member.
     pub fn signal_each(&self, signal: Signal, is_meant: impl Fn(Pid) -> bool) {
-        const BATCH: usize = 8;
+        const BATCH: usize = 32;
         let mut seen = 0;
         loop {
             let mut pinned: [Option<(i32, Pinned)>; BATCH] = Default::default();
-            let mut count = 0;
+            let (mut count, from) = (0, seen);
             self.each_member(|at, pid| {
-                if at >= seen && count < BATCH {
+                if at >= from && count < BATCH {
+                    seen = at + 1;
                     // 0 is a process of another PID namespace.
-                    let meant = Some(Pid::from_raw(pid)).filter(|&member| pid > 0 && is_meant(member));
-                    pinned[count] = meant.and_then(|member| Some((pid, Pinned::new(member).ok()?)));
-                    count += 1;
+                    if pid > 0 && is_meant(Pid::from_raw(pid)) {
+                        pinned[count] = Pinned::new(Pid::from_raw(pid)).ok().map(|process| (pid, process));
+                        count += 1;
+                    }
                 }
             });
             if count == 0 {
@@ -238,7 +240,6 @@ impl Leaf {
                     }
                 }
             });
-            seen += count;
         }
     }
 
