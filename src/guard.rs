@@ -16,7 +16,7 @@
 //! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the guard (SIGKILL also ends a
 //!   stopped process) and inherit the tree. The guard's own kill timer does the same.
 //! - *Two of the three* are killed or frozen. The third is enough: each of them knows the deadline and inherits what
-//!   the others leave. So none of them kills another one that may still work before it has killed the tree.
+//!   the others leave. So none of them kills another one that may still work, nor itself, before the tree is dead.
 //! - *All three* are killed or frozen at the same instant. COMMAND itself still dies. Its descendants die only if the
 //!   tree has a PID namespace (`init`) or a service manager kills the cgroup.
 //! - *A descendant hides* in its own session or process group, or double-forks. The guard is a subreaper, so every
@@ -368,11 +368,12 @@ impl Guard {
         }
     }
 
-    /// Has the kernel kill this process at `backstop_at`, even if it is frozen then.
+    /// Has the kernel kill this process at `backstop_at`, even if it is frozen then. But not once it kills the tree: it
+    /// may be the last that does, and the tree may be slow to die.
     fn set_kill_timer(&mut self) {
-        let backstop_at = self.policy.backstop_at();
+        let at = if self.killing { BootInstant::NEVER } else { self.policy.backstop_at() };
         if let Some(kill_timer) = &mut self.kill_timer {
-            let _ = kill_timer.set(backstop_at.since_boot());
+            let _ = kill_timer.set(at.since_boot());
         }
     }
 
@@ -386,6 +387,7 @@ impl Guard {
                 Effect::RunLosing => self.run_hook(Hook::Losing, self.policy.end_by()),
                 Effect::RunLost => {
                     self.killing = false;
+                    self.set_kill_timer();
                     self.run_hook(Hook::Lost, self.policy.end_by());
                 }
                 Effect::KillHook => self.kill_hook(),
@@ -393,6 +395,9 @@ impl Guard {
                 Effect::AskTree => self.ask(),
                 Effect::KillTree => {
                     self.killing = true;
+                    // COMMAND dies first, so that it needs no kill timer any more.
+                    self.signal_group(Signal::SIGKILL);
+                    self.set_kill_timer();
                     self.kill = Some(Kill { due, woken: now, signalled: None });
                 }
                 Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),

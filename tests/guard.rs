@@ -1,6 +1,8 @@
 //! The tree is dead before the lease is free, no matter what is killed, frozen or disobedient. On the file store, where
 //! "free" is exact: the next candidate is in as soon as the last of candidate, backstop and guard is gone.
 
+#[path = "guard/last.rs"]
+mod last;
 mod support;
 
 use leaderrun::internals::time::BootInstant;
@@ -10,7 +12,6 @@ use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
-use std::time::Duration;
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
 use tempfile::TempDir;
 
@@ -124,39 +125,6 @@ fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
     });
 }
 
-/// The candidate kills what a killed backstop leaves, and is killed before it can have killed all of it. The rest still has
-/// the guard.
-#[test]
-fn a_candidate_killed_while_it_stands_in_for_the_backstop_leaves_nobody() {
-    const CROWD: usize = 100;
-    // Otherwise this thread waits while the crowd dies, or while the candidate kills it.
-    let hurry = |hurry: bool| {
-        let (policy, priority) = if hurry { ("--fifo", "9") } else { ("--other", "0") };
-        let thread = nix::unistd::gettid().to_string();
-        let _ = std::process::Command::new("chrt").args([policy, "-p", priority, &thread]).status();
-    };
-    for _ in 0..3 {
-        // Each opens a pipe that nobody writes to.
-        let one = r#"setsid sh -c 'read _ < "$0.fifo"' "$FILE""#;
-        let script = format!("trap '' TERM; mkfifo $FILE.fifo; for i in $(seq {CROWD}); do {one} & done; wait");
-        let mut leader = Script::start(GRACE, &script);
-        let mark = leader.scratch.path().join("file");
-        let candidate = Pid::from_raw(i32::try_from(leader.child.id()).unwrap());
-        wait_until("the crowd is there", || processes_naming(&mark).len() >= CROWD);
-        let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
-        let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
-        hurry(true);
-        slay(backstop);
-        while fs::read_to_string(format!("/proc/{guard}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        slay(candidate);
-        hurry(false);
-        leader.child.wait().unwrap();
-        wait_until("nothing is left", || processes_naming(&mark).is_empty());
-    }
-}
-
 #[test]
 fn a_frozen_candidate_keeps_the_lock_and_nobody_else_leads() {
     let mut fleet = fleet(&["one"], &[]);
@@ -217,10 +185,15 @@ struct Script {
 
 impl Script {
     fn start(flags: &[&str], script: &str) -> Self {
+        Self::start_on(None, flags, script)
+    }
+
+    /// On the file store, if no other is given.
+    fn start_on(store: Option<&str>, flags: &[&str], script: &str) -> Self {
         let scratch = TempDir::new().unwrap();
-        let store = format!("file:{}", scratch.path().join("store").display());
+        let file = format!("file:{}", scratch.path().join("store").display());
         let child = leaderrun()
-            .args(["--store", &store])
+            .args(["--store", store.unwrap_or(&file)])
             .args(flags)
             .args(["shard", "-c", script])
             .env("FILE", scratch.path().join("file"))
@@ -273,7 +246,8 @@ fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
 #[test]
 fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     // It stays for a moment after the first signal, for a second one to arrive.
-    let member = r#"$SIG{TERM} = sub { say("asked"); $asked = 1 }; say("up"); select undef, undef, undef, 0.05 until $asked;
+    let member = r#"$SIG{TERM} = sub { say("asked"); $asked = 1 }; say("up");
+                    select undef, undef, undef, 0.05 until $asked;
                     select undef, undef, undef, 0.1 for 1 .. 5;
                     sub say { open F, ">>", $ENV{FILE}; syswrite F, "$ARGV[0] $_[0]\n"; close F }"#;
     let scratch = TempDir::new().unwrap();

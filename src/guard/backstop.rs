@@ -124,10 +124,12 @@ impl Backstop {
             self.hear();
             let wake_at = match self.guard {
                 Some(guard) if BootInstant::now() >= self.limit => {
-                    // SIGKILL ends a stopped process as well.
-                    let begun = BootInstant::now();
-                    let _ = kill(guard, Signal::SIGKILL);
-                    begun.plus(priority::rest_after(begun))
+                    let (next, guard_is_left) = self.tree.kill_around(&[guard]);
+                    if guard_is_left {
+                        // SIGKILL ends a stopped process as well.
+                        let _ = kill(guard, Signal::SIGKILL);
+                    }
+                    next
                 }
                 Some(_) => self.limit,
                 None => {

@@ -30,10 +30,14 @@ use std::time::Duration;
 const ONE_STEP: Duration = Duration::from_millis(20);
 /// How long walks down the tree have to find all of it before all processes of the machine are looked at.
 const WALKS_DOWN: Duration = Duration::from_secs(1);
-/// How many walks down the tree look for processes to ask, unless one finds no more. They miss what is forked meanwhile.
+/// How many walks down the tree look for processes to ask, unless one finds no more. They miss what is forked
+/// meanwhile.
 const WALKS_TO_ASK: usize = 4;
 /// The longest rest while everything that was found is dying. An end wakes the guard at once.
 const LONGEST_REST: Duration = Duration::from_millis(64);
+/// How long a guard and a backstop that work need at most to see that a killed tree has ended. A frozen one delays the
+/// proof by this.
+const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
 
 /// The descendants of this process, except children that it had before, and the members of the leaf.
 #[derive(Debug)]
@@ -51,6 +55,8 @@ pub struct Tree {
     killed_at: Option<BootInstant>,
     /// The rest after the last kill that found nothing new.
     rest: Duration,
+    /// Some while kills find nothing alive but the helpers: since when.
+    helpers_alone: Option<BootInstant>,
 }
 
 impl Tree {
@@ -59,7 +65,16 @@ impl Tree {
     #[must_use]
     pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
         let childless = strangers.is_empty();
-        Self { strangers, walk, leaf, init: None, childless, killed_at: None, rest: Duration::ZERO }
+        Self {
+            strangers,
+            walk,
+            leaf,
+            init: None,
+            childless,
+            killed_at: None,
+            rest: Duration::ZERO,
+            helpers_alone: None,
+        }
     }
 
     #[must_use]
@@ -142,42 +157,65 @@ impl Tree {
     /// Sends SIGKILL to every process of the tree that can be found now. Returns when to look again, for processes that
     /// were forked meanwhile.
     pub fn kill(&mut self) -> BootInstant {
-        self.kill_except(&[])
+        self.kill_except(&[]).0
     }
 
-    /// As [`Tree::kill`], but spares these processes. What descends from them is not spared.
-    pub fn kill_except(&mut self, spared: &[Pid]) -> BootInstant {
+    /// As [`Tree::kill`], for a tree with `helpers` in it: a guard, and perhaps a backstop.
+    ///
+    /// They are spared until nothing else has lived for a while. If a helper that works were killed earlier, and then
+    /// the caller, nobody would kill the rest. It ends by itself when the tree is dead. A frozen one never ends, and
+    /// keeps its children from becoming ours. So also returns whether the helpers that are left must be killed now.
+    pub fn kill_around(&mut self, helpers: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
-        let is_new = self.kill_what_is_found(begun, spared);
+        let (next, alone) = self.kill_except(helpers);
+        if !alone {
+            self.helpers_alone = None;
+            // The helpers may kill as well. Together they must leave the processors to the processes that die.
+            let pass = next.since(begun);
+            return (next.plus(pass), false);
+        }
+        let over = self.helpers_alone.get_or_insert(begun).plus(HELPERS_PATIENCE);
+        if begun >= over { (self.kill(), true) } else { (next.min(over), false) }
+    }
+
+    /// Also returns whether nothing but `spared` and what has ended was found.
+    fn kill_except(&mut self, spared: &[Pid]) -> (BootInstant, bool) {
+        let begun = BootInstant::now();
+        let mut alone = true;
+        let is_new = self.kill_what_is_found(begun, spared, &mut alone);
         let rest = priority::rest_after(begun);
         // Many guards that look again and again would keep their trees from dying.
         self.rest = if is_new { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
-        BootInstant::now().plus(rest.max(self.rest))
+        (BootInstant::now().plus(rest.max(self.rest)), alone)
     }
 
-    /// Returns false if all that it found was found before.
-    fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid]) -> bool {
+    /// Returns false if all that it found was found before. Sets `alone` to false if something other than `spared`
+    /// lives.
+    fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid], alone: &mut bool) -> bool {
         let first = *self.killed_at.get_or_insert(now);
         if let Some(init) = self.init {
             let _ = kill(init, Signal::SIGKILL);
         }
         if let Some(leaf) = &self.leaf {
             leaf.kill();
+            *alone &= leaf.is_empty();
         }
         let in_one_step = self.init.is_some() || self.leaf.is_some();
         if in_one_step && self.walk.is_some() && now < first.plus(ONE_STEP) {
+            *alone = false;
             return true;
         }
         if let Some(leaf) = &self.leaf {
             leaf.signal_each(Signal::SIGKILL, |_| true);
         }
         let Some(walk) = &mut self.walk else { return true };
-        let signal = |process: &mut Process<'_>| {
+        let mut signal = |process: &mut Process<'_>| {
             if !spared.contains(&process.pid) {
                 process.signal(Signal::SIGKILL);
+                *alone &= process.ended;
             }
         };
-        let found = walk.down(Pid::this(), &self.strangers, signal);
+        let found = walk.down(Pid::this(), &self.strangers, &mut signal);
         if found == Found::Part || now >= first.plus(WALKS_DOWN) {
             walk.below(Pid::this(), &self.strangers, signal);
             return true;

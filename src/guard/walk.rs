@@ -1,7 +1,8 @@
-//! Two walks over `/proc` that find the descendants of a process: down from it, by way of each process's list of
-//! children, or over all processes of the machine. The first costs as much as the tree, but not every kernel has those
-//! lists, and a list that is read while children end may lack some. The second costs as much as the machine: if hundreds
-//! of guards kill their trees at once, each with a walk over all of them, none gets far.
+//! Two walks over `/proc` that find the descendants of a process.
+//!
+//! One goes down from it, by way of each process's list of children. It costs as much as the tree, but not every kernel
+//! has those lists, and a list that is read while children end may lack some. The other looks at all processes of the
+//! machine, and costs as much: if hundreds of guards kill their trees at once, each in this way, none gets far.
 //!
 //! The hazards:
 //!
@@ -63,6 +64,8 @@ struct Seen {
     /// Ticks since boot. Together with the number it identifies a process for good. None for a child that cannot be
     /// read.
     started: Option<u64>,
+    /// It has ended, with all its threads, and waits to be reaped.
+    ended: bool,
     place: Place,
 }
 
@@ -78,6 +81,8 @@ enum Place {
 pub struct Process<'a> {
     pub pid: Pid,
     pub parent: Pid,
+    /// It has ended, with all its threads, and waits to be reaped. Never true of a child of ours.
+    pub ended: bool,
     started: Option<u64>,
     proc: BorrowedFd<'a>,
 }
@@ -89,7 +94,7 @@ impl Walk {
     /// The kernel's: `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
         let mut seen = Vec::with_capacity(FORESEEN);
-        let nobody = Seen { pid: 0, parent: 0, started: None, place: Place::Unknown };
+        let nobody = Seen { pid: 0, parent: 0, started: None, ended: false, place: Place::Unknown };
         // This touches the pages, so that they exist. The others come when they are needed, if memory is left then.
         seen.resize(USUAL, nobody);
         seen.clear();
@@ -109,10 +114,10 @@ impl Walk {
             at += 1;
         }
         let mut new = false;
-        for &Seen { pid, parent, started, .. } in &self.seen {
+        for &Seen { pid, parent, started, ended, .. } in &self.seen {
             new |= self.found.binary_search(&pid).is_err();
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
-            each(&mut Process { pid, parent, started, proc: self.proc.as_fd() });
+            each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
         }
         self.found.clear();
         self.found.extend(self.seen.iter().map(|seen| seen.pid).take(MOST_THREADS));
@@ -174,10 +179,10 @@ impl Walk {
         self.look();
         for index in 0..self.seen.len() {
             let place = place(&mut self.seen, index, top, strangers);
-            let Seen { pid, parent, started, .. } = self.seen[index];
+            let Seen { pid, parent, started, ended, .. } = self.seen[index];
             if place == Place::Below {
                 let [pid, parent] = [pid, parent].map(Pid::from_raw);
-                each(&mut Process { pid, parent, started, proc: self.proc.as_fd() });
+                each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
             }
         }
     }
@@ -283,7 +288,7 @@ pub fn is_child(pid: Pid) -> bool {
 }
 
 fn own_child(pid: i32) -> Seen {
-    Seen { pid, parent: Pid::this().as_raw(), started: None, place: Place::Unknown }
+    Seen { pid, parent: Pid::this().as_raw(), started: None, ended: false, place: Place::Unknown }
 }
 
 /// Some if no process has this number.
@@ -335,9 +340,13 @@ fn parse(pid: i32, line: &[u8]) -> Option<Seen> {
     let comm_end = line.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(&line[comm_end + 1..]).ok()?.split_ascii_whitespace();
     // `fields` starts with the third field.
-    let parent = fields.nth(1)?.parse().ok()?;
-    let started = fields.nth(17)?.parse().ok()?;
-    Some(Seen { pid, parent, started: Some(started), place: Place::Unknown })
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let threads = fields.nth(15)?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // A zombie counts as one thread. It has more while others of its threads live.
+    let ended = matches!(state, "Z" | "X") && matches!(threads, "0" | "1");
+    Some(Seen { pid, parent, started: Some(started), ended, place: Place::Unknown })
 }
 
 #[cfg(test)]
@@ -350,6 +359,14 @@ mod tests {
         let line = b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
         let seen = parse(42, line).unwrap();
         assert_eq!((seen.parent, seen.started), (7, Some(987_654)));
+    }
+
+    #[test]
+    fn a_zombie_has_ended_unless_a_thread_of_it_lives() {
+        for (state, threads, ended) in [("Z", 1, true), ("Z", 2, false), ("S", 1, false), ("T", 1, false)] {
+            let line = format!("42 (a) {state} 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 987654 1 2");
+            assert_eq!(parse(42, line.as_bytes()).unwrap().ended, ended, "{line}");
+        }
     }
 
     #[test]
@@ -396,8 +413,8 @@ mod tests {
             all.insert(process.pid);
         });
         assert_eq!(all, below.iter().copied().collect());
-        // From above, by way of whichever thread of this process has the shell. Other tests start processes and threads of
-        // it as well, at times more than a walk down looks at.
+        // From above, by way of whichever thread of this process has the shell. Other tests start processes and threads
+        // of it as well, at times more than a walk down looks at.
         loop {
             let (whole, found) = found_below(&mut walk, Pid::this(), &nobody);
             if found != Found::Part && whole.contains(&top) && below.iter().all(|pid| whole.contains(pid)) {
@@ -428,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_stranger_and_its_descendants_are_skipped() {
-        let seen = |pid, parent| Seen { pid, parent, started: Some(1), place: Place::Unknown };
+        let seen = |pid, parent| Seen { pid, parent, started: Some(1), ended: false, place: Place::Unknown };
         // 5 and 6 form a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];
         let strangers = HashSet::from([Pid::from_raw(7)]);

@@ -9,7 +9,7 @@
 //! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
 //! never does, and keeps its children from becoming ours.
 
-use crate::election::{HookEnd, StandbyStop, Stop, StopReason, TreeEvent, Unhealthy};
+use crate::election::{GUARD_PATIENCE, HookEnd, StandbyStop, Stop, StopReason, TreeEvent, Unhealthy};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::health::Health;
@@ -38,10 +38,6 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// How long a guard and a backstop that work need at most to see a killed tree end. A frozen one delays the proof by
-/// this.
-const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
-
 /// One end of a line, with readiness events.
 type Ear = AsyncFd<Owned<Line>>;
 
@@ -57,11 +53,13 @@ pub struct GuardHandle {
     guard_pid: Option<Pid>,
     /// All processes below this one that did not exist before.
     tree: Tree,
-    /// Some if we are killing the tree ourselves: since when.
-    seized: Option<BootInstant>,
+    /// True if we are killing the tree ourselves.
+    seized: bool,
     /// When to kill again what is left of the tree.
     look_at: Instant,
     guard_closed: bool,
+    /// Some once the guard is gone: when a backstop that works has ended as well.
+    guard_missed_at: Option<Instant>,
     backstop_closed: bool,
     /// True if the backstop reported that it has no descendant left.
     proven: bool,
@@ -131,7 +129,8 @@ impl GuardHandle {
                 backstop_pid: Some(backstop_pid),
                 guard_pid: None,
                 tree,
-                seized: None,
+                seized: false,
+                guard_missed_at: None,
                 look_at: Instant::now(),
                 guard_closed: false,
                 backstop_closed: false,
@@ -217,27 +216,27 @@ impl GuardHandle {
 
     /// Kills the tree ourselves, and then what is left of guard and backstop, from now on until nothing is left.
     pub fn seize(&mut self) {
-        if self.seized.is_none() {
-            self.seized = Some(BootInstant::now());
+        if !self.seized {
+            self.seized = true;
             // A guard that works kills with us, and goes on if we are killed.
             self.order(Order::Kill);
         }
     }
 
     /// Kills what can be found now. Returns when to look again.
-    fn kill(&mut self, seized: BootInstant) -> BootInstant {
-        let begun = BootInstant::now();
-        if begun < seized.plus(HELPERS_PATIENCE) {
-            let helpers = [self.backstop_pid, self.guard_pid].map(|helper| helper.unwrap_or(Pid::this()));
-            return self.tree.kill_except(&helpers).min(seized.plus(HELPERS_PATIENCE));
-        }
-        let next = self.tree.kill();
-        if let Some(backstop) = self.backstop_pid {
-            let _ = kill(backstop, Signal::SIGKILL);
-        }
-        // The walk does not find it where /proc does not show it. The backstop may have reaped it.
-        if let Some(guard) = self.guard_pid.filter(|&guard| is_child(guard)) {
-            let _ = kill(guard, Signal::SIGKILL);
+    fn kill(&mut self) -> BootInstant {
+        // Once the backstop has reaped the guard, another process may get its number.
+        self.listen();
+        let helpers = [self.backstop_pid, self.guard_pid].map(|helper| helper.unwrap_or(Pid::this()));
+        let (next, helpers_are_left) = self.tree.kill_around(&helpers);
+        if helpers_are_left {
+            if let Some(backstop) = self.backstop_pid {
+                let _ = kill(backstop, Signal::SIGKILL);
+            }
+            // The walk does not find it where /proc does not show it. The backstop may have reaped it.
+            if let Some(guard) = self.guard_pid.filter(|&guard| is_child(guard)) {
+                let _ = kill(guard, Signal::SIGKILL);
+            }
         }
         next
     }
@@ -248,16 +247,22 @@ impl GuardHandle {
             if let Some(event) = self.events.pop_front() {
                 return event;
             }
-            if let Some(seized) = self.seized.filter(|_| !self.dead) {
+            if self.seized && !self.dead {
                 // Each process that ends cancels this wait. That must not postpone the next kill, so the instant is
                 // kept.
                 tokio::time::sleep_until(self.look_at).await;
-                let next = self.kill(seized);
+                let next = self.kill();
                 self.look_at = Instant::now() + next.since(BootInstant::now());
                 return GuardEvent::Seizing;
             }
             let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);
+            let missed_at = self.guard_missed_at.filter(|_| !self.dead);
             tokio::select! {
+                () = tokio::time::sleep_until(missed_at.unwrap_or(self.look_at)), if missed_at.is_some() => {
+                    // The backstop is frozen: it would have killed what the guard has left.
+                    self.seize();
+                    self.tell(TreeEvent::GuardFailed);
+                }
                 Ok(mut ready) = self.guard.readable(), if !guard_closed => ready.clear_ready(),
                 Ok(mut ready) = self.backstop.readable(), if !backstop_closed => ready.clear_ready(),
                 else => std::future::pending().await,
@@ -279,7 +284,7 @@ impl GuardHandle {
         }
         // The last reports may still be unread.
         self.listen();
-        if !self.proven && self.seized.is_none() {
+        if !self.proven && !self.seized {
             self.seize();
             self.tell(TreeEvent::GuardFailed);
         }
@@ -298,7 +303,10 @@ impl GuardHandle {
             match self.guard.get_ref().0.hear_report() {
                 Heard::Message(report) => self.hear(&report),
                 Heard::Silence => break,
-                Heard::Closed => self.guard_closed = true,
+                Heard::Closed => {
+                    (self.guard_closed, self.guard_pid) = (true, None);
+                    self.guard_missed_at = Some(Instant::now() + GUARD_PATIENCE);
+                }
             }
         }
         while !self.backstop_closed {
@@ -328,7 +336,7 @@ impl GuardHandle {
                  {signalled:.1?}, and none was left after {empty:.1?}"
             ),
             // While we kill the tree ourselves, we also check ourselves that it is dead.
-            Report::Dead if self.seized.is_some() => {}
+            Report::Dead if self.seized => {}
             // Reported once the backstop itself has been reaped: until then it is one of our processes.
             Report::Dead => self.proven = true,
         }
