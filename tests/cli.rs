@@ -944,6 +944,23 @@ fn a_leaderrun_inside_a_leadership_does_not_fall_back_to_local_files() {
 }
 
 #[test]
+fn a_leadership_verifies_another_term_only_in_a_store_that_is_named() {
+    let scratch = TempDir::new().unwrap();
+    let verified = |words: &str| {
+        let inner = format!("'{}' verify {words}", env!("CARGO_BIN_EXE_leaderctl"));
+        let outer = leaderrun().args(["--store", &local(&scratch), "outer", "sh", "-c", &inner]).output().unwrap();
+        (outer.status.code(), String::from_utf8(outer.stderr).unwrap())
+    };
+    assert_eq!(verified("").0, Some(0));
+    for words in ["--term 7", "other --term 7"] {
+        let (status, said) = verified(words);
+        let refused = said.contains("no store named; this runs inside a leadership");
+        assert!(status == Some(64) && refused, "{words}: {said}");
+    }
+    assert_eq!(verified(&format!("--store '{}' other --term 7", local(&scratch))).0, Some(79));
+}
+
+#[test]
 fn operators_change_only_a_store_that_they_named_and_see_which_one_they_looked_at() {
     let home = TempDir::new().unwrap();
     let ctl = |words: &[&str]| {

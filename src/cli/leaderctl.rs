@@ -99,7 +99,7 @@ pub struct Flags {
 enum Verb {
     /// Show who leads each SHARD
     Status(StatusFlags),
-    /// Show who leads each shard
+    /// Show who leads each shard of the store
     List(ListFlags),
     /// Print a line for each change of leader
     Watch(WatchFlags),
@@ -186,6 +186,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Verify(verify) => {
             let Target { named, patience } = target()?;
             let question = verify.question().map_err(Failure::Usage)?;
+            if flags::is_inside() && !question.is_about_this_leadership() {
+                named.refuse_default()?;
+            }
             let runtime = start::runtime(&named.location)?;
             finish(runtime, question.answer(named, patience))
         }

@@ -29,7 +29,7 @@ pub struct ForgetFlags {
     shard: Shard,
 
     /// The longest --lease of the shard's candidates
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", default_value = "15s",
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", hide_env = true, default_value = "15s",
           value_parser = flags::duration)]
     lease: Duration,
 

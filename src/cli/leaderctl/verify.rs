@@ -90,6 +90,11 @@ impl VerifyFlags {
 }
 
 impl Question {
+    /// The candidate that this runs under can answer it.
+    pub fn is_about_this_leadership(&self) -> bool {
+        self.query_socket.is_some()
+    }
+
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
     ///
     /// # Errors

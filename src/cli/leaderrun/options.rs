@@ -406,7 +406,7 @@ impl Flags {
 
     /// A line about each option that has another name now.
     pub(super) fn renamed(&self) -> Option<&'static str> {
-        self.waiting.on_loss.map(|_| "--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now, and will go")
+        self.waiting.on_loss.map(|_| "--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now, and will be removed")
     }
 
     pub(super) fn patience(&self) -> Patience {
