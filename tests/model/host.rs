@@ -428,7 +428,7 @@ impl Host {
                 }
             }
             Action::StartStandbyTasks | Action::StopStandbyTasks(_) | Action::SeizeStandbyTasks => {
-                self.attend(action, events, cx)
+                self.attend(action, events, cx);
             }
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
