@@ -216,6 +216,8 @@ fn completed(shell: &str, flags: &[&str], script: &str) -> String {
 
 /// Prints what bash would offer for the last of some words.
 const COMPLETE_WORDS: &str = r#"
+    # The builtin works only while the shell itself completes.
+    compopt() { :; }
     complete_words() {
         . "$SHARE/bash-completion/completions/$1"
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
