@@ -13,8 +13,8 @@
 //!   its line to the candidate closes, the candidate is gone, and the guard ends the tree within the grace.
 //! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`). Survivors become children of the backstop, the
 //!   next subreaper up, which kills them.
-//! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the guard (SIGKILL also ends a
-//!   stopped process) and inherit the tree. The guard's own kill timer does the same.
+//! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the tree, and then the guard
+//!   (SIGKILL also ends a stopped process). The kill timer of a guard that does not kill ends it at the same time.
 //! - *Two of the three* are killed or frozen. The third is enough: each of them knows the deadline and inherits what
 //!   the others leave. So none of them kills another one that may still work, nor itself, before the tree is dead.
 //! - *All three* are killed or frozen at the same instant. COMMAND itself still dies. Its descendants die only if the

@@ -164,8 +164,8 @@ impl Look {
 }
 
 /// Lists the shards from their rows, in pages: the table may have many, and one request has limited time. `page` reads
-/// those behind a name, in the order of their names; a name that is no text is None. A lock of other programs belongs to
-/// one shard, and no row says to which.
+/// those behind a name, in the order of their names. A name that is not text is None. A lock of other programs belongs
+/// to one shard, and no row says to which.
 pub async fn list<P: Future<Output = Result<Vec<(Option<String>, Seen)>, StoreError>> + Send>(
     server: &str,
     each: &mut EachPage<'_>,

@@ -172,8 +172,8 @@ fn ready(picture: &Picture) -> Answer {
     }
 }
 
-/// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even if
-/// nothing has happened.
+/// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even
+/// if nothing has happened.
 fn page(asked: &Parts, picture: &Picture, draw: impl FnOnce(&Picture, u64) -> String) -> Answer {
     const MOVES: u64 = 10_000;
     let now = crate::time::wall_clock_millis();

@@ -89,10 +89,9 @@ impl Server {
         let user = address
             .user()
             .ok_or_else(|| StoreError::misconfigured("mysql:// names no user: write mysql://USER@HOST/DATABASE"))?;
-        let places: Vec<String> = address.places.iter().map(ToString::to_string).collect();
         let statements = Statements::new(address);
         let site = Site {
-            server: format!("MySQL at {}", places.join(",")),
+            server: address.to_string(),
             user,
             database: address.database.clone(),
             table: statements.table.clone(),

@@ -204,8 +204,8 @@ impl Statements {
     /// session that takes a lock twice has to free it twice. It goes behind all other statements of a request: a server
     /// that refuses it has carried out what is before it.
     ///
-    /// The server ends the session after a lease of silence. A host that is gone without a sign keeps the lock no longer
-    /// than the lease.
+    /// The server ends the session after a lease of silence: a host that is gone without a sign keeps the lock no
+    /// longer than the lease.
     pub fn hold_leader_lock(&self, candidate: &Candidate) -> String {
         let (table, lock) = (&self.table, self.name_of_leader_lock(&candidate.shard));
         let idle = millis(candidate.lease).div_ceil(1000);

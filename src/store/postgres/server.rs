@@ -30,7 +30,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What an urgent statement waits for the answer behind another one, before it makes a connection: usually less is enough.
+/// How long an urgent statement waits for its answer behind another one, before it also makes a new connection.
 const HEAD_START: Duration = Duration::from_millis(20);
 
 pub struct Server {
@@ -98,9 +98,8 @@ impl Server {
                 "postgres:// names no user, and neither does PGUSER: write postgres://USER@HOST/DATABASE",
             )
         })?;
-        let places: Vec<String> = address.places.iter().map(ToString::to_string).collect();
         let site = Site {
-            server: format!("PostgreSQL at {}", places.join(",")),
+            server: address.to_string(),
             user,
             database: address.database.clone(),
             table: Relation::leases(address),
@@ -260,8 +259,8 @@ impl Server {
         once_more(first, has_ended, again).await
     }
 
-    /// As [`Server::ask_about`], for a statement that cannot wait. Behind a request that is under way it is sent over the
-    /// same connection, and soon over another one as well.
+    /// As [`Server::ask_about`], for a statement that cannot wait. While a request is under way, it is sent behind that
+    /// one over the same connection, and soon over another connection as well.
     pub async fn ask_urgently(
         &self,
         site: &Site,

@@ -150,11 +150,8 @@ impl Client {
 
     async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
         match &self.address.target {
-            Target::Tcp(host) => {
-                let place = format!("redis at {}", host.with_port(PORT));
-                Ok(Server { place, way: Way::Tcp(host.clone(), PORT) })
-            }
-            Target::Unix(path) => Ok(Server { place: format!("redis at {}", path.display()), way: Way::Unix(path) }),
+            Target::Tcp(host) => Ok(Server { place: self.address.to_string(), way: Way::Tcp(host.clone(), PORT) }),
+            Target::Unix(path) => Ok(Server { place: self.address.to_string(), way: Way::Unix(path) }),
             Target::Sentinel { sentinels, master, login } => {
                 let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
                 let host = found.unwrap_or_else(|_| {

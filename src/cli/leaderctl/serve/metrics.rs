@@ -1,8 +1,9 @@
 //! The picture as Prometheus reads it.
 //!
 //! The hazard: an alert on a metric that is missing never fires. So each metric that could raise an alert is there for
-//! every shard from the first reading on, and keeps its last value while the store is unreachable: the age of the reading
-//! shows that it is old. Names of shards are the only labels that grow with the store, and their number is bounded.
+//! every shard from the first reading on, and keeps its last value while the store is unreachable: the age of the
+//! reading shows that it is old. Names of shards are the only labels that grow with the store, and their number is
+//! bounded.
 //!
 //! The text is written here, straight from the picture. A registry of the prometheus crate would keep each of several
 //! hundred thousand series in memory as well, and would have to forget those of shards that are gone.
