@@ -282,8 +282,8 @@ pub enum Renewal {
 pub struct Renewed {
     pub renewal: Renewal,
     /// The notes on [`Page::Orders`] of the shards, in their order: as [`Notes::read`] would have shown them at some
-    /// instant after the call. None if they did not come with the answer; then [`Notes::read`] shows them, or says what
-    /// is wrong with them.
+    /// instant after the call, or before a write that was not answered by then. None if they did not come with the
+    /// answer; then [`Notes::read`] shows them, or says what is wrong with them.
     pub orders: Option<Vec<Option<Note>>>,
 }
 

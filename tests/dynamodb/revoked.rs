@@ -5,6 +5,8 @@ use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Release, Renewal};
+use std::sync::Arc;
+use tokio::time::sleep;
 
 /// The item that `revoke` has to leave alone or take.
 async fn stands(client: &Client, table: &str) -> bool {
@@ -106,6 +108,44 @@ async fn a_lease_whose_term_item_is_lost_is_written_down_before_it_is_revoked() 
     let grant = granted(store(&server.endpoint(), &table).await.claim(&candidate("two")).await.unwrap());
     assert_eq!(grant.term, Term(term.0 + 1));
     assert!(wait_of(&grant) > Duration::from_secs(28), "{grant:?}");
+}
+
+/// A claim takes the lock and then a term. If its lock is revoked in between and another leads, it takes a term all the
+/// same, and gives that back.
+#[tokio::test]
+async fn a_leader_whose_name_a_late_claim_has_overwritten_is_waited_for_when_it_is_revoked() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let proxy = Proxy::before(&server);
+    let (late, operator) = (store(&proxy.endpoint(), &table).await, store(&server.endpoint(), &table).await);
+    let (one, two) = (candidate("one"), with_lease("two", Duration::from_secs(8)));
+    let earlier = lead(&late, &one).await;
+    late.release(&one, earlier).await.unwrap();
+    proxy.actions();
+    let open = proxy.gate("UpdateItem");
+    let (late, claimant) = (Arc::new(late), one.clone());
+    let claim = tokio::spawn({
+        let late = Arc::clone(&late);
+        async move { late.claim(&claimant).await }
+    });
+    proxy.has_met("UpdateItem").await;
+    assert_eq!(operator.revoke(&one.shard, earlier).await, Ok(Release::Released));
+
+    let leader = store(&server.endpoint(), &table).await;
+    let term = lead(&leader, &two).await;
+    assert_eq!(leader.renew(&two, term, 1).await, Ok(Renewal::Renewed));
+    open.send(()).unwrap();
+    let grant = granted(claim.await.unwrap().unwrap());
+    assert!(grant.term > term && wait_of(&grant) > Duration::from_secs(7), "{grant:?}");
+    assert_eq!(late.release(&one, grant.term).await, Ok(Release::NotHeld));
+    assert_eq!(leader.renew(&two, term, 2).await, Ok(Renewal::Renewed));
+
+    // The wait of that claim is as good as over. The leader goes on.
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(leader.renew(&two, term, 3).await, Ok(Renewal::Renewed));
+    assert_eq!(operator.revoke(&two.shard, term).await, Ok(Release::Released));
+    let next = granted(store(&server.endpoint(), &table).await.claim(&candidate("three")).await.unwrap());
+    assert!(next.term > grant.term && wait_of(&next) > Duration::from_secs(7), "{next:?}");
 }
 
 #[tokio::test]

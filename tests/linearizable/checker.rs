@@ -1,6 +1,8 @@
 //! Whether a history is linearizable: whether there is one order of its operations, each at an instant between its call
 //! and its answer, in which a sequential model gives the same answers. The search is Wing and Gong's, with Lowe's memory
-//! of what was tried (the same set of operations done, and the same state).
+//! of what was tried (the same set of operations done, and the same state). Where operations may also not have taken
+//! place, what was tried in vain after some of them is in vain after more of them too, if the state is the same: nothing
+//! is gained by using up what is not required. Without that, a history with many lost answers is not decided in any time.
 //!
 //! The hazard: an operation without an answer may have been applied, may be applied later, or never. Such operations
 //! are not required: they may take their place in the order, up to their end, or none. So a client may have several of
@@ -11,7 +13,7 @@
 //! calls of all those before it, and not after the answers of all those that follow it. This window is what the model is
 //! told, and all that it may conclude from.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -69,9 +71,11 @@ pub fn check<M: Model>(model: &M, history: &[Operation<M::Call>]) -> Verdict {
         model,
         history,
         by_end: (0..history.len()).collect(),
-        done: vec![0; history.len().div_ceil(64)],
+        required: bits(history, |operation| operation.required),
+        done: bits(history, |_| false),
         order: Vec::new(),
-        seen: HashSet::new(),
+        tried: HashMap::new(),
+        situations: 0,
         best: (Vec::new(), String::new()),
         best_required: None,
     };
@@ -83,16 +87,29 @@ pub fn check<M: Model>(model: &M, history: &[Operation<M::Call>]) -> Verdict {
     }
 }
 
+type Bits = Vec<u64>;
+
+fn bits<C>(history: &[Operation<C>], is_set: impl Fn(&Operation<C>) -> bool) -> Bits {
+    let bits = |operations: &[Operation<C>]| {
+        operations.iter().enumerate().fold(0, |bits, (index, operation)| bits | u64::from(is_set(operation)) << index)
+    };
+    history.chunks(64).map(bits).collect()
+}
+
 struct Search<'a, M: Model> {
     model: &'a M,
     history: &'a [Operation<M::Call>],
     /// The operations in the order in which they are tried: the required ones first, as they were answered. That is
     /// nearly the order in which they took place, and most histories need no other operation.
     by_end: Vec<usize>,
+    /// A bit for each operation that is required.
+    required: Bits,
     /// A bit for each operation that has its place in the order.
-    done: Vec<u64>,
+    done: Bits,
     order: Vec<usize>,
-    seen: HashSet<(Vec<u64>, M::State)>,
+    /// The operations done that are not required, of each time that these required ones were done and left this state.
+    tried: HashMap<(Bits, M::State), Vec<Bits>>,
+    situations: usize,
     best: (Vec<usize>, String),
     best_required: Option<usize>,
 }
@@ -100,6 +117,23 @@ struct Search<'a, M: Model> {
 impl<M: Model> Search<'_, M> {
     fn is_done(&self, index: usize) -> bool {
         self.done[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Whether this was not tried before. Remembers it.
+    fn is_new(&mut self, state: &M::State) -> bool {
+        let of_done = |wanted: bool| {
+            let pairs = self.done.iter().zip(&self.required);
+            pairs.map(|(done, required)| done & if wanted { *required } else { !required }).collect::<Bits>()
+        };
+        let (required, others) = (of_done(true), of_done(false));
+        let is_within = |some: &Bits, all: &Bits| some.iter().zip(all).all(|(some, all)| some & !all == 0);
+        let tried = self.tried.entry((required, state.clone())).or_default();
+        if tried.iter().any(|fewer| is_within(fewer, &others)) {
+            return false;
+        }
+        tried.retain(|more| !is_within(&others, more));
+        tried.push(others);
+        true
     }
 
     /// Whether the rest of the history can follow. `required` operations are done, and all that are done were called
@@ -111,12 +145,13 @@ impl<M: Model> Search<'_, M> {
             self.best_required = Some(required);
             self.best = (self.order.clone(), format!("{state:?}"));
         }
-        if self.seen.len() >= MOST_SITUATIONS {
+        if self.situations >= MOST_SITUATIONS {
             return None;
         }
-        if !self.seen.insert((self.done.clone(), state.clone())) {
+        if !self.is_new(state) {
             return Some(false);
         }
+        self.situations += 1;
         let latest = self.history[first].ended;
         for place in 0..self.by_end.len() {
             let index = self.by_end[place];

@@ -207,6 +207,40 @@ fn after_a_revocation_nobody_starts_before_the_lease_would_have_ended() {
 }
 
 #[test]
+fn nobody_waits_for_a_tree_whose_claim_was_never_answered() {
+    let revoked = [at(0, NEVER, unheard(1)), at(5, 10, held(1, 5)), at(11, 20, revoke(5, true))];
+    assert!(is_right(&[&revoked[..], &[at(21, 30, granted_from(2, 6, 30))]].concat()));
+}
+
+#[test]
+fn a_claim_whose_lock_was_revoked_under_way_may_get_a_later_term_and_starts_no_tree_beside_that_of_another() {
+    let in_steps = Leeway { terms_late: true, grants_in_steps: true, ..Leeway::default() };
+    let first_step = Operation { call: unheard(1), begun: 0, ended: 90, required: false };
+    let undo = Operation { call: Call::Undo { number: 100 }, begun: 0, ended: 90, required: false };
+    let found = |start, rest: &[Operation<Call>]| {
+        let claims = [first_step.clone(), undo.clone(), at(0, 90, granted_from(1, 7, start))];
+        let history = [&claims[..], &[at(5, 9, held(1, 5)), at(20, 30, granted_from(2, 6, 30))], rest].concat();
+        is_right_with(in_steps, &history)
+    };
+    assert!(found(1700, &[]));
+    assert!(!found(90, &[]), "session 2 has a tree");
+    assert!(found(1700, &[at(91, 95, lost(1, 7)), at(91, 95, renewed(2, 6, 1))]));
+    assert!(!found(1700, &[at(91, 95, renewed(1, 7, 1))]), "its lock is gone");
+    let then = |term| [at(91, 95, release(2, 6, true)), at(96, 99, granted_from(3, term, 99))];
+    assert!(found(1700, &then(8)));
+    assert!(!found(1700, &then(7)), "a term that was given already");
+}
+
+/// Each may have been applied at any time, in any order, or never: more sets of them than anybody can look at.
+#[test]
+fn many_lost_answers_leave_a_wrong_history_wrong() {
+    let lost_answers = (0..24).map(|index| at(index, NEVER, Call::Release { session: 1, term: None, done: None }));
+    let claims = (0..12).map(|index| at(index, NEVER, unheard(1)));
+    let rest = [at(100, 110, granted(2, 50)), at(120, 130, held(2, 50)), at(140, 150, granted(3, 51))];
+    assert!(!is_right(&lost_answers.chain(claims).chain(rest).collect::<Vec<_>>()));
+}
+
+#[test]
 fn a_call_without_an_answer_may_take_place_late_once_or_never() {
     let open = at(0, NEVER, unheard(1));
     assert!(is_right(&[open.clone(), at(1, 10, free())]));
@@ -234,7 +268,7 @@ fn only_where_a_store_gives_unheard_claims_back_they_vanish() {
 }
 
 fn read(text: Text) -> page::Call {
-    page::Call::Read { text }
+    page::Call::Read { text, with_a_renewal: false }
 }
 
 fn replace(expected: Text, draft: Text, done: Option<bool>) -> page::Call {
@@ -286,6 +320,26 @@ fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
     // Its repetition ends with the call itself.
     let late = event(7, Done::Page(0, replace(Some(1), None, Some(true))));
     assert!(!found(true, vec![second_answer(), late]));
+}
+
+#[test]
+fn only_where_a_renewal_may_show_orders_late_it_does_and_only_until_their_writer_is_answered() {
+    let event = |begun, ended, call| Event { begun, ended, call: Done::Page(0, call) };
+    let shown = |text, with_a_renewal| page::Call::Read { text, with_a_renewal };
+    let late = Leeway { orders_late: true, ..Leeway::default() };
+    let found = |leeway, written, read| {
+        let write = event(0, written, replace(None, Some(1), written.map(|_| true)));
+        let refusal = event(10, Some(20), replace(None, Some(2), Some(false)));
+        let events = vec![write, refusal, event(30, Some(40), read)];
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
+        matches!(history.judge(leeway), Found::Nothing)
+    };
+    assert!(found(late, Some(50), shown(None, true)));
+    assert!(found(late, None, shown(None, true)));
+    assert!(!found(late, Some(25), shown(None, true)), "its writer is answered");
+    assert!(!found(late, Some(50), shown(None, false)), "not with a renewal");
+    assert!(!found(Leeway::default(), Some(50), shown(None, true)));
+    assert!(found(late, Some(50), shown(Some(1), true)));
 }
 
 #[test]

@@ -30,8 +30,11 @@ pub struct Leeway {
     pub terms_late: bool,
     /// A claim whose answer was lost may be given back at any time by the process that made it.
     pub gives_back: bool,
-    /// A claim writes in two steps. If the session's earlier lease is revoked in between, it is granted one that is gone.
+    /// A claim takes the lock in one step and its term in the next. If the lock is revoked in between, it is granted a
+    /// lease that is gone, and another session may have a lower term by then.
     pub grants_in_steps: bool,
+    /// A renewal may not show orders yet whose writer has no answer.
+    pub orders_late: bool,
     /// Leases do not expire.
     pub is_eternal: bool,
 }
@@ -122,6 +125,10 @@ pub struct State {
     last: Last,
     /// The trees of revoked leases, which may be alive until then. Zero: they are certainly dead.
     revoked: Vec<(Session, Instant)>,
+    /// With [`Leeway::grants_in_steps`]: the claims whose lock was revoked, and whose terms may still be to come.
+    undone: Vec<usize>,
+    /// The highest term of a lease that was gone when it was granted.
+    stray_term: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,6 +136,8 @@ struct Holding {
     session: Session,
     /// The claim that was granted.
     claim: usize,
+    /// False if no tree can have started yet, because the claim has no answer yet, or never had one.
+    is_answered: bool,
     sequence: u64,
     until: Instant,
 }
@@ -195,15 +204,27 @@ impl Model for Lease {
                 Some(if state.is_unheard(*session) || Self::stands_in_the_way(state, *session, window) {
                     state.clone()
                 } else {
-                    self.granted(state, (*session, *number, *lease), state.last.unheard(), window)
+                    let is_answered = state.holding.as_ref().is_some_and(|now| now.claim == *number && now.is_answered);
+                    let granted = self.granted(state, (*session, *number, *lease), state.last.unheard(), window);
+                    let holding = granted.holding.map(|holding| Holding { is_answered, ..holding });
+                    State { holding, ..granted }
                 })
             }
             Call::Claim { session, number, lease, answer: Some(Claimed::Granted { term, start }) } => {
-                let in_the_way = Self::stands_in_the_way(state, *session, window);
                 let is_dead = |&(whose, until): &(Session, Instant)| whose == *session || until <= *start;
                 // The session may be told the term of an earlier claim, whose answer it did not hear.
                 let is_higher = *term + u64::from(state.is_unheard(*session)) > state.last.at_least;
-                if in_the_way || !is_higher || !state.revoked.iter().all(is_dead) {
+                if !is_higher || *term <= state.stray_term || !state.revoked.iter().all(is_dead) {
+                    return None;
+                }
+                if state.undone.contains(number)
+                    && state.holding.as_ref().is_none_or(|holding| holding.claim != *number)
+                {
+                    let others = state.holding.iter().map(|holding| (holding.session, holding.until));
+                    let is_safe = others.into_iter().all(|other| is_dead(&other));
+                    return is_safe.then(|| State { stray_term: *term, ..state.clone() });
+                }
+                if Self::stands_in_the_way(state, *session, window) {
                     return None;
                 }
                 Some(self.granted(state, (*session, *number, *lease), Last::known(*term), window))
@@ -219,7 +240,7 @@ impl Model for Lease {
                 Some(_) | None => state.clone(),
             }),
             Call::Undo { number } => Some(match &state.holding {
-                Some(holding) if holding.claim == *number => Self::vacated(state, holding),
+                Some(holding) if holding.claim == *number => self.vacated(state, holding),
                 Some(_) | None => state.clone(),
             }),
             Call::Renew { session, term, sequence, lease, answer } => {
@@ -231,7 +252,7 @@ impl Model for Lease {
             }
             Call::Look { holder: Some(named) } => self.shows(state, named),
             Call::Release { session, term, done } => Self::release(state, *session, *term, *done, window),
-            Call::Revoke { term, done } => Self::revoke(state, *term, *done, window),
+            Call::Revoke { term, done } => self.revoke(state, *term, *done, window),
         }
     }
 }
@@ -252,7 +273,8 @@ impl Lease {
         let until = if self.leeway.is_eternal { NEVER } else { promised_end(window.called, lease) };
         // Who claims has no tree.
         let revoked = state.without_a_tree_of(session);
-        State { holding: Some(Holding { session, claim, sequence: 0, until }), last, revoked }
+        let holding = Some(Holding { session, claim, is_answered: true, sequence: 0, until });
+        State { holding, last, revoked, ..state.clone() }
     }
 
     /// Whether an answer may name this holder; if so, what it tells about the term is known from then on.
@@ -320,28 +342,32 @@ impl Lease {
             // It may have been given back by an earlier call whose answer was lost: nothing of another is freed.
             Some(true) if mine.is_none() && !was_revoked && state.holding.is_some() => None,
             Some(false) if !may_be_over => None,
-            Some(true) | None if mine.is_some() => Some(State { holding: None, last: state.last, revoked }),
+            Some(true) | None if mine.is_some() => Some(State { holding: None, revoked, ..state.clone() }),
             Some(_) | None => Some(State { revoked, ..state.clone() }),
         }
     }
 
-    fn revoke(state: &State, term: u64, done: Option<bool>, window: Window) -> Option<State> {
+    fn revoke(&self, state: &State, term: u64, done: Option<bool>, window: Window) -> Option<State> {
         let holding = state.holding.as_ref().filter(|_| state.last.may_be(term));
         match (done, holding) {
             // It may have been taken away by another call at the same time.
             (Some(true), None) if state.revoked.is_empty() || state.holding.is_some() => None,
             (Some(false), Some(holding)) if state.last.is_known && holding.until > window.latest => None,
-            (Some(true) | None, Some(holding)) => Some(Self::vacated(state, holding)),
+            (Some(true) | None, Some(holding)) => Some(self.vacated(state, holding)),
             (Some(false), _) | (_, None) => Some(state.clone()),
         }
     }
 
     /// Nobody has the lease, but the tree of its holder may be alive.
-    fn vacated(state: &State, holding: &Holding) -> State {
-        let mut revoked = state.revoked.clone();
-        revoked.retain(|(whose, _)| *whose != holding.session);
-        revoked.push((holding.session, holding.until));
-        revoked.sort_unstable();
-        State { holding: None, last: state.last, revoked }
+    fn vacated(&self, state: &State, holding: &Holding) -> State {
+        let mut vacated = State { holding: None, ..state.clone() };
+        vacated.revoked.retain(|(whose, _)| *whose != holding.session);
+        vacated.revoked.push((holding.session, if holding.is_answered { holding.until } else { 0 }));
+        vacated.revoked.sort_unstable();
+        if self.leeway.grants_in_steps && !holding.is_answered && !vacated.undone.contains(&holding.claim) {
+            vacated.undone.push(holding.claim);
+            vacated.undone.sort_unstable();
+        }
+        vacated
     }
 }

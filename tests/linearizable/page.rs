@@ -7,7 +7,7 @@ pub type Text = Option<u32>;
 
 #[derive(Clone, Debug)]
 pub enum Call {
-    Read { text: Text },
+    Read { text: Text, with_a_renewal: bool },
     Replace { expected: Text, draft: Text, done: Option<bool> },
 }
 
@@ -33,7 +33,7 @@ impl Model for Page {
 
     fn step(&self, state: &Text, call: &Call, _: Window) -> Option<Text> {
         match *call {
-            Call::Read { text } => (text == *state).then_some(*state),
+            Call::Read { text, .. } => (text == *state).then_some(*state),
             Call::Replace { expected, draft, done } => {
                 let fits = *state == expected;
                 if done.is_some_and(|done| done != fits) {

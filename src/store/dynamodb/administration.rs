@@ -1,7 +1,8 @@
 //! What operators do with the table: list, revoke, forget, `leaderctl store init`.
 //!
 //! The hazard: an operator may end a lease while its tree still runs. So `revoke` deletes the lock item alone: the term
-//! item names a holder that did not release, and the next leader waits for its tree.
+//! item names a holder that did not release, and the next leader waits for its tree. Where the term item names another
+//! (a claim whose lock was revoked may take its term late), the wait is written there first.
 
 use super::claim::unchanged;
 use super::description::{TTL, describe, is_usable, other_keys, ttl, ttl_attribute};
@@ -144,12 +145,15 @@ impl DynamoDb {
         let holder = self.holder(shard, record, read_sent);
         let (Some(holder), Some(ours)) = (holder, record.ours.as_ref()) else { return Ok(false) };
         let last = term::last(&self.table, shard).await?;
-        let forgotten = last.is_none();
-        if report(Some(holder), last).holder.is_none_or(|holder| holder.term != Some(term)) {
+        if report(Some(holder), last.clone()).holder.is_none_or(|holder| holder.term != Some(term)) {
             return Ok(false);
         }
-        if forgotten {
-            term::remember(&self.table, shard, term, ours).await?;
+        match last {
+            None => term::remember(&self.table, shard, term, ours).await?,
+            Some((_, whose)) if whose.as_ref() != Some(&ours.session) => {
+                term::write_wait(&self.table, shard, ours).await?;
+            }
+            Some(_) => {}
         }
         Ok(true)
     }

@@ -128,6 +128,16 @@ pub async fn remember(table: &Table, shard: &Shard, term: Term, ours: &Ours) -> 
     table.put(item, Expression::new("attribute_not_exists(#pk)")).await.map(drop)
 }
 
+/// Has every next leader wait for a present leadership which the term item does not name, unless they wait longer anyway.
+pub async fn write_wait(table: &Table, shard: &Shard, ours: &Ours) -> Result<(), StoreError> {
+    let wait = with_drift(ours.lease);
+    let condition = "attribute_exists(#pk) AND (attribute_not_exists(#waitUntilMs) OR #waitUntilMs < :until)";
+    let condition = Expression::new(condition)
+        .number(":until", table.server_millis(BootInstant::now().plus(wait)))
+        .number(":wait", millis(wait));
+    table.update(term_key(shard), "SET #waitUntilMs = :until, #waitMs = :wait", condition).await.map(drop)
+}
+
 /// Marks that the table remembers from now on. False if it did so before.
 pub async fn mark_table(table: &Table) -> Result<bool, StoreError> {
     let created = table.server_millis(BootInstant::now());
