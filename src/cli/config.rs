@@ -112,7 +112,7 @@ impl Settings {
 
     /// Takes over what `nearer` sets, and removes what that excludes.
     fn overrule(&mut self, nearer: Self) {
-        for Exclusion { one, other, .. } in settled_by_place() {
+        for Exclusion { one, other, .. } in decided_by_place() {
             let (one, other) = (*one, *other);
             if nearer.is_on(one) {
                 self.0.remove(other);
@@ -202,7 +202,7 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         settings.0.insert(name.to_owned(), text);
     }
     let both = |exclusion: &&Exclusion| settings.is_on(exclusion.one) && settings.is_on(exclusion.other);
-    if let Some(exclusion) = settled_by_place().find(both) {
+    if let Some(exclusion) = decided_by_place().find(both) {
         let Exclusion { one, other, .. } = exclusion;
         let at = entries.iter().find(|(key, _)| key.get_ref() == other).map(|(key, _)| key.span());
         return Err(Wrong { at, why: exclusion.message(one, other) });
@@ -210,8 +210,8 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
     Ok(settings)
 }
 
-fn settled_by_place() -> impl Iterator<Item = &'static Exclusion> {
-    exclusions::ALL.iter().filter(|exclusion| exclusion.is_settled_by_place())
+fn decided_by_place() -> impl Iterator<Item = &'static Exclusion> {
+    exclusions::ALL.iter().filter(|exclusion| exclusion.is_decided_by_place())
 }
 
 fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
@@ -381,7 +381,7 @@ mod tests {
             assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
             let shard = whole.shards.keys().next().cloned();
             let settings = whole.of_shard(shard.as_deref());
-            assert!(!settled_by_place().any(|pair| settings.is_on(pair.one) && settings.is_on(pair.other)));
+            assert!(!decided_by_place().any(|pair| settings.is_on(pair.one) && settings.is_on(pair.other)));
             // This is slow. In this build, clap asserts that an option accepts its default.
             if source.one_in(256) {
                 let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();

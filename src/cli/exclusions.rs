@@ -52,7 +52,7 @@ pub const ALL: [Exclusion; 11] = [
 impl Exclusion {
     /// Whether the nearer one of the two may overrule the other.
     #[must_use]
-    pub fn is_settled_by_place(&self) -> bool {
+    pub fn is_decided_by_place(&self) -> bool {
         self.mistake != Always
     }
 

@@ -74,7 +74,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     if options::lacks_shard(std::env::args_os()) {
         return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
-    flags.settle(matches).map_err(Failure::Usage)?;
+    flags.unset_overruled(matches).map_err(Failure::Usage)?;
     let invocation = flags.invocation(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
@@ -89,7 +89,7 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     log::begin(PROGRAM, log_format, verbose, quiet);
     flags.renamed().into_iter().for_each(|renamed| tracing::warn!("{renamed}"));
     point_out_doubts(&flags, &invocation);
-    let containment = settle(containment, &flags)?;
+    let containment = make_room(containment, &flags)?;
     run(&flags, invocation, containment)
 }
 
@@ -113,13 +113,13 @@ fn point_out_doubts(flags: &Flags, invocation: &Invocation) {
     }
 }
 
-fn settle(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
+fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
     if (flags.has_hooks() || flags.health().is_some()) && !containment.kills_hooks() {
         return Err(Failure::of_os(
             "hooks and health checks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
         ));
     }
-    containment.settle(flags.advanced.contain).map_err(Failure::of_os)?;
+    containment.make_room(flags.advanced.contain).map_err(Failure::of_os)?;
     Ok(Arc::new(containment))
 }
 

@@ -90,7 +90,7 @@ impl Cgroup {
 
     /// Removes the leaves of an earlier crash with everything that lives in them, and moves this process out of the
     /// way.
-    pub fn settle(&self) -> io::Result<()> {
+    pub fn make_room(&self) -> io::Result<()> {
         match mkdirat(&self.directory, SUPERVISOR, Mode::from_bits_truncate(0o755)) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),

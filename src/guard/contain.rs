@@ -103,9 +103,9 @@ impl Containment {
     }
 
     /// Moves this process out of the way of the cgroups that it will make.
-    pub fn settle(&mut self, contain: Contain) -> Result<(), String> {
+    pub fn make_room(&mut self, contain: Contain) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
-        let Err(error) = cgroup.settle() else { return Ok(()) };
+        let Err(error) = cgroup.make_room() else { return Ok(()) };
         let why = format!("{}: {error}", cgroup.path().display());
         if contain == Contain::Cgroup || !(self.walks || self.namespaces.is_some()) {
             return Err(format!("--contain cgroup does not work here: {why}"));

@@ -59,6 +59,14 @@ pub struct Tree {
     helpers_alone: Option<BootInstant>,
 }
 
+/// What a kill found.
+struct Sight {
+    /// False if all of it was found by an earlier kill.
+    may_be_more: bool,
+    /// True if nothing lives but what was spared.
+    alone: bool,
+}
+
 impl Tree {
     /// A tree of this process, which has no children yet but `strangers`: children from before an exec, or those that
     /// PID 1 adopts. They are not ours to kill.
@@ -181,46 +189,43 @@ impl Tree {
     /// Also returns whether nothing but `spared` and what has ended was found.
     fn kill_except(&mut self, spared: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
-        let mut alone = true;
-        let is_new = self.kill_what_is_found(begun, spared, &mut alone);
+        let Sight { may_be_more, alone } = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
         // Many guards that look again and again would keep their trees from dying.
-        self.rest = if is_new { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
+        self.rest = if may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
         (BootInstant::now().plus(rest.max(self.rest)), alone)
     }
 
-    /// Returns false if all that it found was found before. Sets `alone` to false if something other than `spared`
-    /// lives.
-    fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid], alone: &mut bool) -> bool {
+    fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid]) -> Sight {
+        let mut alone = true;
         let first = *self.killed_at.get_or_insert(now);
         if let Some(init) = self.init {
             let _ = kill(init, Signal::SIGKILL);
         }
         if let Some(leaf) = &self.leaf {
             leaf.kill();
-            *alone &= leaf.is_empty();
+            alone &= leaf.is_empty();
         }
         let in_one_step = self.init.is_some() || self.leaf.is_some();
         if in_one_step && self.walk.is_some() && now < first.plus(ONE_STEP) {
-            *alone = false;
-            return true;
+            return Sight { may_be_more: true, alone: false };
         }
         if let Some(leaf) = &self.leaf {
             leaf.signal_each(Signal::SIGKILL, |_| true);
         }
-        let Some(walk) = &mut self.walk else { return true };
+        let Some(walk) = &mut self.walk else { return Sight { may_be_more: true, alone } };
         let mut signal = |process: &mut Process<'_>| {
             if !spared.contains(&process.pid) {
                 process.signal(Signal::SIGKILL);
-                *alone &= process.ended;
+                alone &= process.ended;
             }
         };
         let found = walk.down(Pid::this(), &self.strangers, &mut signal);
-        if found == Found::Part || now >= first.plus(WALKS_DOWN) {
+        let misses_some = found == Found::Part || now >= first.plus(WALKS_DOWN);
+        if misses_some {
             walk.below(Pid::this(), &self.strangers, signal);
-            return true;
         }
-        found == Found::New
+        Sight { may_be_more: misses_some || found == Found::New, alone }
     }
 
     /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID

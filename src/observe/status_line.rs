@@ -79,7 +79,7 @@ impl StatusLine {
         }
     }
 
-    /// Waits until it is time for [`StatusLine::attend`]. Cancel-safe.
+    /// Waits until it is time for [`StatusLine::redraw`]. Cancel-safe.
     pub(crate) async fn due(&self) {
         if self.waits.is_none() {
             std::future::pending::<()>().await;
@@ -87,7 +87,7 @@ impl StatusLine {
         sleep_until(self.next).await;
     }
 
-    pub(crate) fn attend(&mut self) {
+    pub(crate) fn redraw(&mut self) {
         let now = BootInstant::now();
         self.next = Instant::now() + self.every();
         if take(&mut self.early) && self.answered {
@@ -212,10 +212,10 @@ mod tests {
         line.show(&View { role: Role::Standby(None), ..waiting_for("") });
         assert_eq!((waited(&line).await, began.elapsed().as_secs()), (1, 2), "there may be no answer");
         line.answered = true;
-        line.attend();
+        line.redraw();
         line.show(&waiting_for("db3"));
         assert_eq!(waited(&line).await, 61);
-        line.attend();
+        line.redraw();
         line.show(&waiting_for("db4"));
         assert_eq!(waited(&line).await, 121, "another leader is not another wait");
         line.show(&View { role: Role::Leader(Term(8)), ..waiting_for("") });

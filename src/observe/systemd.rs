@@ -131,7 +131,7 @@ impl Notifier {
         self.readiness == Readiness::Command
     }
 
-    /// Waits until [`Self::attend`] has something to do without a step of the election. Cancel-safe.
+    /// Waits until [`Self::send_news`] has something to do without a step of the election. Cancel-safe.
     pub async fn due(&self) {
         match self.wake {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -140,7 +140,7 @@ impl Notifier {
     }
 
     /// Sends what the service manager does not know yet, and feeds the watchdog if it is time.
-    pub fn attend(&mut self) {
+    pub fn send_news(&mut self) {
         let now = Instant::now();
         let is_due = self.feeding.as_ref().is_some_and(|feeding| now >= feeding.next);
         let feeds = is_due && !self.has_overstayed(BootInstant::now());
@@ -184,7 +184,7 @@ impl Observer for Notifier {
 
     fn started(&mut self) {
         self.wanted.ready |= self.readiness == Readiness::Leader;
-        self.attend();
+        self.send_news();
     }
 
     fn asked_to_stop(&mut self) {
@@ -206,7 +206,7 @@ impl Observer for Notifier {
         self.wanted.ready |= heard && self.readiness == Readiness::Candidate;
         self.slot = self.slot.filter(|_| self.leads);
         self.wanted.status = status(view, self.slot, self.wanted.stopping);
-        self.attend();
+        self.send_news();
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
             notifier.show(&view(Role::Leader(Term(1))));
         }
         heard(&manager);
-        notifier.attend();
+        notifier.send_news();
         assert_eq!(heard(&manager), ["READY=1", "STATUS=leading in term 1"]);
         assert_eq!(notifier.wake, None);
     }

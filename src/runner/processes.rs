@@ -188,11 +188,11 @@ impl Host for Processes {
                     None
                 }
                 () = or_never(self.line.as_ref().map(StatusLine::due)) => {
-                    self.line.as_mut().expect("it was due").attend();
+                    self.line.as_mut().expect("it was due").redraw();
                     None
                 }
                 () = or_never(self.notifier.as_ref().map(Notifier::due)) => {
-                    self.notifier.as_mut().expect("it was due").attend();
+                    self.notifier.as_mut().expect("it was due").send_news();
                     None
                 }
             };

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A standby that has seen `other` lead, at 0 s.
-fn attended(change: impl FnOnce(&mut Settings)) -> Play {
+fn with_standby_tasks(change: impl FnOnce(&mut Settings)) -> Play {
     let mut play = Play::new(|settings| {
         settings.standby_tasks = true;
         change(settings);
@@ -17,8 +17,8 @@ fn attended(change: impl FnOnce(&mut Settings)) -> Play {
 const STOP_TASKS: Action = Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: Duration::from_secs(5) });
 
 /// It was granted the lease at 2.5 s, at the latest.
-fn attended_and_granted() -> Play {
-    let mut play = attended(|_| {});
+fn granted_with_standby_tasks() -> Play {
+    let mut play = with_standby_tasks(|_| {});
     assert_eq!(play.until(2.5), [Action::Observe]);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
     let actions = play.claimed(Ok(granted()));
@@ -49,7 +49,7 @@ fn what_runs_beside_a_standby_begins_once_it_is_known_that_others_lead_and_not_b
 
 #[test]
 fn a_standby_tells_of_each_leader_once() {
-    let mut play = attended(|_| {});
+    let mut play = with_standby_tasks(|_| {});
     let seen = |play: &mut Play, holder: &Holder| {
         let _ = play.until(play.now.as_secs_f64() + 2.5);
         play.tell(Event::Observed { answer: Ok(Observation::Held(holder.clone())) })
@@ -71,7 +71,7 @@ fn a_standby_tells_of_each_leader_once() {
 
 #[test]
 fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwhile() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     for _ in 0..3 {
         let actions = play.until(play.now.as_secs_f64() + 5.0);
         assert!(renewals(&actions) > 0 && !starts(&actions), "{actions:?}");
@@ -83,7 +83,7 @@ fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwh
 
 #[test]
 fn command_starts_on_a_renewed_lease_where_that_took_long() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     let begun = play.now.as_secs_f64();
     let _ = play.until(begun + 5.1);
     let actions = play.tell(Event::StandbyTasksDead);
@@ -94,7 +94,7 @@ fn command_starts_on_a_renewed_lease_where_that_took_long() {
 
 #[test]
 fn guards_that_do_not_stop_what_runs_beside_a_standby_are_passed_over() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     let begun = play.now.as_secs_f64();
     let mut actions = play.until(begun + 5.9);
     assert!(!has(&actions, &Action::SeizeStandbyTasks), "{actions:?}");
@@ -108,7 +108,7 @@ fn guards_that_do_not_stop_what_runs_beside_a_standby_are_passed_over() {
 
 #[test]
 fn nothing_starts_where_the_lease_is_lost_before_what_ran_beside_the_standby_is_dead() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     let _ = play.until(play.now.as_secs_f64() + 5.0);
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &Action::Claim) && !starts(&actions), "{actions:?}");
@@ -119,7 +119,7 @@ fn nothing_starts_where_the_lease_is_lost_before_what_ran_beside_the_standby_is_
 
 #[test]
 fn nothing_starts_on_a_lease_that_ended_while_the_store_was_away() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     let end = play.now.as_secs_f64() + 15.0;
     let mut actions = Vec::new();
     while play.now.as_secs_f64() < end {
@@ -135,7 +135,7 @@ fn nothing_starts_on_a_lease_that_ended_while_the_store_was_away() {
 
 #[test]
 fn it_comes_back_after_a_leadership_when_its_tree_is_dead_and_others_lead() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     assert!(starts(&play.tell(Event::StandbyTasksDead)));
     let _ = play.until(play.now.as_secs_f64() + 5.0);
     let mut actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
@@ -148,7 +148,7 @@ fn it_comes_back_after_a_leadership_when_its_tree_is_dead_and_others_lead() {
 
 #[test]
 fn a_pause_that_was_ordered_lets_it_run_and_tells_that_nobody_leads() {
-    let mut play = attended(|_| {});
+    let mut play = with_standby_tasks(|_| {});
     play.orders = None;
     let _ = play.until(2.5);
     let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
@@ -163,27 +163,27 @@ fn a_pause_that_was_ordered_lets_it_run_and_tells_that_nobody_leads() {
 
 #[test]
 fn who_leaves_waits_for_what_runs_beside_it_and_who_is_asked_again_does_not() {
-    let mut play = attended(|_| {});
+    let mut play = with_standby_tasks(|_| {});
     assert_eq!(play.tell(Event::Asked { signal: 15 }), [STOP_TASKS]);
     assert_eq!(play.until(5.9), []);
     assert_eq!(play.until(6.0), [Action::SeizeStandbyTasks]);
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 
-    let mut hurried = attended(|_| {});
+    let mut hurried = with_standby_tasks(|_| {});
     let _ = hurried.tell(Event::Asked { signal: 15 });
     assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::StopStandbyTasks(StandbyStop::Kill)]);
     assert_eq!(hurried.until(0.9), []);
     assert_eq!(hurried.until(1.0), [Action::SeizeStandbyTasks]);
     assert_eq!(hurried.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 
-    let mut timed = attended(|settings| settings.patience = Patience::AtMost(Duration::from_secs(1)));
+    let mut timed = with_standby_tasks(|settings| settings.patience = Patience::AtMost(Duration::from_secs(1)));
     assert_eq!(timed.until(1.0), [STOP_TASKS]);
     assert!(matches!(timed.tell(Event::StandbyTasksDead)[..], [Action::End(Outcome::NotAcquired(Some(_)))]));
 }
 
 #[test]
 fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_when_all_is_dead() {
-    let mut play = attended_and_granted();
+    let mut play = granted_with_standby_tasks();
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
@@ -194,7 +194,7 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
 #[test]
 fn a_standby_whose_lease_the_kernel_keeps_looks_for_new_leaders_only_with_a_hook() {
     let kernel = |settings: &mut Settings| (settings.delivery, settings.expires) = (Delivery::Kernel, false);
-    assert_eq!(attended(kernel).until(3.0), [Action::Observe]);
+    assert_eq!(with_standby_tasks(kernel).until(3.0), [Action::Observe]);
     let mut alone = Play::new(kernel);
     let _ = alone.tell(Event::Tick);
     let _ = alone.claimed(Ok(Claim::Refused(other())));

@@ -428,7 +428,7 @@ impl Host {
                 }
             }
             Action::StartStandbyTasks | Action::StopStandbyTasks(_) | Action::SeizeStandbyTasks => {
-                self.attend(action, events, cx);
+                self.direct_standby_tasks(action, events, cx);
             }
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
@@ -502,7 +502,7 @@ impl Host {
                 self.settle_candidate(cx);
             }
             if self.listens() {
-                self.settle_attendants(cx);
+                self.settle_standby_tasks(cx);
             }
             if self.candidate.is_none() && self.guard.as_ref().is_some_and(GuardHandle::is_over) {
                 self.guard = None;

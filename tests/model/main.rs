@@ -11,10 +11,10 @@
 //!
 //! | part | how |
 //! | --- | --- |
-//! | candidate | [`leaderrun::internals::election::Election`], and around it what `driver` and `custody` do (`host`) |
+//! | candidate | [`leaderrun::internals::election::Election`], and around it what `driver` and `guard_handle` do (`host`) |
 //! | guard | [`leaderrun::internals::guard::policy::Policy`], and around it what `guard` does (`host`) |
-//! | what runs beside a standby | one thing that obeys or not until it is seized (`attendants`) |
-//! | backstop | played by the adapter: its limit, the guard's end, its own end, the last will (`host`) |
+//! | what runs beside a standby | one thing that obeys or not until it is seized (`standby_tasks`) |
+//! | backstop | played by the adapter: its limit, the guard's end, its own end, the release after a crash (`host`) |
 //! | tree | runs, was asked, is dying, is dead. It may obey, or not. It outlives a guard that is killed |
 //! | store | one record changed by atomic steps: after DynamoDB, or after the stores that judge by themselves (`store`) |
 //! | network | a request or an answer comes in its tick, later, never, or twice; a host may be cut off either way |
@@ -77,7 +77,7 @@ fn world(store: Kind, faults: Faults, horizon: u8) -> World {
         store,
         faults,
         victim: None,
-        attended: false,
+        has_standby_tasks: false,
         contained: false,
         horizon,
         breaches: Breach::HARMFUL.to_vec(),
@@ -220,9 +220,12 @@ fn no_order_starts_a_second_tree_and_none_starts_under_a_pause() {
 #[test]
 fn command_never_meets_what_runs_beside_its_standby() {
     let breaches = [&Breach::HARMFUL[..], &[Breach::BesideStandby, Breach::Spins]].concat();
-    let world =
-        |store, faults, horizon| World { breaches: breaches.clone(), attended: true, ..world(store, faults, horizon) };
-    let met = [Met::CommandWaited, Met::AttendantsSeized, Met::AttendantsBack];
+    let world = |store, faults, horizon| World {
+        breaches: breaches.clone(),
+        has_standby_tasks: true,
+        ..world(store, faults, horizon)
+    };
+    let met = [Met::CommandWaited, Met::StandbyTasksSeized, Met::StandbyTasksBack];
     for store in [Kind::Conditional, Kind::Atomic] {
         holds(&format!("beside standbys, {store:?}"), world(store, Faults::any(1), 24), 100_000, &met);
         holds(&format!("beside standbys, two faults, {store:?}"), world(store, Faults::any(2), 10), 50_000, &met);

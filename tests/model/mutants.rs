@@ -60,7 +60,7 @@ pub enum Mutant {
     /// A PID namespace goes on when its guard has died.
     InitOutlivesGuard,
     /// What runs beside a standby counts as dead when it was asked to end.
-    AttendantsTakenForDead,
+    StandbyTasksTakenForDead,
 }
 
 /// The shortest way to `breach` is found, and shown.
@@ -141,8 +141,8 @@ fn a_namespace_that_outlives_its_guard() {
 
 #[test]
 fn what_was_only_asked_to_end_taken_for_dead() {
-    let world = mutated(Mutant::AttendantsTakenForDead, Kind::Atomic, Faults { kills: 1, ..Faults::NONE });
-    breaks(Mutant::AttendantsTakenForDead, Breach::BesideStandby, World { attended: true, ..world });
+    let world = mutated(Mutant::StandbyTasksTakenForDead, Kind::Atomic, Faults { kills: 1, ..Faults::NONE });
+    breaks(Mutant::StandbyTasksTakenForDead, Breach::BesideStandby, World { has_standby_tasks: true, ..world });
 }
 
 #[test]

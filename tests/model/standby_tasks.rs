@@ -30,13 +30,13 @@ impl StandbyTasks {
 
 impl Host {
     /// Carries out what concerns them.
-    pub fn attend(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
-        let mutated = cx.world.mutant == Some(Mutant::AttendantsTakenForDead);
+    pub fn direct_standby_tasks(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
+        let mutated = cx.world.mutant == Some(Mutant::StandbyTasksTakenForDead);
         match action {
             Action::StartStandbyTasks => {
                 assert!(mutated || self.standby_tasks == StandbyTasks::Away, "they come when the last ones are dead");
                 if self.term.is_some() {
-                    cx.world.meet(Met::AttendantsBack);
+                    cx.world.meet(Met::StandbyTasksBack);
                 }
                 self.standby_tasks = StandbyTasks::Run;
             }
@@ -51,7 +51,7 @@ impl Host {
                 }
             }
             Action::SeizeStandbyTasks => {
-                cx.world.meet(Met::AttendantsSeized);
+                cx.world.meet(Met::StandbyTasksSeized);
                 if self.standby_tasks == StandbyTasks::Asked {
                     self.standby_tasks = StandbyTasks::Dying;
                 }
@@ -61,17 +61,17 @@ impl Host {
     }
 
     /// The last of them ends.
-    pub fn attendants_die(&mut self, cx: &Context<'_>) {
+    pub fn standby_tasks_die(&mut self, cx: &Context<'_>) {
         self.standby_tasks = StandbyTasks::Dead;
         self.settle(cx);
     }
 
-    pub fn settle_attendants(&mut self, cx: &Context<'_>) {
+    pub fn settle_standby_tasks(&mut self, cx: &Context<'_>) {
         if self.standby_tasks != StandbyTasks::Dead {
             return;
         }
         self.standby_tasks = StandbyTasks::Away;
-        if cx.world.mutant == Some(Mutant::AttendantsTakenForDead) {
+        if cx.world.mutant == Some(Mutant::StandbyTasksTakenForDead) {
             return;
         }
         self.tell(Event::StandbyTasksDead, cx);

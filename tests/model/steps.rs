@@ -36,7 +36,7 @@ pub enum Step {
     /// SIGKILL has worked.
     Die(Id),
     /// What runs beside a standby ends, as it was told to.
-    AttendantsDie(Id),
+    StandbyTasksDie(Id),
     End(Id),
     /// COMMAND itself ends; what it forked lives on.
     EndLeavingChildren(Id),
@@ -117,7 +117,7 @@ impl World {
                 steps.push(Step::Die(id));
             }
             if host.standby_tasks == StandbyTasks::Dying && !host.suspended {
-                steps.push(Step::AttendantsDie(id));
+                steps.push(Step::StandbyTasksDie(id));
             }
         }
     }
@@ -155,7 +155,7 @@ impl World {
                 }
             }
             if host.standby_tasks == StandbyTasks::Asked && !host.suspended {
-                steps.push(Step::AttendantsDie(id));
+                steps.push(Step::StandbyTasksDie(id));
             }
             if host.candidate.as_ref().is_some_and(|candidate| candidate.frozen) && !host.suspended {
                 steps.push(Step::Thaw(id, Link::Candidate));

@@ -31,7 +31,7 @@ pub struct World {
     /// The only host that suffers, if there is but one.
     pub victim: Option<Id>,
     /// Something runs beside each standby.
-    pub attended: bool,
+    pub has_standby_tasks: bool,
     /// Each tree has a PID namespace of its own, which dies with its guard. Then all processes of a host may be struck.
     pub contained: bool,
     pub horizon: Tick,
@@ -174,8 +174,8 @@ pub enum Met {
     PausedBeforeStart,
     SteppedDown,
     CommandWaited,
-    AttendantsSeized,
-    AttendantsBack,
+    StandbyTasksSeized,
+    StandbyTasksBack,
     KillTimerKills,
     DiedWithItsGuard,
 }
@@ -203,8 +203,8 @@ impl Met {
         Self::PausedBeforeStart,
         Self::SteppedDown,
         Self::CommandWaited,
-        Self::AttendantsSeized,
-        Self::AttendantsBack,
+        Self::StandbyTasksSeized,
+        Self::StandbyTasksBack,
         Self::KillTimerKills,
         Self::DiedWithItsGuard,
     ];
@@ -245,7 +245,7 @@ impl World {
     }
 
     pub fn settings(&self) -> Settings {
-        Settings { standby_tasks: self.attended, ..Settings::new(self.timing(), true, Delivery::Push) }
+        Settings { standby_tasks: self.has_standby_tasks, ..Settings::new(self.timing(), true, Delivery::Push) }
     }
 
     pub fn meet(&self, met: Met) {
@@ -500,7 +500,7 @@ impl Model for World {
                 state.left.spend(|left| &mut left.ends);
                 self.with_host(&mut state, id, Host::command_ends);
             }
-            Step::AttendantsDie(id) => self.with_host(&mut state, id, Host::attendants_die),
+            Step::StandbyTasksDie(id) => self.with_host(&mut state, id, Host::standby_tasks_die),
             Step::Stop(id) => {
                 state.left.spend(|left| &mut left.stops);
                 self.with_host(&mut state, id, |host, cx| {

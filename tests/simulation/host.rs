@@ -1,6 +1,6 @@
 //! A host: its clock, and the processes on it: candidates one after another, and for each leadership a guard, a backstop
 //! and a tree. The candidate is `driver` as it is; the guard's policy is `guard::policy` as it is, and around it here
-//! stands what `guard`, `backstop` and `custody` do with real processes.
+//! stands what `guard`, `backstop` and `guard_handle` do with real processes.
 
 use crate::clock::{Clock, Process, elapsed};
 use crate::random::Random;
@@ -365,7 +365,7 @@ impl Host for Body {
         let (machine_again, candidate, lives) = (Arc::clone(machine), candidate.clone(), self.process.clone());
         let backstop_end = spawn(&backstop, backstops.run(extensions), move |own_decision| {
             if own_decision && lives.is_killed() {
-                tokio::spawn(last_will(machine_again, candidate, term));
+                tokio::spawn(release_after_a_crash(machine_again, candidate, term));
             }
         });
         let tell = self.tell.clone();
@@ -525,14 +525,17 @@ impl Backstop {
 }
 
 /// A backstop whose candidate is gone gives the lease back.
-async fn last_will(machine: Arc<Machine>, candidate: Candidate, term: Term) {
+async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, term: Term) {
     let process = machine.process();
     let run = async move {
         let store = (machine.site.open)(machine.site.index).await;
         let given = orphan_release::give_back(&*store, &candidate, term).await;
         let end = if given.is_ok() { "is given back by its backstop" } else { "is left to end" };
         machine.site.world.trace(|trace| trace.lease(machine.site.index, term, end));
-        machine.site.world.say(&format!("host {}: last will of term {term}: {given:?}", machine.site.index));
+        machine
+            .site
+            .world
+            .say(&format!("host {}: release after a crash of term {term}: {given:?}", machine.site.index));
     };
     process.run(run).await;
     process.kill();

@@ -353,8 +353,8 @@ impl Picture {
             (seen.history, seen.once) = (history, once);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
-            let settled = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));
-            seen.tally.count(&seen.history, leads, settled);
+            let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));
+            seen.tally.count(&seen.history, leads, is_final);
             let ledgers = seen.shown.ledger.iter().map(|ledger| (None, ledger));
             for (job, ledger) in ledgers.chain(seen.once.iter().map(|(job, ledger)| (Some(job.clone()), ledger))) {
                 seen.tally.take_in(job, ledger);

@@ -34,8 +34,8 @@ pub struct Job {
 }
 
 impl Tally {
-    /// Counts what `history` has that it had not before. `settled`: an end that is still missing will not come.
-    pub fn count(&mut self, history: &[Entry], leads: Option<Term>, settled: bool) {
+    /// Counts what `history` has that it had not before. `is_final`: an end that is still missing will not come.
+    pub fn count(&mut self, history: &[Entry], leads: Option<Term>, is_final: bool) {
         let first = self.counted.is_none();
         let mut counted = self.counted.unwrap_or(Term(0));
         for (index, entry) in history.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Tally {
             if entry.ended.is_none() && leads == Some(entry.term) {
                 break;
             }
-            if entry.ended.is_none() && !settled && index + 1 == history.len() {
+            if entry.ended.is_none() && !is_final && index + 1 == history.len() {
                 break;
             }
             counted = entry.term;

@@ -28,7 +28,7 @@ impl Flags {
     ///
     /// # Errors
     /// One line that names options which cannot be used together, or one that needs another.
-    pub(in super::super) fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
+    pub(in super::super) fn unset_overruled(&mut self, matches: &ArgMatches) -> Result<(), String> {
         let overruled = Overruled::find(matches)?;
         if overruled.has("every") {
             self.jobs.every = None;
