@@ -150,10 +150,10 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         }
         guard.take(Input::Tick);
         guard.look_after_health();
-        // A tree that is being killed may fork as fast as it dies, so look at it again at once.
+        // A tree that is being killed may fork as fast as it dies, so look at it again soon.
         let wake_at = if guard.killing { guard.kill() } else { guard.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
-        watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), wake_at)?;
+        watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), guard.tree.wake_at(wake_at))?;
     }
 }
 
@@ -462,7 +462,7 @@ impl Guard {
         }
     }
 
-    /// Reaps every child that ended, and handles COMMAND's stops.
+    /// Reaps children that ended, and handles COMMAND's stops.
     fn reap(&mut self) {
         self.hear_init();
         loop {

@@ -148,7 +148,7 @@ impl Backstop {
                     self.tree.kill()
                 }
             };
-            watch.wait(self.line.as_ref(), None, None, wake_at)?;
+            watch.wait(self.line.as_ref(), None, None, self.tree.wake_at(wake_at))?;
         }
     }
 

@@ -19,9 +19,11 @@
 //!   reports what becomes of COMMAND, and passes signals on.
 
 use super::policy::Order;
+use super::tree::REAPS_FOR;
 use super::wire::{Heard, Line, Report};
 use crate::election::{CommandEnd, StartError};
 use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
+use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -144,7 +146,9 @@ fn children_signal() -> SigSet {
 fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signal) {
     let mut command = Some(command);
     loop {
-        loop {
+        let until = BootInstant::now().plus(REAPS_FOR);
+        let mut ends_are_left = true;
+        while BootInstant::now() < until {
             match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
                 Ok(Some((pid, state))) if Some(pid) == command => {
                     let end = match state {
@@ -164,7 +168,10 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                     line.report(&Report::Ended(end));
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => break,
+                Ok(None) => {
+                    ends_are_left = false;
+                    break;
+                }
                 Err(Errno::ECHILD) => return,
                 Err(error) => panic!("waitid: {error}"),
             }
@@ -177,7 +184,7 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
             }
         }
         let sources = [line.as_fd(), children.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
-        let _ = poll(&mut { sources }, PollTimeout::NONE);
+        let _ = poll(&mut { sources }, if ends_are_left { PollTimeout::ZERO } else { PollTimeout::NONE });
         while let Ok(Some(_)) = children.read_signal() {}
     }
 }

@@ -6,6 +6,8 @@
 //!   each process is pinned first, and its start time then shows that it is the one that was seen.
 //! - *A process lives as long as any of its threads.* If its main thread has ended, it looks like a zombie. So zombies
 //!   get the signals as well.
+//! - *A tree can make orphans as fast as they are reaped*, and thousands of processes die slowly. So nobody reaps for
+//!   long without looking at the clock, and between two looks at a dying tree there is a rest, even if ends are reported.
 //! - *A tree that is killed process by process can fork as fast as it dies.* If it has a cgroup or a PID namespace of
 //!   its own, the kernel first kills all of it in one step. Then the rest is killed one by one: zombies whose threads
 //!   live on, which `cgroup.kill` skips, and processes that have left the cgroup.
@@ -26,6 +28,12 @@ use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// How long ended children are reaped before the clock and the orders are looked at again. The kernel finds an ended
+/// child by looking past those that live, which takes long if they are thousands.
+pub const REAPS_FOR: Duration = Duration::from_millis(10);
+/// If reaping took longer than this, there is a rest of the same length. Meanwhile processes can end: the kernel lets
+/// none end while it looks for one that has.
+const REAPS_WITHOUT_REST: Duration = Duration::from_micros(200);
 /// How long the kernel has to kill a cgroup or a namespace before the processes are killed one by one.
 const ONE_STEP: Duration = Duration::from_millis(20);
 /// How long walks down the tree have to find all of it before all processes of the machine are looked at.
@@ -33,8 +41,10 @@ const WALKS_DOWN: Duration = Duration::from_secs(1);
 /// How many walks down the tree look for processes to ask, unless one finds no more. They miss what is forked
 /// meanwhile.
 const WALKS_TO_ASK: usize = 4;
-/// The longest rest while everything that was found is dying. An end wakes the guard at once.
+/// The longest rest while everything that was found is dying, unless looks take long.
 const LONGEST_REST: Duration = Duration::from_millis(64);
+/// The longest rest after a look that took long, as a multiple of it.
+const LOOKS_TO_REST: u32 = 8;
 /// How long a guard and a backstop that work need at most to see that a killed tree has ended. A frozen one delays the
 /// proof by this.
 const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
@@ -51,8 +61,14 @@ pub struct Tree {
     /// namespace.
     init: Option<Pid>,
     childless: bool,
+    /// Some while children are reaped: since when.
+    reaping_since: Option<BootInstant>,
+    /// Some during the rest after reaping that took long: until when. Ended children may be left.
+    reap_at: Option<BootInstant>,
     /// When the first kill was. None before it.
     killed_at: Option<BootInstant>,
+    /// When to look again. None before the first kill.
+    look_at: Option<BootInstant>,
     /// The rest after the last kill that found nothing new.
     rest: Duration,
     /// Some while kills find nothing alive but the helpers: since when.
@@ -79,7 +95,10 @@ impl Tree {
             leaf,
             init: None,
             childless,
+            reaping_since: None,
+            reap_at: None,
             killed_at: None,
+            look_at: None,
             rest: Duration::ZERO,
             helpers_alone: None,
         }
@@ -97,9 +116,19 @@ impl Tree {
         self.leaf.as_ref().filter(|_| self.childless).map(Leaf::events)
     }
 
-    /// Reaps one child, or reports its change of state. None when there is no more news. After None, [`Tree::is_empty`]
-    /// is up to date.
+    /// Reaps one child, or reports its change of state. None when there is no more news, or when it is time to do
+    /// something else. After None, [`Tree::is_empty`] is up to date.
     pub fn reap(&mut self, flags: WaitPidFlag) -> Option<(Pid, ChildState)> {
+        let now = BootInstant::now();
+        if self.reap_at.is_some_and(|reap_at| now < reap_at) {
+            return None;
+        }
+        self.reap_at = None;
+        let since = *self.reaping_since.get_or_insert(now);
+        if now >= since.plus(REAPS_FOR) {
+            self.rest_from_reaping(since);
+            return None;
+        }
         match wait_any(flags) {
             Ok(Some((pid, state))) => {
                 if state.is_end() {
@@ -109,10 +138,12 @@ impl Tree {
                 Some((pid, state))
             }
             Ok(None) => {
+                self.rest_from_reaping(since);
                 self.childless = self.only_strangers_are_left();
                 None
             }
             Err(Errno::ECHILD) => {
+                self.reaping_since = None;
                 self.childless = true;
                 None
             }
@@ -120,10 +151,23 @@ impl Tree {
         }
     }
 
+    fn rest_from_reaping(&mut self, since: BootInstant) {
+        self.reaping_since = None;
+        let now = BootInstant::now();
+        let took = now.since(since);
+        self.reap_at = (took > REAPS_WITHOUT_REST).then(|| now.plus(took));
+    }
+
+    /// When to do what is due at `instant`, or to reap again.
+    #[must_use]
+    pub fn wake_at(&self, instant: BootInstant) -> BootInstant {
+        self.reap_at.unwrap_or(instant).min(instant)
+    }
+
     /// Takes note that a child was started.
     pub fn grew(&mut self) {
         self.childless = false;
-        self.killed_at = None;
+        (self.killed_at, self.look_at) = (None, None);
     }
 
     /// As [`Tree::grew`], for a child that is the init of a PID namespace.
@@ -162,10 +206,13 @@ impl Tree {
         !self.strangers.is_empty() && self.walk.as_mut().is_some_and(|walk| walk.children() == self.strangers)
     }
 
-    /// Sends SIGKILL to every process of the tree that can be found now. Returns when to look again, for processes that
-    /// were forked meanwhile.
+    /// Sends SIGKILL to every process of the tree that can be found now, unless it rests after the last look. Returns
+    /// when to look again, for processes that were forked meanwhile.
     pub fn kill(&mut self) -> BootInstant {
-        self.kill_except(&[]).0
+        match self.look_at {
+            Some(look_at) if BootInstant::now() < look_at => look_at,
+            Some(_) | None => self.kill_except(&[]).0,
+        }
     }
 
     /// As [`Tree::kill`], for a tree with `helpers` in it: a guard, and perhaps a backstop.
@@ -175,25 +222,36 @@ impl Tree {
     /// keeps its children from becoming ours. So also returns whether the helpers that are left must be killed now.
     pub fn kill_around(&mut self, helpers: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
+        if let Some(look_at) = self.look_at.filter(|&look_at| begun < look_at) {
+            return (look_at, false);
+        }
         let (next, alone) = self.kill_except(helpers);
-        if !alone {
+        let over = self.helpers_alone.get_or_insert(begun).plus(HELPERS_PATIENCE);
+        if alone && begun >= over {
+            return (self.kill_except(&[]).0, true);
+        }
+        let look_at = if alone {
+            next.min(over)
+        } else {
             self.helpers_alone = None;
             // The helpers may kill as well. Together they must leave the processors to the processes that die.
-            let pass = next.since(begun);
-            return (next.plus(pass), false);
-        }
-        let over = self.helpers_alone.get_or_insert(begun).plus(HELPERS_PATIENCE);
-        if begun >= over { (self.kill(), true) } else { (next.min(over), false) }
+            next.plus(next.since(begun))
+        };
+        self.look_at = Some(look_at);
+        (look_at, false)
     }
 
-    /// Also returns whether nothing but `spared` and what has ended was found.
+    /// Returns when to look again, and whether nothing but `spared` and what has ended was found.
     fn kill_except(&mut self, spared: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
         let Sight { may_be_more, alone } = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
-        // Many guards that look again and again would keep their trees from dying.
-        self.rest = if may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, rest.max(LONGEST_REST)) };
-        (BootInstant::now().plus(rest.max(self.rest)), alone)
+        // Guards that look again and again would keep their trees from dying.
+        let longest = LONGEST_REST.max(rest * LOOKS_TO_REST);
+        self.rest = if may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, longest) };
+        let look_at = BootInstant::now().plus(rest.max(self.rest));
+        self.look_at = Some(look_at);
+        (look_at, alone)
     }
 
     fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid]) -> Sight {

@@ -16,7 +16,7 @@ use crate::guard::health::Health;
 use crate::guard::hooks::{Hook, Hooks, Reason};
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
-use crate::guard::tree::Tree;
+use crate::guard::tree::{REAPS_FOR, Tree};
 use crate::guard::walk::is_child;
 use crate::guard::wire::{Heard, Line, Report};
 use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
@@ -24,7 +24,7 @@ use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
 use crate::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::VecDeque;
@@ -356,9 +356,15 @@ impl GuardHandle {
 /// we are PID 1 or a subreaper.
 pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
     let mut handles: Vec<&mut GuardHandle> = handles.into_iter().collect();
+    let until = BootInstant::now().plus(REAPS_FOR);
     while let Ok(Some((pid, _))) = wait_any(WaitPidFlag::WEXITED) {
         for guard in &mut handles {
             guard.reaped(pid);
+        }
+        if BootInstant::now() >= until {
+            // There may be more: we are called again once everything else that is due was done.
+            let _ = raise(Signal::SIGCHLD);
+            break;
         }
     }
     for guard in handles {

@@ -136,6 +136,12 @@ on_every_method!(bombs, [is_stopped, is_cut_off], {
     sixty_four_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "64"]).bomb(),
 });
 
+// Orphans end as fast as their reaper finds them among thousands that live.
+on_the_walk!(crowds, [is_cut_off], {
+    thousands_of_daemons_among_orphans_that_end_at_once:
+        Attack::of("crowd", &["deaf", "daemons", "3000", "mayflies", "4"]).bomb(),
+});
+
 on_every_method!(bombs_of_a_user, [is_cut_off], {
     every_process_in_a_session_of_its_own: Attack::of("bomb", &["deaf", "setsid"]).by(User::RootAndSomebody).bomb(),
 });
