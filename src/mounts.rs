@@ -1,7 +1,12 @@
 //! The table of mounts, as `/proc/self/mountinfo` shows it.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
+
+/// Enough for the table of most machines. The kernel tells no size, and each further read costs it another pass.
+const USUAL_SIZE: usize = 16 << 10;
 
 /// A line of proc_pid_mountinfo(5): `36 35 98:0 ROOT POINT OPTIONS TAGS... - KIND SOURCE OPTIONS`.
 #[derive(Debug)]
@@ -15,6 +20,17 @@ pub struct Mount<'a> {
     pub kind: &'a str,
     /// Those of the mount, and those of the file system.
     pub options: [&'a str; 2],
+}
+
+/// Reads the table of this process.
+///
+/// # Errors
+/// One line with the kernel's error, or that the table is not text.
+pub fn read_table() -> Result<String, String> {
+    const PATH: &str = "/proc/self/mountinfo";
+    let mut table = String::with_capacity(USUAL_SIZE);
+    let read = File::open(PATH).and_then(|mut file| file.read_to_string(&mut table));
+    read.map(|_| table).map_err(|error| format!("{PATH}: {error}"))
 }
 
 /// The mounts in their order: a later one may hide an earlier one.

@@ -15,7 +15,7 @@
 //! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst, and systemd the rules of delegation in
 //! CGROUP_DELEGATION.md.
 
-use crate::mounts::{Mount, mounts};
+use crate::mounts::{Mount, mounts, read_table};
 use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
 use nix::dir::{Dir, Type};
@@ -63,7 +63,7 @@ impl Cgroup {
     /// # Errors
     /// Why it is not ours, or why it cannot be used.
     pub fn ours() -> Result<Self, String> {
-        let (membership, table) = (read_text("/proc/self/cgroup")?, read_text("/proc/self/mountinfo")?);
+        let (membership, table) = (read_text("/proc/self/cgroup")?, read_table()?);
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
         let opened = directories_of(&table, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();

@@ -11,7 +11,7 @@ use super::init;
 use super::priority;
 use super::tree::{self, Tree};
 use super::walk::Walk;
-use crate::mounts::mounts;
+use crate::mounts::{mounts, read_table};
 use crate::sys::{self, Namespaces, Scheduling, SingleThread};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Gid, getgroups, getpid};
@@ -194,7 +194,7 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let (table, status) = (read_text("/proc/self/mountinfo")?, read_text("/proc/self/status")?);
+    let (table, status) = (read_table()?, read_text("/proc/self/status")?);
     match hides(&table) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
         Some(Hides { option, .. }) => {

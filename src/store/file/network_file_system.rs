@@ -2,7 +2,7 @@
 //!
 //! The hazard: such a file system may grant one lock to two machines, or lose it.
 
-use crate::mounts::mounts;
+use crate::mounts::{mounts, read_table};
 use crate::store::StoreError;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +31,7 @@ const NETWORKED: [&str; 16] = [
 /// An error that names the file system, if it is one of the network.
 pub fn refuse_network(directory: &Path) -> Result<(), StoreError> {
     let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return Ok(()) };
-    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    let Ok(table) = read_table() else { return Ok(()) };
     match file_system(&table, device) {
         Some(kind) if NETWORKED.contains(&kind) => Err(StoreError::misconfigured(format!(
             "{} is on a network file system ({kind}), whose locks cannot be relied on: \

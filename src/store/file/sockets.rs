@@ -26,7 +26,7 @@
 use super::files::is_shared;
 use super::listeners::{self, Listener};
 use crate::lease::{Session, Shard};
-use crate::mounts::{Mount, mounts};
+use crate::mounts::{Mount, mounts, read_table};
 use crate::store::stable_hash::fnv1a;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -200,7 +200,7 @@ fn path_on_disk(directory: &Path) -> Option<PathBuf> {
     let opened = File::options().read(true).custom_flags(flags).open(directory).ok()?;
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd())).ok()?;
     let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-    on_disk(&fs::read_to_string("/proc/self/mountinfo").ok()?, mount, directory)
+    on_disk(&read_table().ok()?, mount, directory)
 }
 
 fn on_disk(table: &str, mount: &str, directory: &Path) -> Option<PathBuf> {
