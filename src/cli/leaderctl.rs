@@ -37,6 +37,7 @@ use crate::observe::log;
 use crate::observe::terminal;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
+use crate::text::on_one_line;
 use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -341,6 +342,11 @@ async fn asked_to_stop() {
 
 fn printed(written: std::io::Result<()>) -> ExitCode {
     start::printed(written, fail)
+}
+
+/// Says that the store does not answer. A verb that waits says so once in an outage.
+fn say_retrying(error: &StoreError) {
+    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {

@@ -9,9 +9,8 @@
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, inspect, printed, rfc3339};
+use super::{inspect, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
-use crate::observe::terminal;
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
@@ -75,7 +74,6 @@ impl Watch {
     async fn all(&self) -> Result<ExitCode, StoreError> {
         let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
         let mut list = self.list().await?;
-        let mut away = false;
         loop {
             let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
             // The store does not list it any more, so nobody leads it.
@@ -89,18 +87,18 @@ impl Watch {
                 }
             }
             known = now;
+            let mut away = false;
             list = loop {
                 sleep(LOOK_EVERY).await;
                 match self.list().await {
                     Ok(list) => break list,
-                    Err(error) if !away => {
+                    Err(_) if away => {}
+                    Err(error) => {
                         away = true;
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                        say_retrying(&error);
                     }
-                    Err(_) => {}
                 }
             };
-            away = false;
         }
     }
 
@@ -121,12 +119,12 @@ impl Watch {
                     }
                     known = shown;
                 }
-                Err(error) if !away => {
-                    away = true;
-                    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                Err(error) => {
+                    if !std::mem::replace(&mut away, true) {
+                        say_retrying(&error);
+                    }
                     sleep(LOOK_EVERY).await;
                 }
-                Err(_) => sleep(LOOK_EVERY).await,
             }
         }
     }
