@@ -275,8 +275,7 @@ async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCo
         store.vouch().await?;
         done.push("wrote down that it is new: the first command starts at once".to_owned());
     }
-    let mut out = stdout();
-    Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
+    Ok(print_lines(done))
 }
 
 /// What each line of `store check --json` prints. Fields are added, never renamed or removed.
@@ -342,6 +341,11 @@ async fn asked_to_stop() {
 
 fn printed(written: std::io::Result<()>) -> ExitCode {
     start::printed(written, fail)
+}
+
+fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
+    let mut out = stdout().lock();
+    printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
 }
 
 /// Says that the store does not answer. A verb that waits says so once in an outage.

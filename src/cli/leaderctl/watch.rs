@@ -6,6 +6,7 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
+use super::list;
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
@@ -131,7 +132,7 @@ impl Watch {
 
     async fn look(&self, shard: &Shard) -> Result<Shown, StoreError> {
         let report = inspect(&*self.store, shard, self.patience).await?;
-        let one = self.with_notes(vec![(shard.clone(), report)]).await?;
+        let one = self.with_notes(&[(shard.clone(), report)]).await?;
         Ok(one.into_iter().map(|(_, shown)| shown).next().unwrap_or_default())
     }
 
@@ -140,19 +141,12 @@ impl Watch {
         if self.orders || !self.store.is_metered() {
             list = Unled::named(slots::paused(&*self.store, "", self.patience).await?).among(list);
         }
-        self.with_notes(list).await
+        self.with_notes(&list).await
     }
 
-    async fn with_notes(&self, list: Vec<(Shard, Report)>) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let notes = Notes::of(&*self.store, &list, self.orders, self.patience).await?;
-        let shown = |(shard, report): (Shard, Report)| {
-            let mut shown = Shown { report, ..Shown::default() };
-            if let Some(notes) = &notes {
-                notes.add_to(&shard, &mut shown);
-            }
-            (shard, shown)
-        };
-        Ok(list.into_iter().map(shown).collect())
+    async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let notes = Notes::of(&*self.store, list, self.orders, self.patience).await?;
+        Ok(list::shown(list, None, notes.as_ref()))
     }
 
     /// Prints what has changed since `known`; all that matters if that is None.
