@@ -1,6 +1,7 @@
 //! The events of an election: what has happened.
 
 use super::{HookEnd, StartError, Unhealthy};
+use crate::exit;
 use crate::lease::Term;
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -135,6 +136,17 @@ pub enum TreeEvent {
 pub enum CommandEnd {
     Exited(i32),
     Signalled(i32),
+}
+
+impl CommandEnd {
+    /// As a shell shows it.
+    #[must_use]
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Exited(status) => exit::low_byte(status),
+            Self::Signalled(signal) => exit::of_signal(signal),
+        }
+    }
 }
 
 impl fmt::Display for CommandEnd {

@@ -13,7 +13,7 @@
 //! - The lease keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
 use super::update::{Edit, Start, update};
-use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
+use crate::election::{Booking, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
 use crate::store::{Note, Notes, Page, StoreError};
@@ -166,8 +166,7 @@ impl Run {
             // These ends set the status, whatever COMMAND returned.
             (Ended::Overran, _) => Some(exit::OVERRAN),
             (Ended::Lost(_), _) => Some(exit::LOST),
-            (_, Some(CommandEnd::Exited(status))) => Some(status.to_le_bytes()[0]),
-            (_, Some(CommandEnd::Signalled(signal))) => Some(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0])),
+            (_, Some(end)) => Some(end.exit_status()),
             (Ended::NotStarted(error), None) => Some(error.exit_status()),
             (_, None) => None,
         };
@@ -419,6 +418,7 @@ fn text_of(note: Option<&Note>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::CommandEnd;
     use crate::fuzz;
     use crate::store::memory::Memory;
     use crate::store::notes;

@@ -390,7 +390,7 @@ async fn asked_to_end(signals: &mut Signals) -> Signal {
 }
 
 fn ended_by(signal: Signal) -> ExitCode {
-    ExitCode::from(exit::SIGNALLED + signal as u8)
+    ExitCode::from(exit::of_signal(signal as i32))
 }
 
 /// Removes what can be removed, and reports what cannot.
