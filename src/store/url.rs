@@ -220,8 +220,7 @@ pub fn check_endpoint(scheme: &str, text: &str) -> Result<(), String> {
     if text.contains('@') {
         return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
     }
-    let parsed = url::Url::parse(text);
-    if parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+    if super::aws::endpoint(text).is_some() {
         return Ok(());
     }
     Err(format!("the endpoint of {scheme}:// is not a URL: write endpoint=http://HOST:PORT or https://HOST"))

@@ -2,7 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang, or may have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
+//! - A connection may hang, or may have ended unnoticed: see `kept_connection`. The next request then goes to the next
+//!   endpoint.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is
 //!   dialled within a request's time, and a request is sent once.
 //! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
