@@ -36,7 +36,7 @@ pub enum Event {
     Ordered {
         answer: Result<Directives, StoreError>,
     },
-    /// The run was entered into the ledger, or the job is done already.
+    /// The run was booked, or the job is done already.
     Booked {
         term: Term,
         answer: Result<Booking, StoreError>,
@@ -64,7 +64,7 @@ pub enum Event {
 /// What the ledger says about a run that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Booking {
-    /// The run is entered.
+    /// The run is booked.
     Booked,
     /// The run is not needed.
     Done(Skipped),

@@ -5,9 +5,9 @@
 //!
 //! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a period does not begin
 //!   at a multiple of its length: it has that multiple in its middle (see [`Period::at`]).
-//! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is entered before it starts, and a
+//! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is booked before it starts, and a
 //!   run without an end counts as failed. It may have done its work, so it is repeated only if the user allows that.
-//! - The answer to the request that enters a run may be lost. An entry names the session that made it, so the candidate
+//! - The answer to the request that books a run may be lost. An entry names the session that made it, so the candidate
 //!   recognises its own entry when it asks again. An entry whose run never began is withdrawn: left there, it would
 //!   count as a failed run.
 //! - The lease keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
@@ -302,7 +302,7 @@ impl Job {
     }
 }
 
-/// Enters one candidate's run in the ledger.
+/// Books and settles one candidate's runs in the ledger.
 #[derive(Debug)]
 pub struct JobGate {
     job: Job,
@@ -324,7 +324,7 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Enters a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
+    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
     /// again when it does not know whether the entry was made.
     pub async fn book<S: Notes + ?Sized>(
         &self,
