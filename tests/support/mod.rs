@@ -23,6 +23,7 @@ pub mod note;
 #[cfg(feature = "bucket")]
 pub mod objects;
 pub mod operator;
+pub mod papers;
 #[macro_use]
 pub mod place;
 pub mod ports;
