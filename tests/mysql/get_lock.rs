@@ -1,7 +1,7 @@
 //! `get_lock=NAME`: we and programs that elect with `GET_LOCK('NAME', ...)` exclude each other.
 
 use super::*;
-use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
+use crate::support::fleet::{Fleet, PATIENCE};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Observation, Release, Renewal};
 use std::io::{BufRead as _, BufReader};
@@ -157,22 +157,7 @@ async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
     fleet.start("one", &flags, &["ignore-term"], &[]);
     fleet.leader();
     assert!(!lock.is_free());
-    let stamps = fleet.scratch.path().join("stamps");
-    fleet.kill("one");
-    let begun = Instant::now();
-    let mut watched = 0;
-    loop {
-        let free = lock.is_free();
-        // The tree was alive after the lock was seen free: too early.
-        let alive = !processes_naming(&stamps).is_empty();
-        assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
-        if free {
-            break;
-        }
-        watched += u32::from(alive);
-        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
-    }
-    assert!(watched > 0, "the tree lived on for a while");
+    fleet.kill_and_watch("one", || lock.is_free());
 }
 
 /// A server numbers its sessions from the beginning after each start.
