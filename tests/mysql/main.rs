@@ -3,6 +3,7 @@
 
 #![cfg(feature = "mysql")]
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -3,6 +3,7 @@
 
 #![cfg(feature = "postgres")]
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
