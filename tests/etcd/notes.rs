@@ -16,7 +16,7 @@ fn lasting(text: &str) -> Note {
 
 async fn leases_left(server: &Server, count: usize) {
     let found = format!("found {count} leases");
-    eventually(&found, || server.etcdctl(&["lease", "list"]).starts_with(&found)).await;
+    eventually(&found, async || server.etcdctl(&["lease", "list"]).starts_with(&found)).await;
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ impl Detour {
     /// Lets it arrive. Returns once the server is through with it.
     async fn let_arrive(&self, table: &Table) {
         self.proxy.set(NetworkFault::Fair);
-        eventually("the late connection was served", || table.sessions(&self.user) == 0).await;
+        eventually("the late connection was served", async || table.sessions(&self.user) == 0).await;
     }
 }
 

@@ -341,7 +341,7 @@ async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
         let backend = count.replace("count(*)", "pid");
         let before = lock.table.server.sql(&backend);
         lock.terminate();
-        eventually("it was taken again", || {
+        eventually("it was taken again", async || {
             let now = lock.table.server.sql(&backend);
             !now.is_empty() && now != before
         })

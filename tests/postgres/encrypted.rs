@@ -74,7 +74,7 @@ async fn each_mode_checks_what_it_says() {
         assert_eq!(is_encrypted(&server), encrypted, "{url}");
         drop(store);
         let gone = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leaderrun'";
-        eventually("the connection is closed", || server.sql(gone) == "0").await;
+        eventually("the connection is closed", async || server.sql(gone) == "0").await;
     }
     for (url, word) in [
         (by_name(&format!("sslmode=verify-full&sslrootcert={ca}")), "another name"),

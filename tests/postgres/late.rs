@@ -28,8 +28,10 @@ impl Detour {
     /// Lets it arrive. Returns once the server is through with it.
     async fn let_arrive(&self, table: &Table) {
         self.proxy.set(NetworkFault::Fair);
-        eventually("the late connection was served", || table.connections(&format!("{LATE}_{}", table.name)) == 0)
-            .await;
+        eventually("the late connection was served", async || {
+            table.connections(&format!("{LATE}_{}", table.name)) == 0
+        })
+        .await;
     }
 }
 

@@ -172,7 +172,7 @@ fn issue() -> Papers {
 async fn works(url: &str) {
     let store = Arc::new(open(url).await.unwrap());
     let one = with_lease("one", Duration::from_secs(1));
-    let grant = lead_in_time(&store, &one).await;
+    let grant = granted_in_time(&*store, &one).await;
     assert!(store.renew(&one, grant.term, 1).await.is_ok());
     let news = tokio::spawn({
         let store = Arc::clone(&store);
