@@ -17,12 +17,11 @@ use super::proto::{
 };
 use crate::lease::show;
 use crate::mutex::Mutex;
-use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
 use crate::store::kept_connection::{self, Asked, Kept, Pending};
-use crate::store::tls;
 use crate::store::url::{Secret, TlsFiles};
+use crate::store::{ErrorKind, StoreError, tls};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;
 use futures_util::stream::StreamExt;
@@ -238,7 +237,7 @@ impl Client {
                     return Ok(connection);
                 }
                 // Another endpoint would say the same.
-                Err(error) if error.kind != crate::store::ErrorKind::NotApplied => return Err(error),
+                Err(error) if error.kind != ErrorKind::NotApplied => return Err(error),
                 Err(error) => failures.push(error.message),
             }
         }
@@ -303,7 +302,7 @@ impl Client {
             Err(status) => {
                 let error = self.failure(connection, AUTHENTICATE, &status).error;
                 return Err(match error.kind {
-                    crate::store::ErrorKind::Unknown => StoreError::not_applied(error.message),
+                    ErrorKind::Unknown => StoreError::not_applied(error.message),
                     _ => error,
                 });
             }

@@ -74,7 +74,7 @@ impl Etcd {
                 }
                 Ok(answer) if answer.ttl_seconds < 0 => return Ok(None),
                 Ok(answer) => {
-                    let seconds = |seconds: i64| Duration::from_secs(record::revision(seconds));
+                    let seconds = |seconds: i64| Duration::from_secs(record::unsigned(seconds));
                     let granted = seconds(answer.granted_seconds);
                     return Ok(Some(Left {
                         at_most: seconds(answer.ttl_seconds.saturating_add(1)).min(granted),
