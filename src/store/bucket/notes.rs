@@ -111,7 +111,6 @@ impl Notes for Bucket {
                 break;
             }
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

@@ -263,7 +263,6 @@ impl Notes for DynamoDb {
             }
         }
         self.sweep(ended).await;
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

@@ -143,7 +143,6 @@ impl Notes for Nats {
         {
             let _ = parallel::answers(gone).await;
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }
