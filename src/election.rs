@@ -15,7 +15,7 @@
 //!   released.
 //! - Operators' orders are not part of the lease, and an answer may be as old as the request for it. So orders are read
 //!   *after* every grant and before COMMAND starts. A pause that was written while nobody led takes effect then.
-//! - A job's run is entered into a ledger before COMMAND starts. How it ended is written there before the release
+//! - A job's run is booked in a ledger before COMMAND starts. How it ended is written there before the release
 //!   (`job_gate`).
 //! - A standby task must be dead before COMMAND starts, but the lease is granted earlier (`standby_tasks`).
 //! - The lease may be released only when the tree is known to be dead. Only [`TreeEvent::Dead`] leads from a leadership
@@ -104,7 +104,7 @@ struct Core {
 impl Election {
     #[must_use]
     pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
-        assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is entered once");
+        assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is booked once");
         let mut core = Core {
             settings,
             random: Random(seed),

@@ -61,6 +61,12 @@ impl fmt::Display for StartError {
     }
 }
 
+/// The status of what was ended by a signal.
+#[must_use]
+pub fn of_signal(signal: i32) -> u8 {
+    SIGNALLED.wrapping_add(low_byte(signal))
+}
+
 /// The low byte of a status, which is all that the kernel keeps.
 #[must_use]
 pub fn low_byte(number: i32) -> u8 {

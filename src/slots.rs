@@ -43,9 +43,13 @@ pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}/{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
-/// The shard that `shard` may be a slot of, and the number of the slot.
+/// The shard that `shard` may be a slot of.
 #[must_use]
-pub fn parent(shard: &Shard) -> Option<(Shard, u32)> {
+pub fn parent(shard: &Shard) -> Option<Shard> {
+    parent_and_number(shard).map(|(parent, _)| parent)
+}
+
+fn parent_and_number(shard: &Shard) -> Option<(Shard, u32)> {
     let (parent, number) = shard.as_str().rsplit_once('/')?;
     let slot = number.parse().ok().filter(|slot: &u32| (1..=MOST).contains(slot) && slot.to_string() == number)?;
     Some((parent.parse().ok()?, slot))
@@ -61,9 +65,9 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
         match store.list(&format!("{shard}/")).await {
             Err(error) if error.kind == ErrorKind::Denied => {}
             list => {
-                let is_slot = |found: &Shard| parent(found).is_some_and(|(parent, _)| parent == *shard);
+                let is_slot = |found: &Shard| parent(found).as_ref() == Some(shard);
                 let mut slots: Vec<_> = list?.into_iter().filter(|(found, _)| is_slot(found)).collect();
-                slots.sort_by_key(|(slot, _)| parent(slot).map(|(_, number)| number));
+                slots.sort_by_key(|(slot, _)| parent_and_number(slot).map(|(_, number)| number));
                 return Ok(slots);
             }
         }
@@ -522,7 +526,7 @@ mod tests {
     fn the_name_of_a_slot_tells_its_shard_and_its_number() {
         let shard = |name: &str| name.parse::<Shard>().unwrap();
         assert_eq!(name(&shard("db/main"), 7).as_ref().map(Shard::as_str), Ok("db/main/7"));
-        assert_eq!(parent(&shard("db/main/7")), Some((shard("db/main"), 7)));
+        assert_eq!(parent_and_number(&shard("db/main/7")), Some((shard("db/main"), 7)));
         for none in ["7", "db/0", "db/65", "db/07", "db/x", "/7"] {
             assert_eq!(parent(&shard(none)), None, "{none}");
         }

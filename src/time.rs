@@ -110,9 +110,10 @@ pub(crate) fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds, rounded up: another process that waits for this time must never wait too short.
-#[cfg(any(test, feature = "dynamodb", feature = "tls"))]
-pub(crate) fn millis(duration: Duration) -> u64 {
+/// Milliseconds, rounded up: another process that waits for this time must never wait too short, and only nothing is
+/// shown as 0. A value that does not fit becomes the largest one.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

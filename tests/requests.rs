@@ -96,6 +96,18 @@ fn bench<'a>(name: &'static str, server: &'a dyn Server, count: impl FnMut() -> 
     Bench { name, server, url: server.url(server.address()), count: Box::new(count) }
 }
 
+/// Of a server that does not count: the proxy before it does.
+fn counted_by<'a>(proxy: &'a wire::Proxy, name: &'static str, server: &'a dyn Server) -> Bench<'a> {
+    let mut sum = 0;
+    let count = move || {
+        sum += proxy.actions().len() as u64;
+        sum
+    };
+    let endpoint = proxy.endpoint();
+    let address: SocketAddr = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
+    Bench { url: server.url(address), ..bench(name, server, count) }
+}
+
 #[test]
 fn redis() {
     let server = redis::Server::start();
@@ -153,29 +165,13 @@ fn etcd() {
 #[test]
 fn dynamodb() {
     let server = dynamo::Server::durable();
-    let proxy = dynamo::Proxy::before(&server);
-    let mut sum = 0;
-    let count = || {
-        sum += proxy.actions().len() as u64;
-        sum
-    };
-    let endpoint = proxy.endpoint();
-    let address: SocketAddr = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
-    let url = <dynamo::Server as Server>::url(&server, address);
-    Bench { url, ..bench("DynamoDB", &server, count) }.costs(13, 30);
+    let proxy = wire::Proxy::before(&server);
+    counted_by(&proxy, "DynamoDB", &server).costs(13, 30);
 }
 
 #[test]
 fn bucket() {
     let server = bucket::Server::durable();
     let proxy = wire::Proxy::before(&server);
-    let mut sum = 0;
-    let count = || {
-        sum += proxy.actions().len() as u64;
-        sum
-    };
-    let endpoint = proxy.endpoint();
-    let address: SocketAddr = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
-    let url = <bucket::Server as Server>::url(&server, address);
-    Bench { url, ..bench("S3, with their timing", &server, count) }.costs(12, 30);
+    counted_by(&proxy, "S3, with their timing", &server).costs(12, 30);
 }

@@ -37,6 +37,7 @@ use crate::observe::log;
 use crate::observe::terminal;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
+use crate::text::on_one_line;
 use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -274,8 +275,7 @@ async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCo
         store.vouch().await?;
         done.push("wrote down that it is new: the first command starts at once".to_owned());
     }
-    let mut out = stdout();
-    Ok(printed(done.iter().try_for_each(|line| writeln!(out, "{line}"))))
+    Ok(print_lines(done))
 }
 
 /// What each line of `store check --json` prints. Fields are added, never renamed or removed.
@@ -341,6 +341,16 @@ async fn asked_to_stop() {
 
 fn printed(written: std::io::Result<()>) -> ExitCode {
     start::printed(written, fail)
+}
+
+fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
+    let mut out = stdout().lock();
+    printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
+}
+
+/// Says that the store does not answer. A verb that waits says so once in an outage.
+fn say_retrying(error: &StoreError) {
+    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {

@@ -1,6 +1,7 @@
 //! The events of an election: what has happened.
 
 use super::{HookEnd, StartError, Unhealthy};
+use crate::exit;
 use crate::lease::Term;
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -35,7 +36,7 @@ pub enum Event {
     Ordered {
         answer: Result<Directives, StoreError>,
     },
-    /// The run was entered into the ledger, or the job is done already.
+    /// The run was booked, or the job is done already.
     Booked {
         term: Term,
         answer: Result<Booking, StoreError>,
@@ -63,7 +64,7 @@ pub enum Event {
 /// What the ledger says about a run that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Booking {
-    /// The run is entered.
+    /// The run is booked.
     Booked,
     /// The run is not needed.
     Done(Skipped),
@@ -135,6 +136,17 @@ pub enum TreeEvent {
 pub enum CommandEnd {
     Exited(i32),
     Signalled(i32),
+}
+
+impl CommandEnd {
+    /// As a shell shows it.
+    #[must_use]
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Exited(status) => exit::low_byte(status),
+            Self::Signalled(signal) => exit::of_signal(signal),
+        }
+    }
 }
 
 impl fmt::Display for CommandEnd {

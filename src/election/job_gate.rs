@@ -1,6 +1,6 @@
 //! The job gate: COMMAND starts only when its run is in the ledger.
 //!
-//! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is entered *after* the
+//! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is booked *after* the
 //! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the
 //! release.
 

@@ -373,9 +373,9 @@ impl Core {
         }
         let ours = !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(EndCause::Lost(Loss::GuardFailed));
-        let (term, entered) = (leadership.term, leadership.entry.begun);
+        let (term, may_be_booked) = (leadership.term, leadership.entry.begun);
         // The entry of a run that never started is removed.
-        let has_run = entered && !leadership.unready;
+        let has_run = may_be_booked && !leadership.unready;
         if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, EndCause::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             leadership.end = Some(leadership.asked.map_or(STOPPED, CommandEnd::Signalled));
@@ -387,7 +387,7 @@ impl Core {
         let how = ending.as_ended();
         actions.push(Action::Ended { term, how: how.clone() });
         let then = self.after_end(now, ending, leadership, has_run);
-        Some(if ours || entered {
+        Some(if ours || may_be_booked {
             self.release(now, leadership, then, has_run.then_some(Ran { how, end: leadership.end }), ours)
         } else {
             self.go_on(now, then, actions)
@@ -468,7 +468,7 @@ impl Core {
         self.release(now, leadership, then, None, true)
     }
 
-    /// Begins the release. A run that was entered into the ledger is settled there first.
+    /// Begins the release. A run that may be booked is settled first.
     fn release(&self, now: BootInstant, leadership: &Leadership, then: Then, ran: Option<Ran>, ours: bool) -> State {
         let releasing = Releasing::begun(now, Some(leadership.term), then, leadership.valid_until.since(now));
         State::Releasing(if leadership.entry.begun {

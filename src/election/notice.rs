@@ -29,7 +29,7 @@ pub enum Notice {
         /// COMMAND was started.
         running: bool,
     },
-    /// The run cannot be entered into the ledger, and COMMAND waits.
+    /// The run cannot be booked, and COMMAND waits.
     NotEntered(String),
     /// The end of this run could not be written into the ledger.
     NotSettled(String),

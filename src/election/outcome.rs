@@ -1,7 +1,7 @@
 //! How a leadership ends, and how the election does.
 
 use super::{CommandEnd, HookEnd, Obstacle, Skipped, StartError, Unhealthy};
-use crate::exit::{self, low_byte};
+use crate::exit;
 use crate::store::{Holder, StoreError};
 use std::fmt;
 
@@ -99,10 +99,8 @@ impl Outcome {
     #[must_use]
     pub fn exit_status(&self, conflict: u8) -> u8 {
         match self {
-            Self::Ended(CommandEnd::Exited(status)) => low_byte(*status),
-            Self::Ended(CommandEnd::Signalled(signal)) | Self::Interrupted(signal) => {
-                exit::SIGNALLED + low_byte(*signal)
-            }
+            Self::Ended(end) => end.exit_status(),
+            Self::Interrupted(signal) => exit::of_signal(*signal),
             Self::NotStarted(error) => error.exit_status(),
             Self::Overran => exit::OVERRAN,
             Self::NotAcquired(_) => conflict,

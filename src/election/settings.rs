@@ -17,7 +17,7 @@ pub struct Settings {
     pub drain: Option<Duration>,
     /// The longest time that COMMAND may run; None is no limit.
     pub max_run: Option<Duration>,
-    /// COMMAND is a job: its run is entered into a ledger before it starts, and one process runs it at most once.
+    /// COMMAND is a job: its run is booked before it starts, and one process runs it at most once.
     pub job_gate: bool,
     /// None: the leadership ends when COMMAND ends.
     pub restart: Option<Restart>,

@@ -5,15 +5,15 @@
 //!
 //! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. So a period does not begin
 //!   at a multiple of its length: it has that multiple in its middle (see [`Period::at`]).
-//! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is entered before it starts, and a
+//! - A host may die while COMMAND runs, or be unable to say how it ended. So a run is booked before it starts, and a
 //!   run without an end counts as failed. It may have done its work, so it is repeated only if the user allows that.
-//! - The answer to the request that enters a run may be lost. An entry names the session that made it, so the candidate
+//! - The answer to the request that books a run may be lost. An entry names the session that made it, so the candidate
 //!   recognises its own entry when it asks again. An entry whose run never began is withdrawn: left there, it would
 //!   count as a failed run.
 //! - The lease keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
 use super::update::{Edit, Start, update};
-use crate::election::{Booking, CommandEnd, Ended, Ran, Skipped};
+use crate::election::{Booking, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term, show};
 use crate::store::{Note, Notes, Page, StoreError};
@@ -166,8 +166,7 @@ impl Run {
             // These ends set the status, whatever COMMAND returned.
             (Ended::Overran, _) => Some(exit::OVERRAN),
             (Ended::Lost(_), _) => Some(exit::LOST),
-            (_, Some(CommandEnd::Exited(status))) => Some(status.to_le_bytes()[0]),
-            (_, Some(CommandEnd::Signalled(signal))) => Some(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0])),
+            (_, Some(end)) => Some(end.exit_status()),
             (Ended::NotStarted(error), None) => Some(error.exit_status()),
             (_, None) => None,
         };
@@ -303,7 +302,7 @@ impl Job {
     }
 }
 
-/// Enters one candidate's run in the ledger.
+/// Books and settles one candidate's runs in the ledger.
 #[derive(Debug)]
 pub struct JobGate {
     job: Job,
@@ -325,7 +324,7 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Enters a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
+    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
     /// again when it does not know whether the entry was made.
     pub async fn book<S: Notes + ?Sized>(
         &self,
@@ -419,6 +418,7 @@ fn text_of(note: Option<&Note>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::CommandEnd;
     use crate::fuzz;
     use crate::store::memory::Memory;
     use crate::store::notes;

@@ -107,15 +107,18 @@ fn pause_text(id: &Session) -> String {
     serde_json::to_string(&Paused { paused: id.clone() }).expect("it is plain data")
 }
 
-/// The standbys of the shards whose names begin with `prefix`. Skips notes that another program wrote.
+/// The standbys of the shards whose names begin with `prefix`, in the order of shards. Skips notes that another program
+/// wrote.
 pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<(Shard, Standby)>, StoreError> {
     Ok(announced(store, prefix).await?.standbys)
 }
 
 /// The same, with the shards that were paused before anybody led them.
 pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Announced, StoreError> {
+    let mut notes = store.standbys(prefix).await?;
+    notes.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut announced = Announced::default();
-    for (shard, Note { text, .. }) in store.standbys(prefix).await? {
+    for (shard, Note { text, .. }) in notes {
         if let Ok(standby) = serde_json::from_str(&text) {
             announced.standbys.push((shard, standby));
         } else if serde_json::from_str::<Paused>(&text).is_ok() && announced.paused.last() != Some(&shard) {

@@ -6,7 +6,7 @@
 //! as a whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
 
 use super::Observer;
-use crate::election::{Action, CommandEnd, Ended, Event, TreeEvent};
+use crate::election::{Action, Ended, Event, TreeEvent};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Shard, Term};
 use crate::text::in_words;
@@ -98,10 +98,7 @@ impl Observer for MetricsFile {
                 self.write();
                 self.started = Some((BootInstant::now(), wall_clock_millis()));
             }
-            Event::Tree(TreeEvent::Ended(CommandEnd::Exited(status))) => self.ended(status.to_le_bytes()[0]),
-            Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(signal))) => {
-                self.ended(exit::SIGNALLED.wrapping_add(signal.to_le_bytes()[0]));
-            }
+            Event::Tree(TreeEvent::Ended(end)) => self.ended(end.exit_status()),
             _ => {}
         }
     }

@@ -463,7 +463,7 @@ impl Requests {
     fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {
         let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
         async move {
-            let job_gate = job_gate.expect("only a job is entered");
+            let job_gate = job_gate.expect("only a job is booked");
             Event::Booked { term, answer: within(timeout, job_gate.book(&**campaign.store(), &candidate, term)).await }
         }
     }
@@ -471,7 +471,7 @@ impl Requests {
     fn settle(&self, term: Term, ran: Option<Ran>) -> impl Future<Output = Event> + use<> {
         let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
         async move {
-            let job_gate = job_gate.expect("only a job is entered");
+            let job_gate = job_gate.expect("only a job is booked");
             Event::Settled {
                 term,
                 answer: within(timeout, job_gate.settle(&**campaign.store(), &candidate.shard, ran.as_ref())).await,

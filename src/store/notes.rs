@@ -82,7 +82,7 @@ pub trait Notes: Send + Sync {
         draft: Option<&Note>,
     ) -> Result<bool, StoreError>;
 
-    /// The notes of all standbys of shards whose names begin with `prefix`, letter by letter: in the order of shards, a
-    /// shard once for each of its standbys.
+    /// The notes of all standbys of shards whose names begin with `prefix`, letter by letter: in any order, a shard
+    /// once for each of its standbys.
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError>;
 }

@@ -186,9 +186,18 @@ pub fn left_of_lease(
     by_date.map_or(by_age, |by_date| by_date.min(by_age))
 }
 
+/// Time since the write that made a lease end at `expires_millis`, to about a second. None where the server has no
+/// dates, or contradicts itself.
+pub fn renewed_ago(clock: &Clock, lease: Duration, expires_millis: u64, now: BootInstant) -> Option<Duration> {
+    let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(lease)))?;
+    // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
+    let written = expires_millis.saturating_sub(millis(lease));
+    Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
+}
+
 /// How long to wait on our clock for `duration` to be over on another clock.
 pub fn with_drift(duration: Duration) -> Duration {
-    duration.saturating_add(duration / 100)
+    duration.saturating_add(duration / DRIFT_PARTS)
 }
 
 #[cfg(test)]

@@ -147,15 +147,15 @@ impl StoreUrl {
         self.take(option).map(read).transpose()
     }
 
-    /// Takes `ca=FILE`, `cert=FILE` and `key=FILE`, which must be among the known options.
+    /// Takes the files for TLS that these options name, which must be among the known ones.
     ///
     /// # Errors
     /// One line if there is a certificate without its key, or a key without its certificate.
-    pub fn take_tls_files(&mut self) -> Result<TlsFiles, String> {
+    pub fn take_tls_files(&mut self, [ca, cert, key]: [&str; 3]) -> Result<TlsFiles, String> {
         let mut file = |option| self.take(option).map(PathBuf::from);
-        let files = TlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
+        let files = TlsFiles { ca: file(ca), cert: file(cert), key: file(key) };
         if files.cert.is_some() != files.key.is_some() {
-            return Err(format!("{}:// needs both cert=FILE and key=FILE", self.scheme));
+            return Err(format!("{}:// needs both {cert}=FILE and {key}=FILE", self.scheme));
         }
         Ok(files)
     }
@@ -220,8 +220,7 @@ pub fn check_endpoint(scheme: &str, text: &str) -> Result<(), String> {
     if text.contains('@') {
         return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
     }
-    let parsed = url::Url::parse(text);
-    if parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+    if super::aws::endpoint(text).is_some() {
         return Ok(());
     }
     Err(format!("the endpoint of {scheme}:// is not a URL: write endpoint=http://HOST:PORT or https://HOST"))
@@ -374,7 +373,7 @@ mod tests {
         let named = |length| StoreUrl::read("redis", &format!("//{}", "h".repeat(length)), &[]);
         assert!(named(253).is_ok() && named(254).is_err());
         let mut read = StoreUrl::read("redis", "//h?cert=c&x=y", &["cert", "key", "ca", "x"]).unwrap();
-        assert!(read.take_tls_files().is_err());
+        assert!(read.take_tls_files(["ca", "cert", "key"]).is_err());
         assert!(read.take_number::<u32>("x").is_err());
     }
 

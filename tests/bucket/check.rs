@@ -6,12 +6,8 @@ use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
+use leaderrun::internals::store::{ErrorKind, Verdict};
 use std::process::{Command, Output};
-
-fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
-    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
-}
 
 fn run(mut command: Command, url: &str, words: &[&str]) -> Output {
     command.args(["--store", url]).args(words).envs(ENVIRONMENT.iter().copied());

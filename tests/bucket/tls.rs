@@ -3,31 +3,19 @@
 use super::*;
 use crate::support::bucket::{ENVIRONMENT, url};
 use crate::support::fleet::leaderrun;
+use crate::support::papers::Papers;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::process::Command;
 use std::sync::Arc;
-use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate that is signed by itself, for 127.0.0.1.
-fn certificate() -> TempDir {
-    let directory = TempDir::new().unwrap();
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key", "-out", "cert"]);
-    let output = openssl.current_dir(directory.path()).output().expect("openssl runs: apt-get install openssl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    directory
-}
-
 /// Speaks TLS for a server that does not. Returns its port.
-async fn encrypted(server: &Server, files: &TempDir) -> u16 {
-    let own = CertificateDer::from_pem_file(files.path().join("cert")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(files.path().join("key")).unwrap();
+async fn encrypted(server: &Server, papers: &Papers) -> u16 {
+    let own = CertificateDer::from_pem_file(papers.file("own.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(papers.file("own.key")).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
     let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(vec![own], key).unwrap()));
@@ -55,10 +43,11 @@ async fn run(url: &str) -> (Option<i32>, String) {
 
 #[tokio::test]
 async fn a_candidate_leads_over_tls_where_it_trusts_the_certificate_and_nowhere_else() {
-    let (server, files) = (old_server(), certificate());
-    let port = encrypted(&server, &files).await;
+    let (server, papers) = (old_server(), Papers::none());
+    papers.add_self_signed("own");
+    let port = encrypted(&server, &papers).await;
     let url = url(&format!("https://127.0.0.1:{port}"));
-    let named = format!("{url}&ca={}", files.path().join("cert").display());
+    let named = format!("{url}&ca={}", papers.path("own.pem"));
     assert_eq!(run(&named).await, (Some(0), String::new()));
     let (code, said) = run(&url).await;
     assert_eq!(code, Some(69), "{said}");

@@ -5,11 +5,7 @@ use crate::support::dynamo::{Fate, Proxy, Server, make_table};
 use aws_sdk_dynamodb::types::{KeyType, TimeToLiveStatus};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
-
-fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
-    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
-}
+use leaderrun::internals::store::{ErrorKind, Verdict};
 
 #[tokio::test]
 async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {

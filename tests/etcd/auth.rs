@@ -75,7 +75,7 @@ async fn readwrite_on_the_prefix_is_all_that_notes_and_a_revocation_need() {
     assert_eq!(store.standbys("").await.unwrap().len(), 1);
     // Of the notes, and of the mark of youth.
     let leases = || server.etcdctl(&[&ROOT[..], &["lease", "list"]].concat());
-    eventually("what was replaced has left no etcd lease", || leases().starts_with("found 3 leases")).await;
+    eventually("what was replaced has left no etcd lease", async || leases().starts_with("found 3 leases")).await;
     assert_eq!(store.replace(&one.shard, &Page::Orders, Some("30"), None).await, Ok(true));
     let term = granted(store.claim(&one).await.unwrap()).term;
     let reader = open(&url(&server, "reader:hunter2")).await;

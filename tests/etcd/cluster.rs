@@ -32,7 +32,7 @@ fn field(member: &Server, name: &str) -> u64 {
 /// Which of them leads etcd.
 async fn leading(members: &[Server]) -> usize {
     let mut found = None;
-    eventually("etcd has a leader", || {
+    eventually("etcd has a leader", async || {
         found = members.iter().position(|member| field(member, "MemberID") == field(member, "Leader"));
         found.is_some()
     })
@@ -94,7 +94,7 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
         let error = store.renew(&one, term, sequence).await.unwrap_err();
         assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error:?}");
     }
-    eventually("the member knows that it is alone", || field(&members[0], "Leader") == 0).await;
+    eventually("the member knows that it is alone", async || field(&members[0], "Leader") == 0).await;
     let error = store.renew(&one, term, 5).await.unwrap_err();
     assert_eq!(error.message, format!("etcd at {} cannot serve: no leader", members[0].host()));
     assert_eq!(error.kind, ErrorKind::NotApplied);
@@ -177,7 +177,7 @@ async fn a_renewal_that_a_former_leader_of_etcd_answers_does_not_count() {
     members[leader].freeze();
     let others: Vec<_> = (0..3).filter(|&member| member != leader).collect();
     let mut successor = 0;
-    eventually("the others have a leader", || {
+    eventually("the others have a leader", async || {
         let found =
             others.iter().find(|&&member| field(&members[member], "MemberID") == field(&members[member], "Leader"));
         successor = found.copied().unwrap_or_default();

@@ -129,7 +129,7 @@ async fn a_frozen_server_is_only_slow() {
         assert_eq!(store.renew(&one, term, sequence).await.unwrap_err().kind, ErrorKind::Unknown);
     }
     server.thaw();
-    eventually("it answers", || server.answered("Range") > 0).await;
+    eventually("it answers", async || server.answered("Range") > 0).await;
     let begun = Instant::now();
     while store.renew(&one, term, 3).await != Ok(Renewal::Renewed) {
         assert!(begun.elapsed() < PATIENCE, "it never recovers");
@@ -145,7 +145,7 @@ async fn a_full_etcd_is_distinguished_from_a_denial() {
         assert_eq!(error.kind, ErrorKind::NotApplied);
         assert!(error.message.contains("is out of space and takes no writes"), "{error}");
     }
-    eventually("the alarm is raised", || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
+    eventually("the alarm is raised", async || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
     let findings = store.check().await.unwrap();
     assert!(has_bad(&findings) && shown(&findings).contains("out of space"), "{}", shown(&findings));
 }
@@ -179,7 +179,7 @@ async fn nothing_goes_on_once_a_store_is_dropped() {
     store.release(&one, term).await.unwrap();
     assert!(connections_to(server.address().port()) > 0);
     drop(store);
-    eventually("the connections are closed", || connections_to(server.address().port()) == 0).await;
+    eventually("the connections are closed", async || connections_to(server.address().port()) == 0).await;
 }
 
 /// Of this process.

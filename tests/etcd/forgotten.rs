@@ -71,17 +71,7 @@ async fn lock_and_last_leadership_deleted_at_once_make_the_next_leader_wait_and_
 }
 
 #[tokio::test]
-async fn a_leader_whose_lock_was_deleted_loses_it_at_the_next_renewal_though_its_etcd_lease_lives() {
-    let mut server = old_server().await;
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    server.remove_lock("db/main");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
-}
-
-#[tokio::test]
-async fn a_leader_whose_own_lock_was_deleted_claims_again_without_waiting_for_itself() {
+async fn a_leader_whose_lock_was_deleted_loses_it_and_claims_again_without_waiting_for_its_own_etcd_lease() {
     let mut server = old_server().await;
     let store = open(&server.store_url()).await;
     let one = candidate("one");

@@ -18,7 +18,7 @@ async fn behind_a_valve() -> (Server, Valve, Arc<dyn Store>) {
 async fn arrive(server: &Server, valve: &Valve) {
     let before = server.answered("Txn");
     valve.let_go();
-    eventually("the late transaction is answered", || server.answered("Txn") > before).await;
+    eventually("the late transaction is answered", async || server.answered("Txn") > before).await;
 }
 
 #[tokio::test]

@@ -55,14 +55,6 @@ async fn make_old(server: &mut Server) {
 const LOCK: &str = "leaderrun/lock/db/main";
 const LAST: &str = "leaderrun/last/db/main";
 
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 /// As `verdict text` lines.
 fn shown(findings: &[Finding]) -> String {
     let lines = findings.iter().map(|finding| format!("{:?} {}", finding.verdict, finding.text));

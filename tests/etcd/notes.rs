@@ -16,7 +16,7 @@ fn lasting(text: &str) -> Note {
 
 async fn leases_left(server: &Server, count: usize) {
     let found = format!("found {count} leases");
-    eventually(&found, || server.etcdctl(&["lease", "list"]).starts_with(&found)).await;
+    eventually(&found, async || server.etcdctl(&["lease", "list"]).starts_with(&found)).await;
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn what_something_else_wrote_is_named_or_left_out() {
 }
 
 #[tokio::test]
-async fn hundreds_of_standbys_are_each_found_once_and_in_order() {
+async fn hundreds_of_standbys_are_each_found_once() {
     let server = Server::start();
     let store = open(&server.store_url()).await;
     for number in 0..300 {
@@ -134,7 +134,6 @@ async fn hundreds_of_standbys_are_each_found_once_and_in_order() {
         assert_eq!(store.replace(&shard, &standby(), None, Some(&note)).await, Ok(true));
     }
     let standbys = store.standbys("s").await.unwrap();
-    assert!(standbys.is_sorted_by_key(|(shard, _)| shard.clone()));
     for (_, note) in &standbys {
         let minutes = Duration::from_mins(note.text.parse::<u64>().unwrap() + 1);
         assert!(note.lasts.is_some_and(|left| left <= minutes && left > minutes - Duration::from_mins(1)), "{note:?}");

@@ -1,7 +1,7 @@
 //! Encrypted connections, and certificates on both sides.
 
 use super::*;
-use crate::support::etcd::Tls;
+use crate::support::papers::Papers;
 use leaderrun::internals::store::{ErrorKind, Renewal};
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn client_and_server_may_know_each_other_by_certificates() {
 #[tokio::test]
 async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
     let server = Server::start_self_signed();
-    let (one, file) = (candidate("one"), |name: &str| server.tls().file(name).display().to_string());
+    let (one, file) = (candidate("one"), |name: &str| server.tls().path(name));
     let store = open(&format!("etcds://{}?ca={}", server.host(), file("own.pem"))).await;
     store.prepare().await.unwrap();
     granted(store.claim(&one).await.unwrap());
@@ -33,24 +33,23 @@ async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
 #[tokio::test]
 async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
     let server = Server::start_with_tls();
-    let (tls, stranger) = (server.tls(), Tls::make());
-    let file = |tls: &Tls, name: &str| tls.file(name).display().to_string();
+    let (tls, stranger) = (server.tls(), Papers::issue("IP:127.0.0.1"));
     let host = server.host();
     let one = candidate("one");
     for (what, url, sign) in [
         (
             "an authority that did not sign the server",
-            format!("etcds://{host}?ca={}", file(&stranger, "ca.pem")),
+            format!("etcds://{host}?ca={}", stranger.path("ca.pem")),
             "certificate",
         ),
-        ("no certificate of our own", format!("etcds://{host}?ca={}", file(tls, "ca.pem")), "ertificate"),
+        ("no certificate of our own", format!("etcds://{host}?ca={}", tls.path("ca.pem")), "ertificate"),
         (
             "a certificate that the server does not trust",
             format!(
                 "etcds://{host}?ca={}&cert={}&key={}",
-                file(tls, "ca.pem"),
-                file(&stranger, "client.pem"),
-                file(&stranger, "client.key")
+                tls.path("ca.pem"),
+                stranger.path("app.pem"),
+                stranger.path("app.key")
             ),
             "ertificate",
         ),
@@ -62,7 +61,7 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
         assert!(!error.message.contains('\n'), "{error}");
     }
     let plain = Server::start();
-    let url = format!("etcds://{}?ca={}", plain.host(), file(tls, "ca.pem"));
+    let url = format!("etcds://{}?ca={}", plain.host(), tls.path("ca.pem"));
     let error = open(&url).await.claim(&one).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
     assert!(error.message.starts_with(&format!("cannot reach etcd at {}: ", plain.host())), "{error}");
@@ -70,14 +69,14 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_refused_before_any_request() {
-    let tls = Tls::make();
-    let file = |name: &str| tls.file(name).display().to_string();
+    let tls = Papers::issue("IP:127.0.0.1");
+    let file = |name: &str| tls.path(name);
     std::fs::write(tls.file("empty.pem"), "").unwrap();
     for (query, named) in [
         (format!("ca={}", file("missing.pem")), "missing.pem"),
         (format!("ca={}", file("empty.pem")), "empty.pem"),
         (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("missing.key")), "missing.key"),
-        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("client.key")), "do not fit"),
+        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("app.key")), "do not fit"),
     ] {
         let location = Location::from_url(&format!("etcds://127.0.0.1:1?{query}")).unwrap();
         let error = location.open(REQUEST_TIMEOUT).await.err().expect("it does not open");

@@ -21,7 +21,7 @@ fn listen(store: &Arc<dyn Store>) -> JoinHandle<Result<(), StoreError>> {
 
 /// Waits until the server has that many watchers.
 async fn watched(server: &Server, count: u64) {
-    eventually("the standby watches", || server.calls(&["Watch"]) >= count).await;
+    eventually("the standby watches", async || server.calls(&["Watch"]) >= count).await;
 }
 
 async fn heard(news: JoinHandle<Result<(), StoreError>>) {
@@ -154,7 +154,7 @@ async fn a_standby_asks_nothing_while_the_leader_renews() {
     let (first, one, term, second) = leader_and_standby(&server, lease).await;
     let news = listen(&second);
     watched(&server, 1).await;
-    eventually("the lease of the refused claim is revoked", || server.calls(&["LeaseRevoke"]) > 0).await;
+    eventually("the lease of the refused claim is revoked", async || server.calls(&["LeaseRevoke"]) > 0).await;
     let before = server.calls(&ALL);
     let renewals = 9;
     for sequence in 1..=renewals {
@@ -175,5 +175,5 @@ async fn watches_end_with_those_who_wait_for_them() {
         news.abort();
         let _ = news.await;
     }
-    eventually("etcd has no watcher left", || server.answered("Watch") >= 5).await;
+    eventually("etcd has no watcher left", async || server.answered("Watch") >= 5).await;
 }

@@ -4,11 +4,6 @@ use super::*;
 use crate::support::fleet::leaderctl;
 use leaderrun::internals::store::Verdict;
 
-fn texts(findings: &[leaderrun::internals::store::Finding], verdict: Verdict) -> String {
-    let those = findings.iter().filter(|finding| finding.verdict == verdict);
-    those.map(|finding| finding.text.as_str()).collect::<Vec<_>>().join("\n")
-}
-
 #[tokio::test]
 async fn init_can_be_run_again_and_check_is_content() {
     let server = tokio::task::spawn_blocking(|| Server::start_with(&["--innodb-flush-log-at-trx-commit=1"])).await;
@@ -39,10 +34,10 @@ async fn what_is_missing_or_keeps_nothing_is_found() {
     let table = Table::new().await;
     let never = table.url().replace(&format!("table={}&", table.name), "table=never&");
     let findings = open(&never).check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad).contains("make it with leaderctl store init"), "{findings:?}");
+    assert!(texts(&findings, Verdict::Bad).join("\n").contains("make it with leaderctl store init"), "{findings:?}");
     table.sql("CREATE TRIGGER forgetful_$T BEFORE UPDATE ON $T FOR EACH ROW SET NEW.beat = OLD.beat");
     let findings = table.store().check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad).contains("does not keep it"), "{findings:?}");
+    assert!(texts(&findings, Verdict::Bad).join("\n").contains("does not keep it"), "{findings:?}");
 }
 
 #[tokio::test]
@@ -50,5 +45,8 @@ async fn the_state_of_the_lock_is_shown() {
     let table = Table::new().await;
     let store = open(&table.url_with("get_lock=some%20job"));
     let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Good).contains("the lock \"some job\" of GET_LOCK is free"), "{findings:?}");
+    assert!(
+        texts(&findings, Verdict::Good).join("\n").contains("the lock \"some job\" of GET_LOCK is free"),
+        "{findings:?}"
+    );
 }

@@ -37,7 +37,7 @@ async fn a_replica_that_lost_a_lease_makes_the_next_leader_wait_and_the_lost_one
     let term = lead(&first, &one).await;
     assert_eq!(first.release(&one, term).await, Ok(Release::Released));
     let row = "SELECT released FROM leaderrun WHERE shard = 'db/main'";
-    eventually("the replica has the row", || replica.ask(row).is_ok_and(|row| row == "1")).await;
+    eventually("the replica has the row", async || replica.ask(row).is_ok_and(|row| row == "1")).await;
 
     // It falls behind; the lease that is granted next, it does not have.
     replica.sql("STOP REPLICA");

@@ -85,7 +85,7 @@ async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
     }
     drop(store);
     let tasks = tokio::runtime::Handle::current();
-    eventually("its tasks have ended", || tasks.metrics().num_alive_tasks() == 0).await;
+    eventually("its tasks have ended", async || tasks.metrics().num_alive_tasks() == 0).await;
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     let mut client = table.server.client().args(["-e", &lock]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(600)' AND state = 'User sleep'";
-    eventually("the row is locked", || table.server.sql(waits) != "0").await;
+    eventually("the row is locked", async || table.server.sql(waits) != "0").await;
     let error = store.renew(&one, term, 1).await.unwrap_err();
     client.kill().unwrap();
     client.wait().unwrap();
@@ -146,13 +146,13 @@ async fn notes_that_are_locked_or_gone_do_no_harm_to_a_renewal() {
     let mut client = table.server.client().args(["-e", &lock]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(601)' AND state = 'User sleep'";
-    eventually("the notes are locked", || table.server.sql(waits) != "0").await;
+    eventually("the notes are locked", async || table.server.sql(waits) != "0").await;
     let renewed = store.renew_and_read(&one, term, 1, &shards).await;
     client.kill().unwrap();
     client.wait().unwrap();
     let renewed = renewed.unwrap();
     assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
-    eventually("the notes are free", || table.server.sql(waits) == "0").await;
+    eventually("the notes are free", async || table.server.sql(waits) == "0").await;
     table.sql("DROP TABLE $T_notes");
     let renewed = store.renew_and_read(&one, term, 2, &shards).await.unwrap();
     assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));

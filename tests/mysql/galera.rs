@@ -23,7 +23,7 @@ async fn cluster() -> Option<(Server, Server)> {
         (first, second)
     };
     let nodes = tokio::task::spawn_blocking(start).await.unwrap();
-    eventually("both are members", || {
+    eventually("both are members", async || {
         let asked = nodes.1.ask("SHOW STATUS LIKE 'wsrep_local_state_comment'");
         asked.is_ok_and(|state| state.ends_with("Synced"))
     })
@@ -115,7 +115,7 @@ async fn a_cluster_never_lets_two_lead() {
         }
     };
     assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
-    eventually("it knows", || here.ask("SELECT 1 FROM leaderrun").is_err()).await;
+    eventually("it knows", async || here.ask("SELECT 1 FROM leaderrun").is_err()).await;
     let error = first.claim(&of("db/six", "one")).await.unwrap_err();
     assert!(error.kind == ErrorKind::NotApplied && error.message.contains("WSREP has not yet prepared"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! `get_lock=NAME`: we and programs that elect with `GET_LOCK('NAME', ...)` exclude each other.
 
 use super::*;
-use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
+use crate::support::fleet::{Fleet, PATIENCE};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Observation, Release, Renewal};
 use std::io::{BufRead as _, BufReader};
@@ -65,7 +65,7 @@ async fn while_a_stranger_holds_the_lock_nobody_of_us_leads() {
     let lock = Lock::new().await;
     let (store, one) = (lock.store(), candidate("one"));
     let stranger = lock.stranger();
-    eventually("the stranger has it", || !lock.is_free()).await;
+    eventually("the stranger has it", async || !lock.is_free()).await;
     let holder = refused(store.claim(&one).await.unwrap());
     assert!(holder.owner.contains("of GET_LOCK") && holder.owner.contains(&lock.holder()), "{holder:?}");
     assert!(matches!(store.observe(&shard()).await, Ok(Observation::Held(holder)) if holder.session.is_none()));
@@ -73,7 +73,7 @@ async fn while_a_stranger_holds_the_lock_nobody_of_us_leads() {
     assert_eq!(lock.table.sql("SELECT COUNT(*) FROM $T WHERE shard = 'db/main'"), "0");
     lock.table.sql(&format!("KILL {}", lock.holder()));
     drop(stranger);
-    eventually("it is free", || lock.is_free()).await;
+    eventually("it is free", async || lock.is_free()).await;
     assert_eq!(store.observe(&shard()).await, Ok(Observation::Free));
     let term = lead(&store, &one).await;
     assert!(!lock.is_free());
@@ -115,9 +115,9 @@ async fn a_leader_whose_lock_was_taken_by_a_stranger_has_lost() {
     let _stranger = lock.stranger();
     let waits =
         format!("SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock' AND id <> {ours}");
-    eventually("the stranger waits", || lock.table.sql(&waits) != "0").await;
+    eventually("the stranger waits", async || lock.table.sql(&waits) != "0").await;
     lock.table.sql(&format!("KILL {ours}"));
-    eventually("the stranger has it", || !["NULL", &ours].contains(&lock.holder().as_str())).await;
+    eventually("the stranger has it", async || !["NULL", &ours].contains(&lock.holder().as_str())).await;
     assert!(matches!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.session.is_none()));
 }
 
@@ -157,22 +157,7 @@ async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
     fleet.start("one", &flags, &["ignore-term"], &[]);
     fleet.leader();
     assert!(!lock.is_free());
-    let stamps = fleet.scratch.path().join("stamps");
-    fleet.kill("one");
-    let begun = Instant::now();
-    let mut watched = 0;
-    loop {
-        let free = lock.is_free();
-        // The tree was alive after the lock was seen free: too early.
-        let alive = !processes_naming(&stamps).is_empty();
-        assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
-        if free {
-            break;
-        }
-        watched += u32::from(alive);
-        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
-    }
-    assert!(watched > 0, "the tree lived on for a while");
+    fleet.kill_and_watch("one", || lock.is_free());
 }
 
 /// A server numbers its sessions from the beginning after each start.

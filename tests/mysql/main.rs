@@ -3,6 +3,7 @@
 
 #![cfg(feature = "mysql")]
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -109,13 +110,4 @@ impl Table {
 /// A table `s` of the numbers up to `last` in the column `seq`.
 fn sequence(last: usize) -> String {
     format!("JSON_TABLE(CONCAT('[0', REPEAT(',0', {last} - 1), ']'), '$[*]' COLUMNS (seq FOR ORDINALITY)) AS s")
-}
-
-/// Waits until it is so; the store's own tasks go on meanwhile.
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < support::fleet::PATIENCE, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

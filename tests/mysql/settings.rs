@@ -167,7 +167,7 @@ async fn a_session_that_the_server_found_idle_is_made_again() {
         // As wait_timeout ends it.
         let id = table.sql(&format!("SELECT id FROM information_schema.processlist WHERE user = '{user}'"));
         table.sql(&format!("KILL {id}"));
-        eventually("the session is gone", || table.sessions(&user) == 0).await;
+        eventually("the session is gone", async || table.sessions(&user) == 0).await;
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
     assert!(matches!(table.store().claim(&candidate("two")).await, Ok(Claim::Refused(_))));

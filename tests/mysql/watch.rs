@@ -66,7 +66,7 @@ async fn a_standby_that_waits_asks_nothing_while_the_leader_renews() {
     }
     assert_eq!(server.requests() - before - 2 * counting, 9, "the renewals");
     drop(news);
-    eventually("a wait that was given up ends", || waits(&server).is_empty()).await;
+    eventually("a wait that was given up ends", async || waits(&server).is_empty()).await;
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_leader_whose_host_is_gone_keeps_its_leader_lock_no_longer_than_its_le
     lead(&store, &one).await;
     proxy.set(NetworkFault::Partition);
     let mut term = None;
-    eventually("the lease is over", || {
+    eventually("the lease is over", async || {
         server.sql("SELECT expires < UTC_TIMESTAMP(6) FROM leaderrun WHERE shard <> ''") == "1"
     })
     .await;
@@ -195,7 +195,7 @@ impl Lockup {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mariadb starts");
         let lockup = Self(child);
         let attempt = format!("SELECT * FROM {rows} FOR UPDATE NOWAIT");
-        eventually("the rows are locked", || server.ask(&attempt).is_err()).await;
+        eventually("the rows are locked", async || server.ask(&attempt).is_err()).await;
         lockup
     }
 
@@ -248,11 +248,11 @@ async fn a_release_beside_a_note_is_heard_at_once() {
         row_lockup.end(&server, ROW);
     };
     let release = async {
-        eventually("the note waits", || updates(&server) == "1").await;
+        eventually("the note waits", async || updates(&server) == "1").await;
         store.release(&one, term).await
     };
     let free = async {
-        eventually("both wait", || updates(&server) == "2").await;
+        eventually("both wait", async || updates(&server) == "2").await;
         note_lockup.end(&server, NOTES);
     };
     let ((), released, ()) = tokio::join!(note, release, free);
@@ -273,7 +273,7 @@ async fn a_note_beside_a_loss_gives_the_leader_lock_up() {
     let lockup = Lockup::of(&server, NOTES).await;
     let note = store.replace(&shard, &Page::History, Some("before"), Some(&after));
     let loss = async {
-        eventually("the note waits", || updates(&server) == "1").await;
+        eventually("the note waits", async || updates(&server) == "1").await;
         server.sql("UPDATE leaderrun SET released = 1 WHERE shard = 'db/main'");
         assert_eq!(store.renew(&one, former, 1).await, Ok(Renewal::Lost(None)));
         let term = lead(&second, &two).await;

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::support::denied::{self, User};
+use crate::support::papers::Papers;
 use leaderrun::internals::store::{Note, Page};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -235,35 +234,11 @@ async fn an_inbox_of_ones_own_may_be_all_that_one_may_hear() {
     assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
 }
 
-fn openssl(directory: &Path, arguments: &[&str]) {
-    let mut command = Command::new("openssl");
-    let output =
-        command.args(arguments).current_dir(directory).output().expect("openssl is there: apt install openssl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An authority `ca`, and certificates for `server` (of 127.0.0.1) and `client`, signed by it.
-fn certificates(directory: &Path) {
-    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let authority = ["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-days", "30", "-subj", "/CN=test"];
-    openssl(directory, &[&authority[..], &key].concat());
-    fs::write(directory.join("ext"), "subjectAltName=IP:127.0.0.1\n").unwrap();
-    for name in ["server", "client"] {
-        let (key_file, request, pem) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
-        let subject = format!("/CN={name}");
-        openssl(directory, &[&["req", "-keyout", &key_file, "-out", &request, "-subj", &subject][..], &key].concat());
-        let sign = ["x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"];
-        openssl(directory, &[&sign[..], &["-days", "30", "-extfile", "ext", "-out", &pem]].concat());
-    }
-}
-
 fn with_tls(more: &str) -> Server {
-    let data = TempDir::new().unwrap();
-    certificates(data.path());
     let lines = format!(
         "jetstream: enabled\ntls {{ timeout: 60, cert_file: 'DATA/server.pem', key_file: 'DATA/server.key'{more} }}"
     );
-    Server::prepared(data, &lines, "")
+    Server::prepared(Papers::issue("IP:127.0.0.1").into_directory(), &lines, "")
 }
 
 #[tokio::test]
@@ -291,13 +266,10 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
 
 #[tokio::test]
 async fn a_self_signed_certificate_that_is_named_is_trusted() {
-    let data = TempDir::new().unwrap();
-    certificates(data.path());
-    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"];
-    let own = ["-keyout", "own.key", "-out", "own.pem", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1"];
-    openssl(data.path(), &[&new[..], &own].concat());
+    let papers = Papers::issue("IP:127.0.0.1");
+    papers.add_self_signed("own");
     let lines = "jetstream: enabled\ntls { timeout: 60, cert_file: 'DATA/own.pem', key_file: 'DATA/own.key' }";
-    let mut server = Server::prepared(data, lines, "");
+    let mut server = Server::prepared(papers.into_directory(), lines, "");
     server.options = format!("?ca={}", server.path("own.pem").display());
     works(&server).await;
     server.options = format!("?ca={}", server.path("ca.pem").display());
@@ -309,7 +281,7 @@ async fn a_self_signed_certificate_that_is_named_is_trusted() {
 async fn a_client_certificate_is_shown_where_it_is_wanted() {
     let mut server = with_tls(", ca_file: 'DATA/ca.pem', verify: true");
     let at = |name: &str| server.path(name).display().to_string();
-    let (ca, own) = (format!("?ca={}", at("ca.pem")), format!("&cert={}&key={}", at("client.pem"), at("client.key")));
+    let (ca, own) = (format!("?ca={}", at("ca.pem")), format!("&cert={}&key={}", at("app.pem"), at("app.key")));
     server.options = format!("{ca}{own}");
     works(&server).await;
     server.options = ca;
@@ -321,9 +293,8 @@ async fn a_client_certificate_is_shown_where_it_is_wanted() {
 #[tokio::test]
 async fn who_demands_tls_does_not_go_on_without() {
     let server = server().await;
-    let scratch = TempDir::new().unwrap();
-    certificates(scratch.path());
-    let url = format!("nats+tls://{}/{BUCKET}?ca={}/ca.pem", server.address(), scratch.path().display());
+    let papers = Papers::issue("IP:127.0.0.1");
+    let url = format!("nats+tls://{}/{BUCKET}?ca={}", server.address(), papers.path("ca.pem"));
     let error = error_of(&url).await;
     assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
     assert!(error.message.contains("the server may not use TLS"), "{error}");

@@ -15,8 +15,7 @@ mod notes;
 mod protocol;
 
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{ErrorKind, Finding, Location, Observation, Release, Renewal, Store};
-use leaderrun::internals::store::{StoreError, Verdict};
+use leaderrun::internals::store::{ErrorKind, Location, Observation, Release, Renewal, Store, StoreError, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;
@@ -64,8 +63,4 @@ async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
 fn leads(client: &mut Client, candidate: &Candidate) -> bool {
     let record = client.record(KEY);
     record.is_some_and(|record| record["session"] == candidate.session.as_str() && record["released"].is_null())
-}
-
-fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
-    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
 }

@@ -1,7 +1,7 @@
 //! `advisory_lock=N`: we and programs that elect with `pg_try_advisory_lock(N)` exclude each other.
 
 use super::*;
-use crate::support::fleet::{Fleet, PATIENCE, processes_naming};
+use crate::support::fleet::{Fleet, PATIENCE};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Observation, Release, Renewal};
 use nix::sys::signal::Signal;
@@ -317,27 +317,6 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.
 const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--grace", "3s", "--retry", "1s"];
 
-/// Kills the candidate, and watches that the lock is held for as long as anything of the tree lives.
-fn the_lock_outlives(lock: &Lock, mut fleet: Fleet, owner: &str) {
-    let stamps = fleet.scratch.path().join("stamps");
-    fleet.kill(owner);
-    let begun = Instant::now();
-    let mut watched = 0;
-    loop {
-        let free = lock.is_free();
-        // The tree was alive after the lock was seen free: too early.
-        let alive = !processes_naming(&stamps).is_empty();
-        assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
-        if free {
-            break;
-        }
-        watched += u32::from(alive);
-        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
-    }
-    assert!(watched > 0, "the tree lived on for a while");
-    drop(fleet);
-}
-
 #[tokio::test]
 async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
     let lock = Lock::new().await;
@@ -346,7 +325,7 @@ async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
     fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
     fleet.leader();
     assert!(!lock.is_free());
-    the_lock_outlives(&lock, fleet, "one");
+    fleet.kill_and_watch("one", || lock.is_free());
 }
 
 #[tokio::test]
@@ -362,7 +341,7 @@ async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
         let backend = count.replace("count(*)", "pid");
         let before = lock.table.server.sql(&backend);
         lock.terminate();
-        eventually("it was taken again", || {
+        eventually("it was taken again", async || {
             let now = lock.table.server.sql(&backend);
             !now.is_empty() && now != before
         })
@@ -371,5 +350,5 @@ async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
     let now = fleet.leader();
     assert_eq!((now.term, fleet.lives().len()), (leader.term, 1), "COMMAND was not disturbed\n{}", fleet.logs());
     fleet.signal("one", Signal::SIGSTOP);
-    the_lock_outlives(&lock, fleet, "one");
+    fleet.kill_and_watch("one", || lock.is_free());
 }

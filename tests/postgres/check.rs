@@ -4,11 +4,7 @@ use super::*;
 use crate::support::server::Server as _;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
-
-fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
-    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
-}
+use leaderrun::internals::store::{ErrorKind, Verdict};
 
 #[tokio::test]
 async fn a_table_is_made_once_and_its_memory_is_kept() {

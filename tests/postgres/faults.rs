@@ -111,7 +111,7 @@ async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
     }
     drop(store);
     let tasks = tokio::runtime::Handle::current();
-    eventually("its tasks have ended", || tasks.metrics().num_alive_tasks() == 0).await;
+    eventually("its tasks have ended", async || tasks.metrics().num_alive_tasks() == 0).await;
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn a_request_that_was_cut_off_leaves_no_connection_to_wait_on() {
     }
     psql.say("COMMIT");
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
-    eventually("the others have ended", || table.connections("cut_off") == 1).await;
+    eventually("the others have ended", async || table.connections("cut_off") == 1).await;
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
         }
         assert!(begun.elapsed() < REQUEST_TIMEOUT, "{:?}", begun.elapsed());
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locked' AND state = 'active'";
-        eventually("nobody waits in the server any more", || table.server.sql(waiting) == "0").await;
+        eventually("nobody waits in the server any more", async || table.server.sql(waiting) == "0").await;
         psql.say("ROLLBACK");
         let sequence = table.sql("SELECT beat FROM $T WHERE shard = 'db/main'").parse::<u64>().unwrap();
         assert_eq!(sequence % 10, 0, "what was given up was not applied");
@@ -231,7 +231,7 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
     let term = granted(store.claim(&one).await.unwrap()).term;
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
-    eventually("it only reads", || server.sql("SHOW default_transaction_read_only") == "on").await;
+    eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
     let fresh = open(&server.url(server.address())).await;
     let error = fresh.claim(&candidate("two")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotApplied);
@@ -241,7 +241,7 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
     assert_eq!(error.kind, ErrorKind::NotApplied);
     server.sql("ALTER SYSTEM RESET default_transaction_read_only");
     server.sql("SELECT pg_reload_conf()");
-    eventually("it writes", || server.sql("SHOW default_transaction_read_only") == "off").await;
+    eventually("it writes", async || server.sql("SHOW default_transaction_read_only") == "off").await;
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }
 

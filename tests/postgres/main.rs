@@ -3,6 +3,7 @@
 
 #![cfg(feature = "postgres")]
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -23,7 +24,7 @@ mod watch;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::postgres::{Address, Postgres};
-use leaderrun::internals::store::{Claim, Grant, StoreError};
+use leaderrun::internals::store::{Claim, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,15 +85,6 @@ impl Table {
     fn connections(&self, application_name: &str) -> usize {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application_name}'");
         self.server.sql(&count).parse().expect("a number")
-    }
-}
-
-/// Waits until it is so; the store's own tasks go on meanwhile.
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < support::fleet::PATIENCE, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -84,7 +84,7 @@ async fn a_row_that_is_locked_is_given_up_behind_a_pooler_as_well() {
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
         table.name
     );
-    eventually("nobody waits in the server any more", || table.server.sql(&waiting) == "0").await;
+    eventually("nobody waits in the server any more", async || table.server.sql(&waiting) == "0").await;
     psql.say("ROLLBACK");
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }

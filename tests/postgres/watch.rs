@@ -61,7 +61,7 @@ async fn a_standby_keeps_one_connection() {
     assert_eq!(table.connections("single"), 1);
     drop(news);
     drop(standby);
-    eventually("a dropped store leaves no connection", || table.connections("single") == 0).await;
+    eventually("a dropped store leaves no connection", async || table.connections("single") == 0).await;
 }
 
 #[tokio::test]
@@ -76,9 +76,9 @@ async fn a_standby_whose_connection_was_ended_listens_again() {
     let waiting = tokio::spawn(async move { (standby.changed(&shard()).await, standby) });
     let standbys = "FROM pg_stat_activity WHERE application_name = 'standby'";
     let back = format!("SELECT count(*) {standbys} AND query LIKE '%clock_timestamp%'");
-    eventually("it listens, and has looked", || server.sql(&back) == "1").await;
+    eventually("it listens, and has looked", async || server.sql(&back) == "1").await;
     server.sql(&format!("SELECT pg_terminate_backend(pid) {standbys}"));
-    eventually("it is back, and has looked", || server.sql(&back) == "1").await;
+    eventually("it is back, and has looked", async || server.sql(&back) == "1").await;
     leader.release(&one, term).await.unwrap();
     let (news, standby) = timeout(AT_ONCE, waiting).await.expect("the standby is told").unwrap();
     assert_eq!(news, Ok(()));

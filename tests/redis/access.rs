@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::support::denied::{self, User};
+use crate::support::papers::Papers;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
 /// A candidate, as in examples/infrastructure and leaderrun(7).
@@ -154,59 +154,25 @@ async fn passwords_are_asked_for_and_never_shown() {
     assert_eq!(message, format!("redis at {at} has no password: leave it out of the store URL"));
 }
 
-/// A certificate authority, a server's certificate and a client's, in a directory of their own.
-struct Papers(tempfile::TempDir);
+/// A server that speaks TLS on a port of its own, besides its plain one.
+fn with_tls(papers: &Papers, wants_certificates: bool) -> (Server, u16) {
+    let port = support::ports::free_port();
+    let (cert, key, ca) = (papers.path("server.pem"), papers.path("server.key"), papers.path("ca.pem"));
+    let wants = if wants_certificates { "yes" } else { "no" };
+    let text = port.to_string();
+    let mut words = vec!["--tls-port", &text, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    words.extend(["--tls-ca-cert-file", &ca, "--tls-auth-clients", wants, "--requirepass", "hunter2"]);
+    (Server::with(&words), port)
+}
 
-impl Papers {
-    fn new() -> Self {
-        let directory = tempfile::TempDir::new().unwrap();
-        let script = "set -e
-            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \\
-                -keyout ca.key -out ca.pem
-            for name in server client; do
-                openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=$name \\
-                    -keyout $name.key -out $name.csr
-                printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\\nbasicConstraints=CA:FALSE\\n' > $name.ext
-                openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \\
-                    -extfile $name.ext -out $name.pem
-            done";
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).current_dir(directory.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        assert!(command.status().unwrap().success(), "openssl does not work: install openssl");
-        Self(directory)
-    }
-
-    /// The same, but nobody has signed the server's certificate but its own key.
-    fn self_signed() -> Self {
-        let papers = Self::new();
-        let mut command = Command::new("openssl");
-        command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
-        command.args(["-days", "2", "-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1"]);
-        command.args(["-keyout", "server.key", "-out", "server.pem"]).current_dir(papers.0.path());
-        assert!(command.stderr(Stdio::null()).status().unwrap().success());
-        papers
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// A server that speaks TLS on a port of its own, besides its plain one.
-    fn server(&self, wants_certificates: bool) -> (Server, u16) {
-        let port = support::ports::free_port();
-        let (cert, key, ca) = (self.path("server.pem"), self.path("server.key"), self.path("ca.pem"));
-        let wants = if wants_certificates { "yes" } else { "no" };
-        let text = port.to_string();
-        let mut words = vec!["--tls-port", &text, "--tls-cert-file", &cert, "--tls-key-file", &key];
-        words.extend(["--tls-ca-cert-file", &ca, "--tls-auth-clients", wants, "--requirepass", "hunter2"]);
-        (Server::with(&words), port)
-    }
+fn issue() -> Papers {
+    Papers::issue("IP:127.0.0.1,DNS:localhost")
 }
 
 async fn works(url: &str) {
     let store = Arc::new(open(url).await.unwrap());
     let one = with_lease("one", Duration::from_secs(1));
-    let grant = lead_in_time(&store, &one).await;
+    let grant = granted_in_time(&*store, &one).await;
     assert!(store.renew(&one, grant.term, 1).await.is_ok());
     let news = tokio::spawn({
         let store = Arc::clone(&store);
@@ -219,8 +185,8 @@ async fn works(url: &str) {
 
 #[tokio::test]
 async fn tls_trusts_the_authority_that_is_named_and_no_other() {
-    let papers = Papers::new();
-    let (server, port) = papers.server(false);
+    let papers = issue();
+    let (server, port) = with_tls(&papers, false);
     let ca = papers.path("ca.pem");
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await;
     works(&format!("rediss://:hunter2@localhost:{port}?ca={ca}")).await;
@@ -231,7 +197,7 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
             Err(error) => error,
         }
     };
-    let other = Papers::new();
+    let other = issue();
     let told = error(format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", other.path("ca.pem"))).await;
     assert_eq!(told.kind, ErrorKind::Misconfigured);
     assert!(
@@ -251,8 +217,9 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
 
 #[tokio::test]
 async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it() {
-    let papers = Papers::self_signed();
-    let (_server, port) = papers.server(false);
+    let papers = issue();
+    papers.add_self_signed("server");
+    let (_server, port) = with_tls(&papers, false);
     let (named, ca) = (papers.path("server.pem"), papers.path("ca.pem"));
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={named}")).await;
     for url in [
@@ -266,9 +233,9 @@ async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it()
 
 #[tokio::test]
 async fn tls_shows_a_certificate_where_one_is_asked_for() {
-    let papers = Papers::new();
-    let (_server, port) = papers.server(true);
-    let (ca, cert, key) = (papers.path("ca.pem"), papers.path("client.pem"), papers.path("client.key"));
+    let papers = issue();
+    let (_server, port) = with_tls(&papers, true);
+    let (ca, cert, key) = (papers.path("ca.pem"), papers.path("app.pem"), papers.path("app.key"));
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}&cert={cert}&key={key}")).await;
     let store = open(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await.unwrap();
     let told = store.claim(&candidate("one")).await.unwrap_err();

@@ -3,11 +3,7 @@
 use super::*;
 use crate::support::fleet::wait_until;
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{ErrorKind, Finding, Verdict};
-
-fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
-    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
-}
+use leaderrun::internals::store::{ErrorKind, Verdict};
 
 #[tokio::test]
 async fn init_makes_nothing_but_begins_the_time_of_waiting() {

@@ -126,7 +126,7 @@ async fn prefixes_and_databases_are_places_of_their_own() {
         let other = open(&place).await.unwrap();
         let two = with_lease("two", Duration::from_millis(100));
         assert_eq!(other.inspect(&shard()).await.unwrap().holder, None);
-        lead_in_time(&other, &two).await;
+        granted_in_time(&other, &two).await;
     }
     assert_eq!(server.cli(&["-n", "3", "EXISTS", MARKER]), "1");
     assert_eq!(server.cli(&["EXISTS", "other:{leases}:store"]), "1");
@@ -159,7 +159,7 @@ async fn a_list_takes_no_pattern_from_the_prefix_of_its_keys() {
     let mut stores = Vec::new();
     for prefix in ["a%2A", "ab", "%5Ba%5D", "a%5C"] {
         let store = open(&format!("{}?prefix={prefix}", server.plain_url())).await.unwrap();
-        lead_in_time(&store, &with_lease(prefix, Duration::from_millis(100))).await;
+        granted_in_time(&store, &with_lease(prefix, Duration::from_millis(100))).await;
         stores.push((store, prefix));
     }
     for (store, prefix) in stores {

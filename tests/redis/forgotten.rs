@@ -33,7 +33,7 @@ async fn forgets(server: &mut Server, forget: impl FnOnce(&mut Server)) {
     let report = other.inspect(&shard()).await.unwrap();
     assert_eq!((report.holder.unwrap().term, report.last_term), (Some(term), Some(term)));
 
-    let grant = lead_in_time(&other, &two).await;
+    let grant = granted_in_time(&other, &two).await;
     assert!(begun.elapsed() >= SHORT * 9 / 10, "granted after {:?}", begun.elapsed());
     assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
     assert!(matches!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(Some(_)))));
@@ -76,7 +76,7 @@ async fn after_a_wipe_a_crashed_leader_is_waited_for() {
     server.wipe();
     // Nothing has told the server when that was but this look, which has to lead to a claim.
     assert_eq!(other.observe(&shard()).await, Ok(Observation::Free));
-    let grant = lead_in_time(&other, &two).await;
+    let grant = granted_in_time(&other, &two).await;
     assert!(sent.elapsed() >= SHORT * 9 / 10, "granted after {:?}", sent.elapsed());
     assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
 }
@@ -91,7 +91,7 @@ async fn a_longer_lease_that_is_remembered_is_waited_for() {
     server.start_again();
     let begun = Instant::now();
     server.cli(&["DEL", LOCK]);
-    lead_in_time(&other, &two).await;
+    granted_in_time(&other, &two).await;
     assert!(begun.elapsed() >= SHORT * 9 / 10, "granted after {:?}", begun.elapsed());
 }
 
@@ -101,7 +101,7 @@ async fn a_server_that_was_never_used_is_waited_for() {
     let store = store(&server).await;
     let one = with_lease("one", SHORT);
     assert_eq!(refused(store.claim(&one).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(lead_in_time(&store, &one).await.start_after, None);
+    assert_eq!(granted_in_time(&store, &one).await.start_after, None);
 }
 
 #[tokio::test]
@@ -342,5 +342,5 @@ async fn a_server_whose_clock_was_set_back_may_have_forgotten() {
     let holder = refused(store.claim(&one).await.unwrap());
     assert_eq!(holder.owner, FORGOTTEN);
     assert!(holder.expires_in.unwrap() <= SHORT, "{holder:?}");
-    lead_in_time(&store, &one).await;
+    granted_in_time(&store, &one).await;
 }

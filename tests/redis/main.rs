@@ -22,7 +22,7 @@ mod watch;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::redis::{Address, Redis};
-use leaderrun::internals::store::{Claim, Grant, StoreError};
+use leaderrun::internals::store::{Claim, StoreError};
 use std::time::{Duration, Instant};
 use support::claims::*;
 use support::fleet::PATIENCE;
@@ -55,23 +55,3 @@ const LOCK: &str = "leaderrun:{leases}:lock:db/main";
 const LAST: &str = "leaderrun:{leases}:last:db/main";
 const RECORD: &str = "leaderrun:{leases}:leader:db/main";
 const MARKER: &str = "leaderrun:{leases}:store";
-
-/// Claims until it is granted.
-async fn lead_in_time(store: &Redis, candidate: &Candidate) -> Grant {
-    let begun = Instant::now();
-    loop {
-        if let Claim::Granted(grant) = store.claim(candidate).await.expect("the store answers") {
-            return grant;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it is never granted");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition().await {
-        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}

@@ -24,7 +24,7 @@ async fn a_lease_that_was_revoked_while_the_server_may_have_forgotten_leases_is_
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(None)));
     assert_eq!(server.cli(&["EXISTS", LOCK, RECORD]), "0");
     assert_eq!(refused(other.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    let grant = lead_in_time(&other, &two).await;
+    let grant = granted_in_time(&other, &two).await;
     assert!(begun.elapsed() + wait_of(&grant) >= SHORT && grant.term > term, "{grant:?}");
 }
 

@@ -1,8 +1,8 @@
-//! Candidates that ask a store directly, without a program around them.
+//! Candidates and operators that ask a store directly, without a program around them.
 
 use super::fleet::PATIENCE;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
-use leaderrun::internals::store::{Claim, Grant, Holder, Store};
+use leaderrun::internals::store::{Claim, Finding, Grant, Holder, Store, Verdict};
 use leaderrun::internals::time::BootInstant;
 use std::time::{Duration, Instant};
 
@@ -65,4 +65,18 @@ pub async fn granted_in_time(store: &dyn Store, candidate: &Candidate) -> Grant 
 /// How long from now a grant makes its leader wait.
 pub fn wait_of(grant: &Grant) -> Duration {
     grant.start_after.map_or(Duration::ZERO, |until| until.since(BootInstant::now()))
+}
+
+/// Waits until it is so; the tasks of a store go on meanwhile.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What a check of a store found of this kind.
+pub fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
+    findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
 }

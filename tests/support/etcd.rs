@@ -1,12 +1,13 @@
 //! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
 use super::fleet::{leaderctl, wait_until_or};
+use super::papers::Papers;
 use super::ports::free_port;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -20,7 +21,7 @@ pub struct Server {
     child: Child,
     /// What is particular about it.
     flags: Vec<String>,
-    tls: Option<Tls>,
+    tls: Option<Papers>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +52,11 @@ impl Server {
 
     /// Speaks TLS alone, with clients that show a certificate of its authority alone.
     pub fn start_with_tls() -> Self {
-        let tls = Tls::make();
-        let file = |name: &str| tls.file(name).display().to_string();
+        let tls = Papers::issue("IP:127.0.0.1");
         let flags = [
-            ["--cert-file", &file("server.pem")],
-            ["--key-file", &file("server.key")],
-            ["--trusted-ca-file", &file("ca.pem")],
+            ["--cert-file", &tls.path("server.pem")],
+            ["--key-file", &tls.path("server.key")],
+            ["--trusted-ca-file", &tls.path("ca.pem")],
         ];
         let flags = [&FAST, &flags.concat()[..], &["--client-cert-auth"]].concat();
         Self::make(&flags, Some(tls))
@@ -64,13 +64,9 @@ impl Server {
 
     /// Its certificate is `own.pem`, signed by itself. Clients need none.
     pub fn start_self_signed() -> Self {
-        let tls = Tls::make();
-        let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
-        let own =
-            ["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "own.key", "-out", "own.pem"];
-        tls.openssl(&[&["req", "-x509"], &own[..], &curve].concat());
-        let file = |name: &str| tls.file(name).display().to_string();
-        let (cert, key) = (file("own.pem"), file("own.key"));
+        let tls = Papers::issue("IP:127.0.0.1");
+        tls.add_self_signed("own");
+        let (cert, key) = (tls.path("own.pem"), tls.path("own.key"));
         Self::make(&[&FAST[..], &["--cert-file", &cert, "--key-file", &key]].concat(), Some(tls))
     }
 
@@ -95,7 +91,7 @@ impl Server {
         members
     }
 
-    fn make(flags: &[&str], tls: Option<Tls>) -> Self {
+    fn make(flags: &[&str], tls: Option<Papers>) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
         loop {
             let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports::free());
@@ -124,7 +120,7 @@ impl Server {
         format!("127.0.0.1:{}", self.ports.client)
     }
 
-    pub fn tls(&self) -> &Tls {
+    pub fn tls(&self) -> &Papers {
         self.tls.as_ref().expect("it was started with TLS")
     }
 
@@ -142,7 +138,7 @@ impl Server {
         command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("{scheme}://{}", self.host())]);
         if let Some(tls) = &self.tls {
             command.arg("--cacert").arg(tls.file("ca.pem"));
-            command.arg("--cert").arg(tls.file("client.pem")).arg("--key").arg(tls.file("client.key"));
+            command.arg("--cert").arg(tls.file("app.pem")).arg("--key").arg(tls.file("app.key"));
         }
         command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client")
     }
@@ -219,8 +215,7 @@ impl super::server::Server for Server {
         match &self.tls {
             None => format!("etcd://{address}/{PREFIX}"),
             Some(tls) => {
-                let file = |name| tls.file(name).display().to_string();
-                let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+                let (ca, cert, key) = (tls.path("ca.pem"), tls.path("app.pem"), tls.path("app.key"));
                 format!("etcds://{address}/{PREFIX}?ca={ca}&cert={cert}&key={key}")
             }
         }
@@ -319,42 +314,4 @@ fn http_get(port: u16, path: &str) -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer.split_once("\r\n\r\n")?.1.to_owned())
-}
-
-/// An authority, a server's certificate of it, and a client's.
-pub struct Tls {
-    directory: TempDir,
-}
-
-impl Tls {
-    pub fn make() -> Self {
-        let tls = Self { directory: TempDir::new().expect("a scratch directory") };
-        let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
-        tls.openssl(
-            &[&["req", "-x509", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"], &curve[..]].concat(),
-        );
-        for (name, extensions) in [
-            ("server", "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth"),
-            ("client", "extendedKeyUsage=clientAuth"),
-        ] {
-            let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
-            let subject = format!("/CN={name}");
-            tls.openssl(&[&["req", "-subj", &subject, "-keyout", &key, "-out", &request], &curve[..5]].concat());
-            std::fs::write(tls.file("extensions"), extensions).expect("a scratch directory can be written");
-            let (certificate, authority) = (format!("{name}.pem"), ["-CA", "ca.pem", "-CAkey", "ca.key"]);
-            let sign = ["x509", "-req", "-in", &request, "-out", &certificate, "-extfile", "extensions"];
-            tls.openssl(&[&sign[..], &authority, &["-CAcreateserial", "-days", "2"]].concat());
-        }
-        tls
-    }
-
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn openssl(&self, arguments: &[&str]) {
-        let output = Command::new("openssl").current_dir(self.directory.path()).args(arguments).output();
-        let output = output.expect("openssl runs: apt-get install openssl");
-        assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
 }

@@ -6,7 +6,8 @@
 use super::fleet::Life;
 use super::note::note;
 use leaderrun::internals::cli::leaderctl::selftest::evidence;
-pub use leaderrun::internals::cli::leaderctl::selftest::evidence::{common, millis};
+pub use leaderrun::internals::cli::leaderctl::selftest::evidence::common;
+pub use leaderrun::internals::time::millis;
 use std::fmt::Write as _;
 use std::time::Duration;
 

@@ -88,6 +88,26 @@ impl Fleet {
         kill(self.pid(owner), signal).expect("the candidate is there");
     }
 
+    /// Kills the candidate, and checks that a lock is not free while anything of its tree lives.
+    pub fn kill_and_watch(&mut self, owner: &str, is_free: impl Fn() -> bool) {
+        let stamps = self.scratch.path().join("stamps");
+        self.kill(owner);
+        let begun = Instant::now();
+        let mut watched = 0;
+        loop {
+            let free = is_free();
+            // The tree was alive after the lock was seen free: too early.
+            let alive = !processes_naming(&stamps).is_empty();
+            assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
+            if free {
+                break;
+            }
+            watched += u32::from(alive);
+            assert!(begun.elapsed() < PATIENCE, "the lock is never free");
+        }
+        assert!(watched > 0, "the tree lived on for a while");
+    }
+
     /// Kills it and reaps it.
     pub fn kill(&mut self, owner: &str) {
         let mut child = self.candidates.remove(owner).expect("it was started");

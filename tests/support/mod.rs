@@ -12,6 +12,9 @@ pub mod etcd;
 pub mod evidence;
 pub mod fleet;
 pub mod hostile;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[macro_use]
+pub mod late;
 pub mod load;
 pub mod mixed;
 #[cfg(feature = "mysql")]
@@ -23,6 +26,7 @@ pub mod note;
 #[cfg(feature = "bucket")]
 pub mod objects;
 pub mod operator;
+pub mod papers;
 #[macro_use]
 pub mod place;
 pub mod ports;

@@ -4,7 +4,7 @@ use super::age::dated;
 use super::live::columns;
 use super::timeline::{self, Present};
 use super::unknown::Unknown;
-use super::{PROGRAM, inspect, printed, rfc3339};
+use super::{PROGRAM, inspect, print_lines, rfc3339};
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
@@ -14,7 +14,6 @@ use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
 use serde::Serialize;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,8 +82,7 @@ impl HistoryFlags {
         let lines = entries.iter().map(|entry| {
             if self.json { Line::of(&self.shard, entry, leads).as_json() } else { as_text(entry, ended(entry, leads)) }
         });
-        let mut out = stdout().lock();
-        Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
+        Ok(print_lines(lines))
     }
 
     async fn draw(
@@ -102,8 +100,7 @@ impl HistoryFlags {
         if !lines.is_empty() {
             lines.push(timeline::LEGEND.to_owned());
         }
-        let mut out = stdout().lock();
-        Ok(printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))))
+        Ok(print_lines(lines))
     }
 
     async fn say_that_there_is_none(&self, store: &dyn Store, report: &Report, patience: Duration) {

@@ -116,7 +116,8 @@ fn worth_showing(mut list: Vec<(Shard, Shown)>) -> Vec<(Shard, Shown)> {
     list
 }
 
-fn shown(
+/// What is shown of each shard of a list. `standbys` and `notes` are None if they were not read.
+pub fn shown(
     list: &[(Shard, Report)],
     standbys: Option<&[(Shard, Standby)]>,
     notes: Option<&Notes>,

@@ -3,10 +3,9 @@
 use super::list::{as_columns, row};
 use super::noted::{note, pauses};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, printed, rfc3339};
+use super::{printed, rfc3339, say_retrying};
 use crate::lease::Shard;
 use crate::notes::jobs::Ledger;
-use crate::observe::terminal;
 use crate::store::StoreError;
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
@@ -53,7 +52,7 @@ impl Live {
                 Ok(read) => (list, trouble) = (read, None),
                 Err(error) => {
                     if trouble.is_none() && !self.terminal {
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
+                        say_retrying(&error);
                     }
                     trouble = Some(on_one_line(error.message));
                 }

@@ -4,6 +4,7 @@
 //! two requests for each shard. Where requests cost money, and where there are very many shards, the user must ask for
 //! it. And one note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
+use super::age::ago;
 use super::slots::{Kin, ParentPause};
 use super::status::Shown;
 use crate::lease::{Shard, show_seconds};
@@ -11,10 +12,9 @@ use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{Orders, PauseOrder};
 use crate::slots;
 use crate::store::{Page, Report, Store, StoreError};
+use crate::text::on_one_line;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-use super::age::ago;
 
 /// The most shards whose notes are read without being asked for.
 pub const MOST: usize = 1000;
@@ -42,9 +42,8 @@ impl Notes {
         if !asked && (store.is_metered() || list.len() > MOST) {
             return Ok(None);
         }
-        let parent = |shard: &Shard| slots::parent(shard).map(|(parent, _)| parent);
         let names: BTreeSet<Shard> =
-            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), parent(shard)]).flatten().collect();
+            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), slots::parent(shard)]).flatten().collect();
         let wanted: Vec<_> =
             names.iter().flat_map(|shard| [Page::Orders, Page::Runs].map(|page| (shard.clone(), page))).collect();
         let mut texts = store.read_notes(&wanted, patience).await?.into_iter();
@@ -61,7 +60,7 @@ impl Notes {
 
     /// Adds what is known to what is shown of `shard`.
     pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
-        let above = slots::parent(shard).and_then(|(parent, _)| match self.read.get(&parent) {
+        let above = slots::parent(shard).and_then(|parent| match self.read.get(&parent) {
             Some(Ok((orders, _))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
             _ => None,
         });
@@ -94,7 +93,7 @@ pub fn note(shown: &Shown) -> String {
         }
     });
     let all = pauses.chain([handover, run, shown.trouble.clone()].into_iter().flatten());
-    crate::text::on_one_line(all.collect::<Vec<_>>().join("; "))
+    on_one_line(all.collect::<Vec<_>>().join("; "))
 }
 
 /// The pauses in force, of the shard and of all slots of one, with their words.

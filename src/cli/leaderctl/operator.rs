@@ -5,17 +5,15 @@
 
 use super::slots::{self, Kin, Slots};
 use super::status::{self, Shown};
-use super::{PROGRAM, fail, inspect, printed};
+use super::{fail, inspect, printed, say_retrying};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::jobs;
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
-use crate::observe::terminal;
 use crate::store::{Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
-use std::cell::RefCell;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -66,17 +64,17 @@ impl Operator<'_> {
     /// Waits until nobody leads any of these. False if that takes longer than `most`.
     pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Result<bool, StoreError> {
         // A shard that is free is not checked again.
-        let left = RefCell::new(led.iter().map(|(shard, _)| shard).collect::<Vec<_>>());
+        let mut left: Vec<_> = led.iter().map(|(shard, _)| shard).collect();
         let look = async || {
-            loop {
-                let Some(shard) = left.borrow().last().copied() else { return Ok(true) };
+            while let Some(shard) = left.last() {
                 if inspect(self.store, shard, self.patience).await?.holder.is_some() {
                     return Ok(false);
                 }
-                left.borrow_mut().pop();
+                left.pop();
             }
+            Ok(true)
         };
-        Ok(self.look_until(most, look, |free| free.then_some(())).await?.is_some())
+        Ok(look_until(most, look, |free| free.then_some(())).await?.is_some())
     }
 
     pub async fn orders(&self) -> Result<Orders, StoreError> {
@@ -115,46 +113,13 @@ impl Operator<'_> {
         let _ = within(self.patience, standbys::withdraw_pause(self.store, self.shard, &pause.id)).await;
     }
 
-    /// Looks until `found` finds what is waited for. None if that takes longer than `most`.
-    ///
-    /// If the store is unreachable meanwhile, this is reported once.
+    /// As [`look_until`], for what the store reports of the shard.
     pub async fn wait_until<T>(
         &self,
         most: Option<Duration>,
-        found: impl FnMut(&Report) -> Option<T>,
+        mut found: impl FnMut(&Report) -> Option<T>,
     ) -> Result<Option<T>, StoreError> {
-        self.look_until(most, async || self.inspect().await, found).await
-    }
-
-    /// The same, for what `look` shows.
-    async fn look_until<S, T>(
-        &self,
-        most: Option<Duration>,
-        look: impl AsyncFn() -> Result<S, StoreError>,
-        mut found: impl FnMut(&S) -> Option<T>,
-    ) -> Result<Option<T>, StoreError> {
-        let begun = Instant::now();
-        let mut away = false;
-        loop {
-            match look().await {
-                Ok(seen) => {
-                    if let Some(found) = found(&seen) {
-                        return Ok(Some(found));
-                    }
-                }
-                Err(error) if error.exit_status() == exit::UNAVAILABLE => {
-                    if !away {
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
-                    }
-                    away = true;
-                }
-                Err(error) => return Err(error),
-            }
-            if most.is_some_and(|most| begun.elapsed() >= most) {
-                return Ok(None);
-            }
-            sleep(LOOK_EVERY).await;
-        }
+        look_until(most, async || self.inspect().await, |report| found(&report)).await
     }
 
     /// Reports what was done: as a sentence, or as the present state of the shard.
@@ -193,5 +158,36 @@ impl Operator<'_> {
     pub async fn standbys(&self, leader: &Holder) -> Result<Vec<Standby>, StoreError> {
         let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
         Ok(slots::waiting(&all, self.shard, &slots::sessions([leader])).cloned().collect())
+    }
+}
+
+/// Looks until `found` finds what is waited for. None if that takes longer than `most`.
+///
+/// If the store is unreachable meanwhile, this is reported once.
+pub async fn look_until<S, T>(
+    most: Option<Duration>,
+    mut look: impl AsyncFnMut() -> Result<S, StoreError>,
+    mut found: impl FnMut(S) -> Option<T>,
+) -> Result<Option<T>, StoreError> {
+    let begun = Instant::now();
+    let mut away = false;
+    loop {
+        match look().await {
+            Ok(seen) => {
+                if let Some(found) = found(seen) {
+                    return Ok(Some(found));
+                }
+            }
+            Err(error) if error.exit_status() == exit::UNAVAILABLE => {
+                if !std::mem::replace(&mut away, true) {
+                    say_retrying(&error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if most.is_some_and(|most| begun.elapsed() >= most) {
+            return Ok(None);
+        }
+        sleep(LOOK_EVERY).await;
     }
 }

@@ -10,6 +10,7 @@ use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
+use crate::slots::parent;
 use crate::store::{Store, StoreError, within};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -44,7 +45,6 @@ impl Targets {
     async fn find(&self, store: &dyn Store, patience: Duration) -> Result<Vec<Shard>, StoreError> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
         let list = store.list(prefix.as_str()).await?;
-        let parent = |shard: &Shard| crate::slots::parent(shard).map(|(parent, _)| parent);
         let paused = slots::paused(store, prefix.as_str(), patience).await?;
         let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten().chain(paused);
         let names: BTreeSet<Shard> = names.filter(|name| name.as_str().starts_with(prefix.as_str())).collect();

@@ -9,15 +9,14 @@
 //! the first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the
 //! watch shows that it was not renewed.
 
-use super::PROGRAM;
 use super::operator::{LOOK_EVERY, Operator};
+use super::{PROGRAM, say_retrying};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::observe::terminal;
 use crate::store::{Holder, Release, Report, Store, StoreError, within};
-use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -109,9 +108,8 @@ impl ReleaseFlags {
                     }
                 }
                 Err(error) if error.exit_status() == exit::UNAVAILABLE && seen_since.elapsed() < most => {
-                    if !away {
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
-                        away = true;
+                    if !std::mem::replace(&mut away, true) {
+                        say_retrying(&error);
                     }
                 }
                 Err(error) => return Err(error),

@@ -30,7 +30,7 @@ use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, Trouble, Verdict};
 use faults::Fault;
-use fleet::{Fleet, Setting};
+use fleet::{CANDIDATES, Fleet, Setting};
 use nix::sys::signal::Signal;
 use proxy::Proxy;
 use route::Route;
@@ -266,7 +266,7 @@ impl<'a> Bench<'a> {
             Err(why) => return Ok(Err(why)),
         };
         let mut ways = Vec::new();
-        for _ in 0..Fleet::ways_wanted() {
+        for _ in 0..CANDIDATES {
             let proxy = Proxy::to(&route.host, route.port).await?;
             ways.push((route.through(proxy.address), proxy));
         }
@@ -390,7 +390,7 @@ async fn asked_to_end(signals: &mut Signals) -> Signal {
 }
 
 fn ended_by(signal: Signal) -> ExitCode {
-    ExitCode::from(exit::SIGNALLED + signal as u8)
+    ExitCode::from(exit::of_signal(signal as i32))
 }
 
 /// Removes what can be removed, and reports what cannot.

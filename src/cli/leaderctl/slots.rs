@@ -125,7 +125,7 @@ pub async fn parent_pause(
     shard: &Shard,
     patience: Duration,
 ) -> Result<Option<ParentPause>, StoreError> {
-    let Some((parent, _)) = slots::parent(shard) else { return Ok(None) };
+    let Some(parent) = slots::parent(shard) else { return Ok(None) };
     let pause = within(patience, orders::read(store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
@@ -178,7 +178,7 @@ impl Unled {
         for (listed, _) in &page {
             self.0.remove(listed);
             // It has slots, which are listed.
-            if let Some((parent, _)) = slots::parent(listed) {
+            if let Some(parent) = slots::parent(listed) {
                 self.0.remove(&parent);
             }
         }
@@ -191,7 +191,7 @@ impl Unled {
 
 /// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.
 pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
-    of == shard.as_str() || slots::parent(shard).is_some_and(|(parent, _)| of == parent.as_str())
+    of == shard.as_str() || slots::parent(shard).is_some_and(|parent| of == parent.as_str())
 }
 
 /// Those that wait for a shard. A candidate that leads by now does not wait, whatever it announced.
@@ -221,7 +221,7 @@ pub fn count_waiting(
     shard: &Shard,
     leaders: &HashSet<&Session>,
 ) -> usize {
-    let parent = slots::parent(shard).map(|(parent, _)| parent);
+    let parent = slots::parent(shard);
     let names = std::iter::once(shard).chain(&parent);
     let all = names.filter_map(|name| standbys.get(name.as_str())).flatten();
     all.filter(|standby| !leaders.contains(&standby.session)).count()

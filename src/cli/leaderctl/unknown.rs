@@ -7,6 +7,7 @@ use super::slots::{self, Slots};
 use super::{PROGRAM, inspect};
 use crate::lease::Shard;
 use crate::observe::terminal;
+use crate::slots::parent;
 use crate::store::{Report, Store, within};
 use crate::text;
 use std::collections::BTreeSet;
@@ -40,7 +41,6 @@ impl Unknown {
     }
 
     fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
-        let parent = |known: &Shard| crate::slots::parent(known).map(|(parent, _)| parent);
         let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), parent(known)]).flatten().collect();
         // The first leader of a slot is nothing new where others of its shard were led.
         if names.contains(shard) || parent(shard).is_some_and(|parent| names.contains(&parent)) {

@@ -4,14 +4,12 @@
 //! both. So this is for scripts that go on when something has begun; what must not overlap needs the lease. A
 //! notification may be lost, too: as `watch` does, this also checks every few seconds.
 
-use super::operator::Operator;
+use super::inspect;
+use super::operator::{Operator, look_until};
 use super::slots::Slots;
 use super::watch::until_it_may_have_changed;
-use super::{PROGRAM, inspect};
 use crate::cli::flags;
-use crate::exit;
 use crate::lease::{Shard, show};
-use crate::observe::terminal;
 use crate::store::{Holder, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
@@ -47,14 +45,14 @@ impl WaitFlags {
     /// If the first check fails, or a later one for another reason than an outage.
     pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
-        let mut watched = Watched { store, shard: &self.shard, patience, slots: None };
-        let mut seen = watched.look(self.free).await?;
+        let mut watched = Watched { store, shard: &self.shard, patience, wants_nobody: self.free, slots: None };
+        let mut seen = watched.look().await?;
         let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
         let waiting = async {
             while !holds(&seen) {
                 let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
                 until_it_may_have_changed(store, next).await;
-                seen = watched.look_again(self.free).await?;
+                seen = watched.look_again().await?;
             }
             Ok::<_, StoreError>(())
         };
@@ -78,13 +76,15 @@ struct Watched<'a> {
     store: &'a dyn Store,
     shard: &'a Shard,
     patience: Duration,
+    /// Slots that cannot be seen are an error if nobody may lead.
+    wants_nobody: bool,
     /// Where each request costs money, only the slots are checked that the first check found.
     slots: Option<Vec<Shard>>,
 }
 
 impl Watched<'_> {
-    /// Who leads the shard, or its slots. Slots that cannot be seen are an error if nobody may lead.
-    async fn look(&mut self, wants_nobody: bool) -> Result<Vec<(Shard, Holder)>, StoreError> {
+    /// Who leads the shard, or its slots.
+    async fn look(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
         let Self { store, shard, patience, .. } = *self;
         if let Some(holder) = inspect(store, shard, patience).await?.holder {
             return Ok(vec![(shard.clone(), holder)]);
@@ -103,25 +103,14 @@ impl Watched<'_> {
         }
         led.extend(slots.led().map(|(slot, holder)| (slot.clone(), holder.clone())));
         match slots.hidden {
-            Some(hidden) if wants_nobody && led.is_empty() => Err(hidden),
+            Some(hidden) if self.wants_nobody && led.is_empty() => Err(hidden),
             _ => Ok(led),
         }
     }
 
-    /// The same, until the store answers. An outage is reported once.
-    async fn look_again(&mut self, wants_nobody: bool) -> Result<Vec<(Shard, Holder)>, StoreError> {
-        let mut away = false;
-        loop {
-            match self.look(wants_nobody).await {
-                Err(error) if error.exit_status() == exit::UNAVAILABLE => {
-                    if !away {
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
-                    }
-                    away = true;
-                    tokio::time::sleep(super::operator::LOOK_EVERY).await;
-                }
-                seen => return seen,
-            }
-        }
+    /// The same, once the store answers.
+    async fn look_again(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
+        let seen = look_until(None, async || self.look().await, Some).await?;
+        Ok(seen.expect("it waits without end"))
     }
 }

@@ -6,12 +6,12 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
+use super::list;
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, inspect, printed, rfc3339};
+use super::{inspect, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
-use crate::observe::terminal;
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
@@ -75,7 +75,6 @@ impl Watch {
     async fn all(&self) -> Result<ExitCode, StoreError> {
         let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
         let mut list = self.list().await?;
-        let mut away = false;
         loop {
             let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
             // The store does not list it any more, so nobody leads it.
@@ -89,18 +88,18 @@ impl Watch {
                 }
             }
             known = now;
+            let mut away = false;
             list = loop {
                 sleep(LOOK_EVERY).await;
                 match self.list().await {
                     Ok(list) => break list,
-                    Err(error) if !away => {
+                    Err(_) if away => {}
+                    Err(error) => {
                         away = true;
-                        terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                        say_retrying(&error);
                     }
-                    Err(_) => {}
                 }
             };
-            away = false;
         }
     }
 
@@ -121,19 +120,19 @@ impl Watch {
                     }
                     known = shown;
                 }
-                Err(error) if !away => {
-                    away = true;
-                    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message)));
+                Err(error) => {
+                    if !std::mem::replace(&mut away, true) {
+                        say_retrying(&error);
+                    }
                     sleep(LOOK_EVERY).await;
                 }
-                Err(_) => sleep(LOOK_EVERY).await,
             }
         }
     }
 
     async fn look(&self, shard: &Shard) -> Result<Shown, StoreError> {
         let report = inspect(&*self.store, shard, self.patience).await?;
-        let one = self.with_notes(vec![(shard.clone(), report)]).await?;
+        let one = self.with_notes(&[(shard.clone(), report)]).await?;
         Ok(one.into_iter().map(|(_, shown)| shown).next().unwrap_or_default())
     }
 
@@ -142,19 +141,12 @@ impl Watch {
         if self.orders || !self.store.is_metered() {
             list = Unled::named(slots::paused(&*self.store, "", self.patience).await?).among(list);
         }
-        self.with_notes(list).await
+        self.with_notes(&list).await
     }
 
-    async fn with_notes(&self, list: Vec<(Shard, Report)>) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let notes = Notes::of(&*self.store, &list, self.orders, self.patience).await?;
-        let shown = |(shard, report): (Shard, Report)| {
-            let mut shown = Shown { report, ..Shown::default() };
-            if let Some(notes) = &notes {
-                notes.add_to(&shard, &mut shown);
-            }
-            (shard, shown)
-        };
-        Ok(list.into_iter().map(shown).collect())
+    async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let notes = Notes::of(&*self.store, list, self.orders, self.patience).await?;
+        Ok(list::shown(list, None, notes.as_ref()))
     }
 
     /// Prints what has changed since `known`; all that matters if that is None.

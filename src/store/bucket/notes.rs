@@ -111,7 +111,6 @@ impl Notes for Bucket {
                 break;
             }
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }
@@ -133,17 +132,18 @@ impl Bucket {
         }
     }
 
-    /// Reads the object of a note, and remembers it. None if there is none.
+    /// Reads the object of a note, and forgets what this process wrote into it. None if there is none.
     async fn look_at_note(&self, key: &str) -> Result<Option<Standing>, StoreError> {
-        let Some((bytes, version)) = self.objects.get(key).await? else {
-            self.keep_note(key, None);
-            return Ok(None);
+        let standing = match self.objects.get(key).await? {
+            Some((bytes, version)) => {
+                let leaf = serde_json::from_slice::<Leaf>(&bytes);
+                let leaf = leaf.map_err(|error| self.objects.foreign(key, &error.to_string()))?;
+                Some(Standing { note: leaf.note, version })
+            }
+            None => None,
         };
-        let leaf: Leaf =
-            serde_json::from_slice(&bytes).map_err(|error| self.objects.foreign(key, &error.to_string()))?;
-        let standing = Standing { note: leaf.note, version };
         self.keep_note(key, None);
-        Ok(Some(standing))
+        Ok(standing)
     }
 
     /// Remembers what this process wrote, so that its next write of the same note need not read it.

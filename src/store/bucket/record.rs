@@ -8,7 +8,7 @@ use super::objects::{Version, unique};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::Moment;
 use crate::store::notes::Note;
-use crate::store::server_clock::{Clock, Wait, left_of_lease, with_drift};
+use crate::store::server_clock::{self, Clock, Wait, left_of_lease};
 use crate::store::{Holder, StoreError};
 use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};
@@ -217,12 +217,9 @@ impl Lease {
         Duration::from_millis(self.millis)
     }
 
-    /// Time since the last write, to about a second. None where the server has no dates, or contradicts itself.
+    /// Time since the last write, if it can be told.
     pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
-        let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(self.duration())))?;
-        // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
-        let written = self.expires_ms.saturating_sub(self.millis);
-        Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
+        server_clock::renewed_ago(clock, self.duration(), self.expires_ms, now)
     }
 }
 
@@ -267,6 +264,7 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::fuzz;
+    use crate::store::server_clock::with_drift;
 
     const EPOCH: u64 = 1_800_000_000;
 

@@ -8,8 +8,7 @@ use super::{DynamoDb, MOST_ATTEMPTS, Seen, notes, term};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::{Claim, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

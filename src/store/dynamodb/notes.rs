@@ -19,8 +19,7 @@ use crate::lease::{Session, Shard};
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::expiry::ServerTime;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
 
@@ -264,7 +263,6 @@ impl Notes for DynamoDb {
             }
         }
         self.sweep(ended).await;
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

@@ -8,7 +8,7 @@
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::Holder;
 use crate::store::expiry::Moment;
-use crate::store::server_clock::{Clock, left_of_lease, with_drift};
+use crate::store::server_clock::{self, Clock, left_of_lease};
 use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
@@ -79,13 +79,10 @@ impl Record {
         }
     }
 
-    /// Time since the last write, to about a second. None where the server has no dates, or contradicts itself.
+    /// Time since the last write, if it can be told.
     pub fn renewed_ago(&self, clock: &Clock, now: BootInstant) -> Option<Duration> {
         let ours = self.ours.as_ref()?;
-        let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, with_drift(ours.lease)))?;
-        // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
-        let written = ours.expires_millis.saturating_sub(millis(ours.lease));
-        Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
+        server_clock::renewed_ago(clock, ours.lease, ours.expires_millis, now)
     }
 
     /// The sessions whose trees are certainly dead once this record has expired.
@@ -229,6 +226,7 @@ impl Snapshot {
 pub mod tests {
     use super::*;
     use crate::fuzz::{self, Source};
+    use crate::store::server_clock::with_drift;
     use std::str::FromStr;
 
     /// Takes attributes away, gives them another type, and puts any number and any text into them.

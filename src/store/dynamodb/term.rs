@@ -16,8 +16,7 @@ use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::{Wait, with_drift};
 use crate::store::{Doubt, Grant, StoreError};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::time::Duration;
 

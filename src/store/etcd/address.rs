@@ -26,7 +26,7 @@ impl Address {
         let scheme = if scheme == "etcds" { "etcds" } else { "etcd" };
         let mut url = StoreUrl::read(scheme, rest, &["ca", "cert", "key"])?;
         url.some_host()?;
-        let files = url.take_tls_files()?;
+        let files = url.take_tls_files(["ca", "cert", "key"])?;
         let tls = match scheme {
             "etcds" => Some(files),
             _ if files == TlsFiles::default() => None,

@@ -7,7 +7,7 @@ use super::Etcd;
 use super::proto::{
     LEASE_REVOKE, LeaseRevokeRequest, Nothing, STATUS, StatusResponse, TXN, TxnRequest, TxnResponse, delete, get, put,
 };
-use super::record::{Base, Entry, read};
+use super::record::{Base, read};
 use super::unclaimed::UnclaimedLeases;
 use crate::lease::Session;
 use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
@@ -178,7 +178,7 @@ async fn check_prefix(etcd: &Etcd, findings: &mut Vec<Finding>) -> Result<(), St
             "the prefix {prefix} does not say since when it remembers, so the first leader waits one lease: leaderctl \
              store init writes it"
         )),
-        (Some(Ok(Entry { .. })), Some(young)) if young.lease == 0 => Finding::doubtful(format!(
+        (Some(Ok(_)), Some(young)) if young.lease == 0 => Finding::doubtful(format!(
             "the key {prefix}/young is attached to no lease, so the first leader of every shard waits one lease: delete \
              it"
         )),

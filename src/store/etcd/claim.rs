@@ -200,7 +200,7 @@ impl Etcd {
         let Debt { start_after, young, before } = debt;
         // The lock will be put after this view, so this makes its term higher than the last one.
         let higher = view.last_known().map_or(0, |last| last.term().0 + 1);
-        let term_offset = base.term_offset().max(higher.saturating_sub(record::revision(view.revision)));
+        let term_offset = base.term_offset().max(higher.saturating_sub(record::unsigned(view.revision)));
         // The lock may already be ours, by a claim whose answer was lost or a leadership that ran out. Then it moves to
         // the new etcd lease, because its own may be revoked.
         let lock = Lock::of(candidate, term_offset, wall_clock_millis());
@@ -277,7 +277,7 @@ impl Etcd {
                     if !is_proof(&kept, &found) {
                         continue;
                     }
-                    if Duration::from_secs(record::revision(kept.ttl_seconds)) < candidate.lease {
+                    if Duration::from_secs(record::unsigned(kept.ttl_seconds)) < candidate.lease {
                         return Err(StoreError::unknown(format!(
                             "etcd at {} kept the lease of shard {shard} for {} s only",
                             connection.server, kept.ttl_seconds

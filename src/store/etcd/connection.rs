@@ -2,7 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang, or may have ended unnoticed: see `kept`. The next request then goes to the next endpoint.
+//! - A connection may hang, or may have ended unnoticed: see `kept_connection`. The next request then goes to the next
+//!   endpoint.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is
 //!   dialled within a request's time, and a request is sent once.
 //! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
@@ -16,12 +17,11 @@ use super::proto::{
 };
 use crate::lease::show;
 use crate::mutex::Mutex;
-use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost;
 use crate::store::kept_connection::{self, Asked, Kept, Pending};
-use crate::store::tls;
 use crate::store::url::{Secret, TlsFiles};
+use crate::store::{ErrorKind, StoreError, tls};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;
 use futures_util::stream::StreamExt;
@@ -237,7 +237,7 @@ impl Client {
                     return Ok(connection);
                 }
                 // Another endpoint would say the same.
-                Err(error) if error.kind != crate::store::ErrorKind::NotApplied => return Err(error),
+                Err(error) if error.kind != ErrorKind::NotApplied => return Err(error),
                 Err(error) => failures.push(error.message),
             }
         }
@@ -302,7 +302,7 @@ impl Client {
             Err(status) => {
                 let error = self.failure(connection, AUTHENTICATE, &status).error;
                 return Err(match error.kind {
-                    crate::store::ErrorKind::Unknown => StoreError::not_applied(error.message),
+                    ErrorKind::Unknown => StoreError::not_applied(error.message),
                     _ => error,
                 });
             }

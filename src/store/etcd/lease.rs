@@ -11,6 +11,7 @@ use super::proto::{
 };
 use super::record::{self, whole_seconds};
 use super::{Etcd, YOUTH};
+use crate::lease::DRIFT_PARTS;
 use crate::store::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,9 +31,9 @@ impl Left {
     pub(super) const ALL: Self = Self { at_most: YOUTH, granted: YOUTH };
 }
 
-/// The duration with an allowance for drift: the server's clock and ours may differ in rate by one part in a hundred.
+/// How long to wait on our clock for `duration` to be over on the server's.
 pub(super) fn with_drift(duration: Duration) -> Duration {
-    duration + duration / 100
+    duration + duration / DRIFT_PARTS
 }
 
 impl Etcd {
@@ -74,7 +75,7 @@ impl Etcd {
                 }
                 Ok(answer) if answer.ttl_seconds < 0 => return Ok(None),
                 Ok(answer) => {
-                    let seconds = |seconds: i64| Duration::from_secs(record::revision(seconds));
+                    let seconds = |seconds: i64| Duration::from_secs(record::unsigned(seconds));
                     let granted = seconds(answer.granted_seconds);
                     return Ok(Some(Left {
                         at_most: seconds(answer.ttl_seconds.saturating_add(1)).min(granted),

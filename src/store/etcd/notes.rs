@@ -184,8 +184,6 @@ impl Notes for Etcd {
                 Ok(note.map(|note| (shard, note)))
             })
         });
-        let mut standbys: Vec<_> = parallel::answers(notes).await?.into_iter().flatten().collect();
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(standbys)
+        Ok(parallel::answers(notes).await?.into_iter().flatten().collect())
     }
 }

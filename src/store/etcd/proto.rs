@@ -94,7 +94,7 @@ pub struct DeleteRangeRequest {
     pub range_end: Vec<u8>,
 }
 
-/// The answer to a put or a delete, which does not matter.
+/// A message whose fields do not matter, such as the answer to a put.
 #[derive(Clone, PartialEq, Message)]
 pub struct Nothing {}
 
@@ -200,14 +200,9 @@ pub struct WatchResponse {
     pub compact_revision: i64,
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
+    /// Which events these are does not matter.
     #[prost(message, repeated, tag = "11")]
-    pub events: Vec<Event>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Event {
-    #[prost(message, optional, tag = "2")]
-    pub kv: Option<KeyValue>,
+    pub events: Vec<Nothing>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -355,12 +350,12 @@ mod tests {
             KeyValue { key: b"p/lock/s".to_vec(), create_revision: -1, mod_revision: 9, value: vec![0xff], lease: 7 };
         let header = || Some(ResponseHeader { cluster_id: u64::MAX, revision: 9, raft_term: 2 });
         let messages = [
-            RangeResponse { header: header(), kvs: vec![kv.clone()], more: true, count: 7 }.encode_to_vec(),
+            RangeResponse { header: header(), kvs: vec![kv], more: true, count: 7 }.encode_to_vec(),
             WatchResponse {
                 canceled: true,
                 compact_revision: 5,
                 cancel_reason: "why".to_owned(),
-                events: vec![Event { kv: Some(kv) }],
+                events: vec![Nothing {}],
             }
             .encode_to_vec(),
             LeaseKeepAliveResponse { header: header(), ttl_seconds: 15 }.encode_to_vec(),

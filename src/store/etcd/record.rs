@@ -121,7 +121,7 @@ impl Base {
 impl Entry<Base> {
     /// The number to which a revision is added: the prefix was born at zero.
     pub fn term_offset(&self) -> u64 {
-        self.record.origin.saturating_sub(revision(self.create_revision))
+        self.record.origin.saturating_sub(unsigned(self.create_revision))
     }
 }
 
@@ -141,7 +141,7 @@ impl Lock {
 
 impl Entry<Lock> {
     pub fn term(&self) -> Term {
-        Term(self.record.term_offset + revision(self.mod_revision))
+        Term(self.record.term_offset + unsigned(self.mod_revision))
     }
 
     pub fn holder(&self, expires_in: Option<Duration>) -> Holder {
@@ -161,7 +161,7 @@ impl Entry<Lock> {
 
 impl Entry<Last> {
     pub fn term(&self) -> Term {
-        Term(self.record.term.unwrap_or(self.record.term_offset + revision(self.mod_revision)))
+        Term(self.record.term.unwrap_or(self.record.term_offset + unsigned(self.mod_revision)))
     }
 }
 
@@ -237,8 +237,9 @@ pub fn unreadable(server: &str, key: &[u8]) -> StoreError {
     ))
 }
 
-pub fn revision(revision: i64) -> u64 {
-    u64::try_from(revision).unwrap_or(0)
+/// A revision or a duration, as etcd writes them. Zero if it is negative.
+pub fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 /// Rounded up, so that no lease gets shorter by it.

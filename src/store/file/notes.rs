@@ -162,7 +162,6 @@ impl Notes for FileStore {
                 None => drop(fs::remove_file(&path)),
             }
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

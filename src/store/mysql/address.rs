@@ -140,11 +140,7 @@ impl Address {
 
 fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
     let mode = url.take("ssl-mode").map(|mode| mode.to_ascii_lowercase().replace('_', "-"));
-    let mut file = |option| url.take(option).map(PathBuf::from);
-    let files = TlsFiles { ca: file("ssl-ca"), cert: file("ssl-cert"), key: file("ssl-key") };
-    if files.cert.is_some() != files.key.is_some() {
-        return Err("mysql:// needs both ssl-cert=FILE and ssl-key=FILE".to_owned());
-    }
+    let files = url.take_tls_files(["ssl-ca", "ssl-cert", "ssl-key"])?;
     // As the clients do: who names an authority wants it to be asked.
     let default = if files.ca.is_some() { TlsMode::VerifyCa } else { TlsMode::Prefer };
     let mode = match mode.as_deref() {

@@ -4,7 +4,8 @@
 //!
 //! - A connection that hangs must not hold up the next request. The server answers the requests on one connection one
 //!   after another. So while a request is under way, the next one takes a connection of its own.
-//! - A connection may have ended unnoticed, as after `wait_timeout`. Then the request is sent once more: see `kept`.
+//! - A connection may have ended unnoticed, as after `wait_timeout`. Then the request is sent once more: see
+//!   `kept_connection`.
 //! - The connection over which the leader renewed holds the leader lock (`watch`). If it is in use when the lease is
 //!   released or found lost, that goes over another one, which cannot free that lock. So the connections that were in
 //!   use then are closed as soon as they are no longer.

@@ -88,7 +88,7 @@ impl Address {
             return Err(format!("a bucket of {scheme}:// has letters, digits, _ and - in its name, and nothing else"));
         }
         let lock_key = read_lock_key(scheme, &mut url)?;
-        let files = url.take_tls_files()?;
+        let files = url.take_tls_files(["ca", "cert", "key"])?;
         let domain = url.take("domain");
         if domain.as_deref().is_some_and(|domain| !is_name(domain)) {
             return Err(format!("the option domain of {scheme}:// has letters, digits, _ and -, and nothing else"));

@@ -133,7 +133,7 @@ impl Nats {
             return self.release_record(candidate, term).await;
         };
         // If we do not get as far as the key, the next leader writes another led mark.
-        let record = Record { ledger_ms: 0, term: Some(term.0), ..record.clone() };
+        let record = Record { led_mark_ms: 0, term: Some(term.0), ..record.clone() };
         let Some(snapshot) = self.write(shard, record, snapshot.revision, None).await? else {
             return Ok(Release::NotHeld);
         };

@@ -4,10 +4,10 @@
 //! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
-use super::Nats;
 use super::address::SCRATCH;
 use super::bucket::{Bucket, Put};
 use super::jetstream::Info;
+use super::{Nats, watch};
 use crate::lease::show;
 use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
 use futures_util::StreamExt;
@@ -154,10 +154,7 @@ async fn hear(bucket: &Bucket) -> Result<(), StoreError> {
     let address = bucket.address();
     let connection = bucket.connections.connection().await?;
     let before = connection.denials();
-    let inbox = connection.client.new_inbox();
-    let subscribed = connection.client.subscribe(inbox.clone()).await;
-    let mut messages = subscribed
-        .map_err(|error| StoreError::not_applied(format!("cannot subscribe in {}: {error}", connection.server)))?;
+    let (inbox, mut messages) = watch::open_inbox(&bucket.connections, &connection).await?;
     let config = json!({
         "deliver_subject": inbox,
         "filter_subject": address.subject(">"),

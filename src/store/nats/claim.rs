@@ -202,11 +202,11 @@ impl Nats {
         let Some((term, record)) = last.term().zip(last.record()) else { return Ok(None) };
         let term = term.saturating_add(1);
         let hold_until = last.hold_until(BootInstant::now());
-        let ours = Record::new(candidate, Some(term), record.ledger_ms);
+        let ours = Record::new(candidate, Some(term), record.led_mark_ms);
         let Some(snapshot) = self.write(&candidate.shard, ours, last.revision, hold_until).await? else {
             return Ok(None);
         };
-        if record.ledger_ms < millis(candidate.lease) {
+        if record.led_mark_ms < millis(candidate.lease) {
             let kept = match self.bucket.get(&led_mark_of(&candidate.shard)).await {
                 Ok(led_mark) => self.keep_led_mark(candidate, &snapshot, led_mark).await,
                 Err(error) => Err(error),
@@ -310,7 +310,7 @@ impl Nats {
                     && known.revision == snapshot.revision
                     && let Content::Record(record) = &mut known.content
                 {
-                    record.ledger_ms = lease_ms;
+                    record.led_mark_ms = lease_ms;
                 }
                 let heard = BootInstant::now();
                 return Ok(ours.and_then(|ours| ours.stamp).map(|stamp| (stamp, heard)));

@@ -11,8 +11,7 @@ use super::jetstream::{Entry, Info, Stamp};
 use super::{Nats, slack};
 use crate::lease::Shard;
 use crate::store::{Note, Notes, Page, StoreError, parallel};
-use crate::time::BootInstant;
-use crate::time::millis;
+use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -144,7 +143,6 @@ impl Notes for Nats {
         {
             let _ = parallel::answers(gone).await;
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

@@ -10,14 +10,14 @@
 
 use super::Nats;
 use super::address::{key_of, note_of};
-use super::jetstream::{Entry, is_deletion};
+use super::jetstream::Entry;
 use super::notes::Kept;
-use super::watch::{self, SILENCE};
+use super::watch::{self, Place, SILENCE};
 use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::store::{ErrorKind, Note, Page, StoreError};
 use crate::time::BootInstant;
-use async_nats::{Message, StatusCode};
+use async_nats::Message;
 use futures_util::StreamExt;
 use serde_json::json;
 use std::collections::HashMap;
@@ -192,21 +192,20 @@ impl Nats {
                     let Some(message) = message else { return Ok(()) };
                     connection.heard();
                     silent_at = Instant::now() + SILENCE;
-                    if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
-                        if watch::number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {
+                    if watch::last_before(&message).is_some_and(|told| told > last) {
+                        return Ok(());
+                    }
+                    if let Some((key, place, entry)) = self.read_news(&message) {
+                        if place.sequence != last + 1 {
                             return Ok(());
                         }
-                    } else if let Some(news) = self.read_news(&message) {
-                        if news.sequence != last + 1 {
-                            return Ok(());
-                        }
-                        last = news.sequence;
+                        last = place.sequence;
                         // What was there before comes first.
-                        complete |= news.pending == 0;
+                        complete |= place.pending == 0;
                         hearing.update(|leader| {
-                            leader.up_to = complete.then_some(news.entry.revision);
-                            if news.key != key_of(shard) {
-                                leader.entries.insert(news.key, news.entry);
+                            leader.up_to = complete.then_some(place.revision);
+                            if key != key_of(shard) {
+                                leader.entries.insert(key, entry);
                             }
                         });
                     }
@@ -230,24 +229,11 @@ impl Nats {
         Err(StoreError::misconfigured("this server made another consumer"))
     }
 
-    fn read_news(&self, message: &Message) -> Option<News> {
-        let place = watch::place(message.reply.as_ref()?.as_str())?;
+    /// A message of the consumer: its key, and what that holds now.
+    fn read_news(&self, message: &Message) -> Option<(String, Place, Entry)> {
+        let (place, value) = watch::read(message)?;
         let key = message.subject.as_str().strip_prefix(&self.bucket.address().subject(""))?.to_owned();
-        let deleted = message.headers.as_ref().is_some_and(|headers| {
-            is_deletion(headers.iter().flat_map(|(name, values)| values.iter().map(|v| (name.as_ref(), v.as_str()))))
-        });
-        let value = (!deleted).then(|| message.payload.to_vec());
-        let entry = Entry { revision: place.revision, stamp: place.stamp, value, lasts: None };
-        Some(News { key, entry, sequence: place.sequence, pending: place.pending })
+        let value = value.map(<[u8]>::to_vec);
+        Some((key, place, Entry { revision: place.revision, stamp: place.stamp, value, lasts: None }))
     }
-}
-
-/// A message of the consumer.
-struct News {
-    key: String,
-    entry: Entry,
-    /// Its number among those of this consumer.
-    sequence: u64,
-    /// How many are there already that follow.
-    pending: u64,
 }

@@ -31,8 +31,8 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
     /// The longest lease that the shard's led mark records.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub ledger_ms: u64,
+    #[serde(rename = "ledgerMs", default, skip_serializing_if = "is_zero")]
+    pub led_mark_ms: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
@@ -47,7 +47,7 @@ fn is_zero(value: &u64) -> bool {
 
 impl Record {
     /// The record of a claim.
-    pub fn new(candidate: &Candidate, term: Option<u64>, ledger_ms: u64) -> Self {
+    pub fn new(candidate: &Candidate, term: Option<u64>, led_mark_ms: u64) -> Self {
         Self {
             session: candidate.session.clone(),
             owner: candidate.owner.clone(),
@@ -59,7 +59,7 @@ impl Record {
             since_ms: wall_clock_millis(),
             released: false,
             hold_ms: 0,
-            ledger_ms,
+            led_mark_ms,
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_million_records_are_read_as_they_were_written_or_foreign_and_their_sums_hold() {
-        let whole = Record { released: true, hold_ms: 5, ledger_ms: 15_000, term: None, beat: 3, ..record() };
+        let whole = Record { released: true, hold_ms: 5, led_mark_ms: 15_000, term: None, beat: 3, ..record() };
         let ours = [record().encoded(), whole.encoded()];
         fuzz::bent("record of nats://", &[&ours[0], &ours[1]], |value, source| {
             let read = match Content::read(Some(value)) {
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn our_own_write_is_recognised_and_the_same_number_in_another_bucket_is_not() {
-        let ours = Snapshot::ours(4, Record { ledger_ms: 7, ..record() }, START, None);
+        let ours = Snapshot::ours(4, Record { led_mark_ms: 7, ..record() }, START, None);
         let read = snapshot(record());
         assert!(ours.is_same(&read) && read.is_same(&ours) && read.is_same(&read));
         assert!(!ours.is_same(&snapshot(Record { session: Session::from_record("other"), ..record() })));

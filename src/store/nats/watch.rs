@@ -86,12 +86,15 @@ async fn listen(store: &Nats, shard: &Shard, pause: &mut Duration) -> Result<boo
                 let Some(message) = message else { return Ok(false) };
                 connection.heard();
                 silent_at = Instant::now() + SILENCE;
-                if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
-                    if number(&message, "Nats-Last-Consumer").is_some_and(|told| told > last) {
-                        return Ok(false);
-                    }
-                } else if let Some((snapshot, sequence)) = read(&message) {
-                    last = sequence;
+                if last_before(&message).is_some_and(|told| told > last) {
+                    return Ok(false);
+                }
+                if let Some((place, value)) = read(&message) {
+                    last = place.sequence;
+                    let content = Content::read(value);
+                    let mut snapshot = Snapshot::new(place.revision, place.stamp, content, BootInstant::now());
+                    // The server has just stored it.
+                    snapshot.dated = true;
                     store.note(shard, snapshot, begun);
                 }
             }
@@ -139,21 +142,20 @@ pub async fn consume(
     bucket.request(&name, &json!({ "stream_name": stream, "config": config })).await
 }
 
-pub fn number(message: &Message, header: &str) -> Option<u64> {
-    message.headers.as_ref()?.get(header)?.as_str().parse().ok()
+/// The number of the message before this heartbeat. None if it is none.
+pub fn last_before(heartbeat: &Message) -> Option<u64> {
+    let is_heartbeat = heartbeat.status == Some(StatusCode::IDLE_HEARTBEAT);
+    let headers = heartbeat.headers.as_ref().filter(|_| is_heartbeat)?;
+    headers.get("Nats-Last-Consumer")?.as_str().parse().ok()
 }
 
-/// A message of the stream, and its number among those of this consumer.
-fn read(message: &Message) -> Option<(Snapshot, u64)> {
-    let Place { revision, sequence, stamp, .. } = place(message.reply.as_ref()?.as_str())?;
+/// A message of the stream: its place and its value. No value if it marks a deletion.
+pub fn read(message: &Message) -> Option<(Place, Option<&[u8]>)> {
+    let place = place(message.reply.as_ref()?.as_str())?;
     let deleted = message.headers.as_ref().is_some_and(|headers| {
         is_deletion(headers.iter().flat_map(|(name, values)| values.iter().map(|v| (name.as_ref(), v.as_str()))))
     });
-    let content = Content::read((!deleted).then_some(&*message.payload));
-    let mut snapshot = Snapshot::new(revision, stamp, content, BootInstant::now());
-    // The server has just stored it.
-    snapshot.dated = true;
-    Some((snapshot, sequence))
+    Some((place, (!deleted).then_some(&*message.payload)))
 }
 
 /// Where a message stands.
@@ -171,7 +173,7 @@ pub struct Place {
 /// The place of a message, from the subject that acknowledges it:
 /// `$JS.ACK.STREAM.CONSUMER.DELIVERIES.REVISION.SEQUENCE.NANOSECONDS.PENDING`. After `ACK` there may be a domain and an
 /// account, and more parts may follow at the end.
-pub fn place(reply: &str) -> Option<Place> {
+fn place(reply: &str) -> Option<Place> {
     let tokens = reply.strip_prefix("$JS.ACK.")?.split('.').collect::<Vec<_>>();
     let from = if tokens.len() == 7 { 3 } else { 5 };
     let number = |index: usize| tokens.get(from + index)?.parse().ok();

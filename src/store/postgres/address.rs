@@ -222,20 +222,16 @@ fn tls(url: &mut StoreUrl) -> Result<(TlsMode, TlsFiles), String> {
             );
         }
     };
-    let mut file = |option| url.take(option).map(PathBuf::from);
-    let (ca, cert, key) = (file("sslrootcert"), file("sslcert"), file("sslkey"));
-    if cert.is_some() != key.is_some() {
-        return Err("postgres:// needs both sslcert=FILE and sslkey=FILE".to_owned());
-    }
+    let files = url.take_tls_files(["sslrootcert", "sslcert", "sslkey"])?;
     // libpq's word for the authorities that the system trusts.
-    let system = ca.as_deref() == Some(Path::new("system"));
+    let system = files.ca.as_deref() == Some(Path::new("system"));
     let mode = match mode {
         // Every user can get such a certificate, so the check is pointless without the name in it.
         Some(TlsMode::VerifyFull) | None if system => TlsMode::VerifyFull,
         Some(_) if system => return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned()),
         mode => mode.unwrap_or(TlsMode::Prefer),
     };
-    Ok((mode, TlsFiles { ca: ca.filter(|_| !system), cert, key }))
+    Ok((mode, TlsFiles { ca: files.ca.filter(|_| !system), ..files }))
 }
 
 /// The password from libpq's password file: `host:port:database:user:password`, the first line that fits.

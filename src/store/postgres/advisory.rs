@@ -54,7 +54,7 @@ impl Advisory {
         if let Some(connection) = self.lock.held() {
             let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
             // If the connection is silent, there must be time left for another one. It gets a third of the time, more
-            // than the usual patience (`kept`), because to give it up is to give up the lock.
+            // than the usual patience (`kept_connection`), because to give it up is to give up the lock.
             match timeout(server.bound / 3, connection.ask(&mine, &[])).await {
                 Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
                     return Ok(Taken::Ours);

@@ -208,7 +208,6 @@ impl Notes for Postgres {
             let end = end.try_get(2).and_then(|shard| Ok((shard, end.try_get(3)?)));
             last = end.map_err(|_| self.not_understood())?;
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

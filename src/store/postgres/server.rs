@@ -2,9 +2,9 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not hold up the next request: see `kept`. The server answers the requests on one
-//!   connection one after another, so silence means nothing here, and no patience applies: while a request is under
-//!   way, the next one takes a connection of its own.
+//! - A connection that hangs must not hold up the next request: see `kept_connection`. The server answers the requests
+//!   on one connection one after another, so silence means nothing here, and no patience applies: while a request is
+//!   under way, the next one takes a connection of its own.
 //! - A slow connection is not one that hangs, and to make another one takes several round trips. So a renewal, which
 //!   may be applied twice and cannot wait, is sent twice: behind the others on the kept connection, and over a new one.
 //! - A host may be a standby, or become one, or be silent. The next attempt then begins with another host.

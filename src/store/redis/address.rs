@@ -99,7 +99,7 @@ impl Address {
             return Err(format!("wait=0 of {scheme}:// waits for no replica: leave it out"));
         }
         let lock_key = LockKey::read(scheme, url.take("lock_key"), url.take("info_key"), &prefix)?;
-        let files = url.take_tls_files()?;
+        let files = url.take_tls_files(["ca", "cert", "key"])?;
         let tls = if scheme.starts_with("rediss") {
             Some(Box::new(files))
         } else if files != TlsFiles::default() {

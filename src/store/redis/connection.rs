@@ -2,8 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A shared connection may hang, or may have ended unnoticed: see `kept`. A request that is sent twice carries the
-//!   same number, by which the scripts recognise it.
+//! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A request that is sent twice
+//!   carries the same number, by which the scripts recognise it.
 //! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
 //!   the request itself. And no answer is longer than the allowance of its connection.
 
@@ -324,18 +324,18 @@ impl Talk<'_> {
 
     pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         let (client, connection) = (self.client, &self.connection);
+        let allowance = &connection.allowance;
         let forget = |_| {
             client.shared.forget(connection);
         };
         let asked = connection.pending.begin(kept_connection::patience(client.timeout), forget);
-        connection.allowance.begin_again();
-        let mut pipe = self.connection.pipe.clone();
+        allowance.begin_again();
+        let mut pipe = connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
-        let answer = answer.map_err(|_| Failure::Silent(self.client.timeout))?;
-        let allowance = &self.connection.allowance;
+        let answer = answer.map_err(|_| Failure::Silent(client.timeout))?;
         let answer =
             answer.map_err(|error| if allowance.is_exceeded() { Failure::Endless } else { Failure::from(error) })?;
-        connection.allowance.begin_again();
+        allowance.begin_again();
         asked.answered();
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.

@@ -117,7 +117,6 @@ impl Notes for Redis {
             // Skips notes that have vanished since they were found: their standbys wait no more.
             standbys.extend(note?.map(|note| (shard, note)));
         }
-        standbys.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(standbys)
     }
 }

@@ -14,6 +14,7 @@ use crate::notes::history::{self, Entry};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders};
 use crate::notes::standbys::{Announced, Standby};
+use crate::slots::parent;
 use crate::store::{Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -303,7 +304,7 @@ impl Picture {
         let mut list: BTreeMap<Shard, Report> = Unled::named(paused).among(list).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
-            let has_slots = || list.keys().any(|listed| slots_parent(listed).as_ref() == Some(shard));
+            let has_slots = || list.keys().any(|listed| parent(listed).as_ref() == Some(shard));
             if !list.contains_key(shard) && shard.as_str().starts_with(prefix.as_str()) && !has_slots() {
                 list.insert(shard.clone(), Report::default());
             }
@@ -327,10 +328,10 @@ impl Picture {
                 }
                 seen.free_since = report.holder.is_none().then_some(now_millis).filter(|_| !is_first);
             }
-            let late = seen.condition();
+            let before = seen.condition();
             changed |= seen.shown.standbys != standbys;
             (seen.shown.report, seen.shown.standbys) = (report, standbys);
-            changed |= seen.condition() != late;
+            changed |= seen.condition() != before;
         }
         self.revision += u64::from(changed);
     }
@@ -380,8 +381,4 @@ impl Picture {
             }
         }
     }
-}
-
-fn slots_parent(shard: &Shard) -> Option<Shard> {
-    crate::slots::parent(shard).map(|(parent, _)| parent)
 }

@@ -4,6 +4,7 @@
 //! alive but not scheduled. So a life counts without gaps from its first stamp to its last, and one stamp of another
 //! term in between is an overlap. And if nobody led, nothing was measured, and the fault did not hold.
 
+use crate::time::millis;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -183,12 +184,6 @@ pub fn common(one: &Life, other: &Life) -> Duration {
     let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
     // A single stamp inside another life is a moment, and not nothing.
     if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
-}
-
-/// Rounded up, so that only nothing is 0.
-#[must_use]
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

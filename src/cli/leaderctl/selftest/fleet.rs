@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const CANDIDATES: usize = 3;
+/// How many candidates there are, and ways to the store where each has its own.
+pub const CANDIDATES: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What processes may take to start, to end and to be seen, on a slow machine.
 const SLACK: Duration = Duration::from_secs(10);
@@ -80,7 +81,7 @@ impl<'a> Fleet<'a> {
     pub fn crew(&mut self, url: Option<&Secret>, ways: Vec<(Secret, Proxy)>, flags: &[&str]) -> io::Result<()> {
         let mut ways = ways.into_iter();
         for index in 1..=CANDIDATES {
-            let owner = format!("leaderctl-selftest-{index}");
+            let owner = owner(index);
             let way = ways.next().map(|(through, proxy)| {
                 self.ways.insert(owner.clone(), proxy);
                 through
@@ -88,12 +89,6 @@ impl<'a> Fleet<'a> {
             self.start(&owner, way.as_ref().or(url), flags)?;
         }
         Ok(())
-    }
-
-    /// How many ways [`Fleet::crew`] takes.
-    #[must_use]
-    pub fn ways_wanted() -> usize {
-        CANDIDATES
     }
 
     fn start(&mut self, owner: &str, url: Option<&Secret>, flags: &[&str]) -> io::Result<()> {
@@ -285,7 +280,7 @@ impl<'a> Fleet<'a> {
     pub fn log_ends(&self) -> Vec<String> {
         let mut ends = Vec::new();
         for index in 1..=CANDIDATES {
-            let log = fs::read_to_string(self.log(&format!("leaderctl-selftest-{index}"))).unwrap_or_default();
+            let log = fs::read_to_string(self.log(&owner(index))).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
             ends.extend(last.iter().map(|line| format!("candidate {index}: {line}")));
@@ -297,6 +292,10 @@ impl<'a> Fleet<'a> {
         let last = self.log_ends().pop().unwrap_or_default();
         last.split_once("leaderrun: ").map_or(last.clone(), |(_, message)| message.to_owned())
     }
+}
+
+fn owner(index: usize) -> String {
+    format!("leaderctl-selftest-{index}")
 }
 
 /// How many processes write to these stamps.

@@ -1,7 +1,8 @@
 //! The table of the results: a row for each fault, printed when the fault is over.
 
-use super::evidence::{Evidence, Verdict, millis};
+use super::evidence::{Evidence, Verdict};
 use crate::text::on_one_line;
+use crate::time::millis;
 use serde::Serialize;
 
 /// The result of a fault.
