@@ -7,7 +7,7 @@ use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::rows::{MOST_ATTEMPTS, Seen};
-use crate::store::session_lock::Taken;
+use crate::store::session_lock::{DOUBT_PAUSE, Taken};
 use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
@@ -80,8 +80,9 @@ impl Leases for Postgres {
     async fn doubted(&self, _shard: &Shard) {
         let Some(advisory) = &self.advisory else { return std::future::pending().await };
         let end = advisory.lock.held().map(|connection| connection.end());
-        if let Some(end) = end {
-            connection::ended(end).await;
+        match end {
+            Some(end) => connection::ended(end).await,
+            None => tokio::time::sleep(DOUBT_PAUSE).await,
         }
     }
 
