@@ -8,7 +8,7 @@
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. A renewal names
 //!   session, term and sequence, and applies only over a lower sequence. Claims and releases carry the instant at which
 //!   they were sent, on the `CLOCK_BOOTTIME` that all processes of a session share. A claim or release that was sent
-//!   before the last one that was applied does nothing.
+//!   before the last one that was applied, or was applied before, does nothing.
 //! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
 //!   failed over to a replica that had not received everything. A marker row says since when the table remembers. It is
 //!   believed only if the transaction that it names wrote it (another one wrote a restored row), and while the server's

@@ -14,8 +14,12 @@ use crate::mutex::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::MutexGuard;
 
+/// From one doubt to the next while we do not hold the lock. Each makes a renewal due at once, which takes the lock
+/// again. While the server is away, renewals must not follow each other like that.
+pub const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 /// How many lost sessions to remember. The server has noticed by then that the older ones are lost.
 const MOST_LOST: usize = 16;
 

@@ -111,22 +111,56 @@ async fn a_release_by_another_process_on_behalf_of_a_dead_one_is_heard() {
     lead(&*second, &candidate("two")).await;
 }
 
-#[tokio::test]
-async fn a_compaction_of_what_was_seen_is_survived() {
-    let server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+/// Has etcd forget all revisions up to now.
+fn compact(server: &Server) {
     for number in 0..5 {
         server.put("unrelated", &number.to_string());
     }
     let fields = server.etcdctl(&["get", "unrelated", "-w", "fields"]);
     let revision = fields.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).expect("a revision");
     server.etcdctl(&["compact", revision]);
+}
+
+#[tokio::test]
+async fn a_compaction_of_what_was_seen_is_survived() {
+    let server = old_server().await;
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    compact(&server);
     let news = listen(&second);
     // The one that was refused, and the one from now on.
     watched(&server, 2).await;
     assert!(!news.is_finished(), "nothing has changed");
     first.release(&one, term).await.unwrap();
     heard(news).await;
+}
+
+/// The watch of its lock breaks with every connection, and etcd may have forgotten by then where it began.
+#[tokio::test]
+async fn a_compaction_makes_no_leader_doubt_again_and_again() {
+    let mut server = old_server().await;
+    let (first, one, term, _second) = leader_and_standby(&server, LEASE).await;
+    compact(&server);
+    let doubt = tokio::spawn({
+        let (first, shard) = (Arc::clone(&first), one.shard.clone());
+        async move { first.doubted(&shard).await }
+    });
+    // The one that etcd refuses, and the one from now on.
+    eventually("it watches again", async || doubt.is_finished() || server.calls(&["Watch"]) >= 2).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(!doubt.is_finished(), "nothing has changed");
+    server.remove_lock("db/main");
+    timeout(PATIENCE, doubt).await.expect("the leader hears of it").unwrap();
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+}
+
+#[tokio::test]
+async fn a_leader_hears_of_a_deletion_that_a_compaction_has_taken() {
+    let mut server = old_server().await;
+    let (first, one, term, _second) = leader_and_standby(&server, LEASE).await;
+    server.remove_lock("db/main");
+    compact(&server);
+    timeout(PATIENCE, first.doubted(&one.shard)).await.expect("the leader hears of it");
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
 }
 
 #[tokio::test]

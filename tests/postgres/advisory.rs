@@ -182,7 +182,10 @@ async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
     assert!(timeout(Duration::from_millis(300), &mut doubt).await.is_err(), "all is well");
     lock.terminate();
     timeout(Duration::from_secs(10), doubt).await.expect("it is told");
+    // Each doubt makes a renewal due at once, and while the server is away there must not be one after the other.
+    let begun = Instant::now();
     timeout(Duration::from_secs(10), store.doubted(&shard)).await.expect("there is still a doubt");
+    assert!(begun.elapsed() > Duration::from_millis(500), "{:?}", begun.elapsed());
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert!(!lock.is_free());
     assert!(timeout(Duration::from_millis(300), store.doubted(&shard)).await.is_err(), "all is well again");

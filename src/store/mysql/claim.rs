@@ -9,7 +9,7 @@ use super::table::refuse_engine;
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::rows::{MOST_ATTEMPTS, Seen};
-use crate::store::session_lock::Taken;
+use crate::store::session_lock::{DOUBT_PAUSE, Taken};
 use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
@@ -73,8 +73,9 @@ impl Leases for Mysql {
     async fn doubted(&self, _shard: &Shard) {
         let Some(get_lock) = &self.get_lock else { return std::future::pending().await };
         let end = get_lock.lock.held().map(|held| held.end.clone());
-        if let Some(mut end) = end {
-            while end.changed().await.is_ok() {}
+        match end {
+            Some(mut end) => while end.changed().await.is_ok() {},
+            None => tokio::time::sleep(DOUBT_PAUSE).await,
         }
     }
 

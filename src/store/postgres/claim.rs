@@ -7,7 +7,7 @@ use super::{Postgres, connection};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
 use crate::store::rows::{MOST_ATTEMPTS, Seen};
-use crate::store::session_lock::Taken;
+use crate::store::session_lock::{DOUBT_PAUSE, Taken};
 use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::BootInstant;
 use std::os::fd::BorrowedFd;
@@ -80,8 +80,9 @@ impl Leases for Postgres {
     async fn doubted(&self, _shard: &Shard) {
         let Some(advisory) = &self.advisory else { return std::future::pending().await };
         let end = advisory.lock.held().map(|connection| connection.end());
-        if let Some(end) = end {
-            connection::ended(end).await;
+        match end {
+            Some(end) => connection::ended(end).await,
+            None => tokio::time::sleep(DOUBT_PAUSE).await,
         }
     }
 
@@ -113,9 +114,16 @@ impl Postgres {
             let answer = self.server.ask(statement, &parameters, deadline).await?;
             let row = self.first(&answer)?;
             let seen = seen(row);
-            let term: Option<i64> = row.try_get(0).map_err(|_| self.not_understood())?;
+            let granted: Option<i64> = row.try_get(0).map_err(|_| self.not_understood())?;
+            let granted = granted.map(u64::try_from).transpose().map_err(|_| self.garbage(shard))?.map(Term);
+            let term = match &seen {
+                // A row with the instant of this very claim is from the first of two attempts.
+                Seen::Record(record) if record.is_of(candidate) && !record.free && record.sent == sent => {
+                    granted.or(Some(record.term))
+                }
+                Seen::Record(_) | Seen::Absent | Seen::Garbage => granted,
+            };
             if let Some(term) = term {
-                let term = Term(u64::try_from(term).map_err(|_| self.garbage(shard))?);
                 let remembered = row.try_get(1).map_err(|_| self.not_understood())?;
                 return Ok(Claim::Granted(Grant {
                     term,

@@ -147,7 +147,7 @@ impl Statements {
              session = excluded.session, owner = excluded.owner, host = excluded.host, pid = excluded.pid, beat = 0, \
              sent = excluded.sent, lease_ms = excluded.lease_ms, since = excluded.since, \
              expires = excluded.expires, released = false \
-             WHERE (l.session = excluded.session AND l.sent <= excluded.sent) \
+             WHERE (l.session = excluded.session AND l.sent < excluded.sent) \
              OR (l.session <> excluded.session AND (l.released OR l.expires <= excluded.since)) \
              RETURNING l.term) \
              SELECT k.term::bigint, \
