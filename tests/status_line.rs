@@ -174,6 +174,8 @@ fn ctrl_z_fg_and_bg_leave_the_shells_lines_alone() {
     shell.keys(&["C-z"]);
     shell.wait_for("Stopped");
     shell.line("clear");
+    // Until then, the line of before may be taken for one of after.
+    wait_until_or("it is cleared", || shell.screen(), || shell.screen() == "ready>");
     shell.line("fg");
     wait_until_or("it goes on", || shell.screen(), || lines(&shell).len() == 1);
     shell.keys(&["C-z"]);

@@ -1,12 +1,12 @@
-//! What leaderrun costs, beside flock(1) where both do the same: start-up, memory, handover, requests, and how soon each
-//! method of killing empties a tree.
+//! What leaderrun costs, beside flock(1) or `etcdctl lock` where both do the same: start-up, memory, handover, requests,
+//! and how soon each method of killing empties a tree.
 //!
 //! `cargo bench --bench compare` measures for about six minutes and prints one table; `-- quick` measures less of
 //! everything. Each row names its target and whether it was met; nothing fails when one is missed, for the numbers are
 //! of the machine as much as of the program. The two tools take turns within each measurement, so that whatever else
 //! the machine does at the time slows both.
 //!
-//! What cannot be measured, because flock or dynoxide is missing, says so in its row.
+//! What cannot be measured, because flock, etcdctl or dynoxide is missing, says so in its row.
 
 mod killing;
 #[path = "../../tests/support/mod.rs"]
@@ -108,16 +108,7 @@ fn start_up(extent: &Extent, flock: Option<&Path>, table: &mut Table) {
     let theirs = |words: &[&str]| flock.map(|flock| locked(flock, scratch.path(), words));
 
     progress("start-up");
-    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
-    let warm_up = 5;
-    for round in 0..warm_up + extent.starts {
-        let (our_time, their_time) = (duration_of(ours(&["true"])), theirs(&["true"]).map(duration_of));
-        if round >= warm_up {
-            our_times.push(our_time);
-            their_times.extend(their_time);
-        }
-    }
-    let (our_median, their_median) = (median(&mut our_times), flock.map(|_| median(&mut their_times)));
+    let (our_median, their_median) = medians(extent.starts, || ours(&["true"]), || theirs(&["true"]));
     let factor = |ours: f64, theirs: f64| (format!("at most {FLOCK_FACTOR} x flock"), ours <= FLOCK_FACTOR * theirs);
     table.add(
         &format!("start-up and end, file, median of {}", extent.starts),
@@ -141,6 +132,24 @@ fn start_up(extent: &Extent, flock: Option<&Path>, table: &mut Table) {
         &flock.map_or_else(missing, |_| beside(our_peak, their_peak, &mebibytes(their_peak))),
         flock.map(|_| factor(our_peak, their_peak)),
     );
+}
+
+/// How long our command takes, and that of a peer if there is one, in turns.
+fn medians(
+    rounds: usize,
+    ours: impl Fn() -> Command,
+    theirs: impl Fn() -> Option<Command>,
+) -> (Duration, Option<Duration>) {
+    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
+    let warm_up = 5;
+    for round in 0..warm_up + rounds {
+        let (our_time, their_time) = (duration_of(ours()), theirs().map(duration_of));
+        if round >= warm_up {
+            our_times.push(our_time);
+            their_times.extend(their_time);
+        }
+    }
+    (median(&mut our_times), (!their_times.is_empty()).then(|| median(&mut their_times)))
 }
 
 fn duration_of(mut command: Command) -> Duration {
@@ -496,11 +505,12 @@ mod remote {
     use super::support::fleet::Fleet;
     use super::support::server::{Server, prepare};
     use super::{
-        End, Extent, Handovers, MIB, Memory, STANDBY_ON_DYNAMODB, Table, hand_over, mebibytes, median, millis,
-        progress, sleep,
+        End, Extent, Handovers, MIB, Memory, STANDBY_ON_DYNAMODB, Table, beside, find, hand_over, leaderrun, mebibytes,
+        median, medians, millis, progress, sleep,
     };
     use leaderrun::internals::lease::Shard;
     use leaderrun::internals::store::Location;
+    use std::process::Command;
     use std::time::{Duration, Instant};
 
     const TIMING: [&str; 6] = ["--lease", "6s", "--renew", "1s", "--grace", "1s"];
@@ -525,6 +535,9 @@ mod remote {
         let url = server.url(server.address());
         // Until the server has run for a lease, leaders wait in case that it forgot one.
         sleep(Duration::from_secs(8));
+        if name == "etcd" {
+            beside_etcdctl(extent, &url, &*server, table);
+        }
         let round_trip = round_trip(&url);
         table.add(&format!("one look at a lease, {name}, median"), &millis(round_trip), "", None);
 
@@ -555,6 +568,33 @@ mod remote {
             };
             table.add(&format!("handover after {how}, {name}, {} rounds", since_end.len()), &times, "", Some(target));
         }
+    }
+
+    /// The whole life of a command under a lease in etcd, and under `etcdctl lock`.
+    fn beside_etcdctl(extent: &Extent, url: &str, server: &dyn Server, table: &mut Table) {
+        progress("etcdctl");
+        let etcdctl = find("etcdctl");
+        let ours = || {
+            let mut command = leaderrun();
+            command.args(["--store", url, "-q", "-n", "start-up", "true"]);
+            command
+        };
+        let theirs = || {
+            let mut command = Command::new(etcdctl.as_ref()?);
+            command.env("ETCDCTL_API", "3").arg("--endpoints").arg(format!("http://{}", server.address()));
+            command.args(["lock", "start-up", "true"]);
+            Some(command)
+        };
+        let (our_median, their_median) = medians(extent.starts, ours, theirs);
+        let theirs = their_median.map_or_else(
+            || "etcdctl is missing".to_owned(),
+            |theirs| {
+                let shown = format!("{} with etcdctl lock", millis(theirs));
+                beside(our_median.as_secs_f64(), theirs.as_secs_f64(), &shown)
+            },
+        );
+        let what = format!("start-up and end, etcd, median of {}", extent.starts);
+        table.add(&what, &millis(our_median), &theirs, None);
     }
 
     /// Memory of a standby that has waited for a while.
@@ -636,7 +676,7 @@ impl Table {
     }
 
     fn print(&self) {
-        let head = ["what", "leaderrun", "flock", "target", ""].map(str::to_owned);
+        let head = ["what", "leaderrun", "flock, or the peer that is named", "target", ""].map(str::to_owned);
         let width = |column: usize| {
             let cells = std::iter::once(&head).chain(&self.rows).map(|row| row[column].chars().count());
             cells.max().unwrap_or_default()
