@@ -6,7 +6,7 @@
 //! allowed, they take the lowest nice value that is. Their children get neither.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
-//! after each pass over a tree that is being killed they rest at least as long as the pass took: [`rest_after`].
+//! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
 
 use crate::sys::{self, Scheduling};
 use crate::time::BootInstant;
@@ -16,7 +16,11 @@ use std::time::Duration;
 
 const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.
-const SHORTEST_REST: Duration = Duration::from_millis(2);
+pub const SHORTEST_REST: Duration = Duration::from_millis(2);
+
+/// A pass that took longer may have been interrupted: this process was frozen, or the machine was suspended. And what is
+/// still to be killed must not live on for as long.
+const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// The priority that a process was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +79,7 @@ pub fn stay_in_memory() {
 /// How long to rest after a pass that began at `begun`.
 #[must_use]
 pub fn rest_after(begun: BootInstant) -> Duration {
-    BootInstant::now().since(begun).max(SHORTEST_REST)
+    BootInstant::now().since(begun).clamp(SHORTEST_REST, LONGEST_REST)
 }
 
 /// The lowest nice value that this process may have. For an unprivileged one `RLIMIT_NICE` says so, counting from 20

@@ -17,7 +17,7 @@
 
 use super::cgroup::Leaf;
 use super::priority;
-use super::walk::{Found, Process, Walk};
+use super::walk::{Found, Process, Walk, has_ended, is_child, is_stopped};
 use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -73,6 +73,8 @@ pub struct Tree {
     rest: Duration,
     /// Some while kills find nothing alive but the helpers: since when.
     helpers_alone: Option<BootInstant>,
+    /// Some once a helper that was stopped was killed: when.
+    felled_at: Option<BootInstant>,
 }
 
 /// What a kill found.
@@ -101,6 +103,7 @@ impl Tree {
             look_at: None,
             rest: Duration::ZERO,
             helpers_alone: None,
+            felled_at: None,
         }
     }
 
@@ -155,7 +158,8 @@ impl Tree {
         self.reaping_since = None;
         let now = BootInstant::now();
         let took = now.since(since);
-        self.reap_at = (took > REAPS_WITHOUT_REST).then(|| now.plus(took));
+        // If it took longer than it may, this process was interrupted.
+        self.reap_at = (took > REAPS_WITHOUT_REST).then(|| now.plus(took.min(REAPS_FOR)));
     }
 
     /// When to do what is due at `instant`, or to reap again.
@@ -220,9 +224,23 @@ impl Tree {
     /// They are spared until nothing else has lived for a while. If a helper that works were killed earlier, and then
     /// the caller, nobody would kill the rest. It ends by itself when the tree is dead. A frozen one never ends, and
     /// keeps its children from becoming ours. So also returns whether the helpers that are left must be killed now.
+    ///
+    /// One that is seen to be stopped is killed at once: it reaps nothing, and what the tree leaves then would hide what
+    /// lives. While its children become ours, they are in nobody's list, so a look waits for its end.
     pub fn kill_around(&mut self, helpers: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
         if let Some(look_at) = self.look_at.filter(|&look_at| begun < look_at) {
+            return (look_at, false);
+        }
+        for &helper in helpers.iter().filter(|&&helper| is_stopped(helper)) {
+            let _ = kill(helper, Signal::SIGKILL);
+            self.felled_at = Some(begun);
+        }
+        if self.felled_at.is_some_and(|felled_at| begun < felled_at.plus(HELPERS_PATIENCE))
+            && helpers.iter().any(|&helper| is_child(helper) && !has_ended(helper))
+        {
+            let look_at = begun.plus(priority::SHORTEST_REST);
+            self.look_at = Some(look_at);
             return (look_at, false);
         }
         let (next, alone) = self.kill_except(helpers);
@@ -235,7 +253,7 @@ impl Tree {
         } else {
             self.helpers_alone = None;
             // The helpers may kill as well. Together they must leave the processors to the processes that die.
-            next.plus(next.since(begun))
+            next.plus(2 * priority::rest_after(begun))
         };
         self.look_at = Some(look_at);
         (look_at, false)

@@ -8,6 +8,10 @@
 //!
 //! - *Memory may be short when a kill is due.* So a walk allocates only when it is opened, unless the machine has more
 //!   processes than were planned for.
+//! - *A frozen helper reaps nothing.* A tree whose processes end as fast as they fork then leaves tens of thousands of
+//!   ended ones. If each of them took as long as one that lives, those would be others before the walk gets to them. So
+//!   the walks pass over what has ended: it forks no more, and its children have another parent. `/proc` can lie about
+//!   that as well, so a child of ours is reported all the same.
 //! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
 //! - *COMMAND may mount something over `/proc/PID`*, which hides that process. So for a number that cannot be read, the
 //!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are
@@ -18,7 +22,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, Whence, lseek, read};
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -34,6 +38,8 @@ const USUAL: usize = 1 << 10;
 /// Enough for a line of proc_pid_stat(5): at most 52 numbers and a name of 64 bytes.
 const STAT: usize = 1536;
 const ENTRIES: usize = 1 << 15;
+/// How much of a list of children is read at once. What it names may be gone before the end of a long part is reached.
+const LIST: usize = 1 << 10;
 /// The most threads that [`Walk::down`] looks at. In a larger tree it is no cheaper than a walk over everything.
 const MOST_THREADS: usize = 256;
 
@@ -81,7 +87,7 @@ enum Place {
 pub struct Process<'a> {
     pub pid: Pid,
     pub parent: Pid,
-    /// It has ended, with all its threads, and waits to be reaped. Never true of a child of ours.
+    /// It is a child of ours, and seems to have ended with all its threads.
     pub ended: bool,
     started: Option<u64>,
     proc: BorrowedFd<'a>,
@@ -107,20 +113,22 @@ impl Walk {
     pub fn down(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) -> Found {
         self.seen.clear();
         let mut threads = 0;
-        let mut whole = self.add_children(top.as_raw(), strangers, &mut threads).is_some();
+        let mut whole = self.add_children(top.as_raw(), strangers, &mut threads, &mut each).is_some();
         let mut at = 0;
         while at < self.seen.len() && threads < MOST_THREADS {
-            whole &= self.add_children(self.seen[at].pid, strangers, &mut threads).is_some();
+            let Seen { pid, ended, .. } = self.seen[at];
+            whole &= ended || self.add_children(pid, strangers, &mut threads, &mut each).is_some();
             at += 1;
         }
         let mut new = false;
         for &Seen { pid, parent, started, ended, .. } in &self.seen {
-            new |= self.found.binary_search(&pid).is_err();
+            new |= !ended && self.found.binary_search(&pid).is_err();
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
             each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
         }
         self.found.clear();
-        self.found.extend(self.seen.iter().map(|seen| seen.pid).take(MOST_THREADS));
+        let alive = self.seen.iter().filter(|seen| !seen.ended);
+        self.found.extend(alive.map(|seen| seen.pid).take(MOST_THREADS));
         self.found.sort_unstable();
         match (whole && threads < MOST_THREADS, new) {
             (false, _) => Found::Part,
@@ -129,18 +137,25 @@ impl Walk {
         }
     }
 
-    /// Adds the children of all threads of `pid`. None if they cannot all be read.
-    fn add_children(&mut self, pid: i32, strangers: &HashSet<Pid>, threads: &mut usize) -> Option<()> {
+    /// Adds the children of all threads of `pid`. None if they cannot all be read, or if they are too many. Of ours, those
+    /// that are too many go to `each` at once: at the end of a long list are those that were forked last.
+    fn add_children(
+        &mut self,
+        pid: i32,
+        strangers: &HashSet<Pid>,
+        threads: &mut usize,
+        each: &mut impl FnMut(&mut Process<'_>),
+    ) -> Option<()> {
         let Some(tasks) = open_at(self.proc.as_fd(), format_args!("{pid}/task")) else { return is_gone(pid) };
-        let (entries, list) = self.entries.split_at_mut(ENTRIES / 2);
-        let mut shows_itself = false;
+        let is_ours = pid == Pid::this().as_raw();
+        let (mut shows_itself, mut whole) = (false, true);
         loop {
-            let length = sys::read_directory(tasks.as_fd(), entries).ok()?;
+            let length = sys::read_directory(tasks.as_fd(), &mut self.entries).ok()?;
             if length == 0 {
                 // Something is mounted over it.
-                return if shows_itself { Some(()) } else { is_gone(pid) };
+                return if shows_itself { whole.then_some(()) } else { is_gone(pid) };
             }
-            let mut rest = &entries[..length];
+            let mut rest = &self.entries[..length];
             while let Some((name, after)) = entry(rest) {
                 rest = after;
                 let Some(thread) = number(name) else { continue };
@@ -156,20 +171,26 @@ impl Walk {
                         None => continue,
                     }
                 };
-                let length = read_whole(children.as_fd(), list)?;
-                for child in list[..length].split(|&byte| byte == b' ').filter_map(number) {
+                each_number(children.as_fd(), |child| {
                     if strangers.contains(&Pid::from_raw(child)) {
-                        continue;
+                        return;
+                    }
+                    if is_ours && self.seen.len() >= MOST_THREADS {
+                        whole = false;
+                        let [pid, parent] = [child, pid].map(Pid::from_raw);
+                        each(&mut Process { pid, parent, ended: false, started: None, proc: self.proc.as_fd() });
+                        return;
                     }
                     // Only its parent frees its number. A process that has the number now but another parent is another
                     // one, or it is found below that parent.
-                    let seen = if pid == Pid::this().as_raw() {
-                        Some(own_child(child))
+                    let seen = stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid);
+                    let seen = if is_ours {
+                        Some(Seen { ended: seen.is_some_and(|seen| seen.ended), ..own_child(child) })
                     } else {
-                        stat(self.proc.as_fd(), child).filter(|seen| seen.parent == pid)
+                        seen.filter(|seen| !seen.ended)
                     };
                     self.seen.extend(seen);
-                }
+                })?;
             }
         }
     }
@@ -180,8 +201,8 @@ impl Walk {
         for index in 0..self.seen.len() {
             let place = place(&mut self.seen, index, top, strangers);
             let Seen { pid, parent, started, ended, .. } = self.seen[index];
-            if place == Place::Below {
-                let [pid, parent] = [pid, parent].map(Pid::from_raw);
+            let [pid, parent] = [pid, parent].map(Pid::from_raw);
+            if place == Place::Below && (!ended || parent == Pid::this()) {
                 each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
             }
         }
@@ -287,6 +308,20 @@ pub fn is_child(pid: Pid) -> bool {
     waitid(Id::Pid(pid), flags).is_ok()
 }
 
+/// True if this is a child of ours that has ended, with all its threads, and waits to be reaped.
+#[must_use]
+pub fn has_ended(pid: Pid) -> bool {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
+    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+}
+
+/// True if this is a child of ours that SIGSTOP has stopped. Whoever asks must not wait for stops elsewhere.
+#[must_use]
+pub fn is_stopped(pid: Pid) -> bool {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WSTOPPED;
+    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+}
+
 fn own_child(pid: i32) -> Seen {
     Seen { pid, parent: Pid::this().as_raw(), started: None, ended: false, place: Place::Unknown }
 }
@@ -318,17 +353,28 @@ fn open_at(directory: BorrowedFd<'_>, name: fmt::Arguments<'_>) -> Option<OwnedF
     openat(directory, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
 }
 
-/// Reads a file to its end. None if it does not fit into `buffer`.
-fn read_whole(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match read(file, &mut buffer[length..]) {
-            Err(Errno::EINTR) => {}
-            Ok(0) => return Some(length),
-            more => length += more.ok()?,
+/// Calls `each` with every number in a list of children, whatever its length. None if it cannot be read.
+fn each_number(list: BorrowedFd<'_>, mut each: impl FnMut(i32)) -> Option<()> {
+    let mut text = [0; LIST];
+    let mut number = 0;
+    loop {
+        let length = match read(list, &mut text) {
+            Err(Errno::EINTR) => continue,
+            length => length.ok()?,
+        };
+        if length == 0 {
+            return Some(());
+        }
+        // A number may continue in the next part. A blank follows each of them.
+        for &byte in &text[..length] {
+            if byte == b' ' {
+                each(number);
+                number = 0;
+            } else {
+                number = number.wrapping_mul(10).wrapping_add(i32::from(byte.wrapping_sub(b'0')));
+            }
         }
     }
-    None
 }
 
 fn number(text: &[u8]) -> Option<i32> {

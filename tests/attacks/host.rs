@@ -133,6 +133,18 @@ impl Keepers {
         }
     }
 
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub fn freeze_guard(&self) {
+        let _ = kill(self.guard, Signal::SIGSTOP);
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub fn freeze_helpers(&self) {
+        for pid in [self.backstop, self.guard] {
+            let _ = kill(pid, Signal::SIGSTOP);
+        }
+    }
+
     fn all(&self) -> [Pid; 3] {
         [self.backstop, self.guard, self.candidate]
     }

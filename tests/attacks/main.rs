@@ -69,6 +69,18 @@ macro_rules! attacks {
         #[cfg(feature = "redis")]
         attacks!(@tests is_cut_off, $means, Store::Redis, Event::CutOff, $attacks);
     };
+    (@event is_cut_off_with_a_frozen_guard, $means:expr, $attacks:tt) => {
+        #[cfg(feature = "redis")]
+        attacks!(
+            @tests is_cut_off_with_a_frozen_guard, $means, Store::Redis, Event::CutOffWithAFrozenGuard, $attacks
+        );
+    };
+    (@event is_cut_off_with_frozen_helpers, $means:expr, $attacks:tt) => {
+        #[cfg(feature = "redis")]
+        attacks!(
+            @tests is_cut_off_with_frozen_helpers, $means, Store::Redis, Event::CutOffWithFrozenHelpers, $attacks
+        );
+    };
     (@event all_of_ours_are_killed, $means:expr, $attacks:tt) => {
         attacks!(@tests all_of_ours_are_killed, $means, Store::File, Event::AllKilled, $attacks);
     };
@@ -140,6 +152,11 @@ on_every_method!(bombs, [is_stopped, is_cut_off], {
 on_the_walk!(crowds, [is_cut_off], {
     thousands_of_daemons_among_orphans_that_end_at_once:
         Attack::of("crowd", &["deaf", "daemons", "3000", "mayflies", "4"]).bomb(),
+});
+
+// What nobody reaps hides what lives, which is another process by the time that a walk gets to it.
+on_the_walk!(frozen, [is_cut_off_with_a_frozen_guard, is_cut_off_with_frozen_helpers], {
+    sixteen_that_are_others_every_few_milliseconds: Attack::of("bomb", &["deaf", "hop", "16", "slow"]).bomb(),
 });
 
 on_every_method!(bombs_of_a_user, [is_cut_off], {

@@ -53,6 +53,10 @@ pub enum Event {
     Asked,
     /// Nothing passes between the leader and its store.
     CutOff,
+    /// The same, and SIGSTOP to the guard.
+    CutOffWithAFrozenGuard,
+    /// The same, and SIGSTOP to guard and backstop at once.
+    CutOffWithFrozenHelpers,
     /// SIGKILL to candidate, backstop and guard at once.
     AllKilled,
     /// SIGKILL to everything in the cgroup that leaderrun was started in, all at once (cgroup.kill).
@@ -259,9 +263,18 @@ impl Story {
     }
 
     fn strike(&self, event: Event) {
+        let cut_off = || self.way.as_ref().expect("a server is far away").set(NetworkFault::Partition);
         match event {
             Event::Asked => self.first.signal(Signal::SIGTERM),
-            Event::CutOff => self.way.as_ref().expect("a server is far away").set(NetworkFault::Partition),
+            Event::CutOff => cut_off(),
+            Event::CutOffWithAFrozenGuard => {
+                self.first.keepers().freeze_guard();
+                cut_off();
+            }
+            Event::CutOffWithFrozenHelpers => {
+                self.first.keepers().freeze_helpers();
+                cut_off();
+            }
             Event::AllKilled => self.first.keepers().kill(),
             Event::ServiceKilled => self.first.kill_group(),
             Event::AllFrozen => self.first.keepers().freeze(),
@@ -300,7 +313,11 @@ impl Story {
         let by_the_kernel = match event {
             Event::ServiceKilled => true,
             Event::AllKilled => method == Method::PidNamespace,
-            Event::Asked | Event::CutOff | Event::AllFrozen => false,
+            Event::Asked
+            | Event::CutOff
+            | Event::CutOffWithAFrozenGuard
+            | Event::CutOffWithFrozenHelpers
+            | Event::AllFrozen => false,
         };
         if seen.left && !seen.left_for_good && !by_the_kernel {
             wrong.push_str("something was left; ");

@@ -1,12 +1,13 @@
 /*
- * bomb [deaf] classic | setsid | slots N [busy] | hop N
+ * bomb [deaf] classic | setsid | slots N [busy] | hop N [slow]
  *
  * classic: every process forks for ever. setsid: and each in a session of its own. Both want RLIMIT_NPROC.
- * slots: N processes that start each other again. hop: N processes that are another one every moment.
+ * slots: N processes that start each other again. hop: N processes that are another one every moment. slow: only every
+ * few milliseconds, and no more than MOST_SLOW times: whoever ought to reap them may be frozen.
  */
 #include "life.h"
 
-enum { LOOK_NS = 2000000, MOST_FILLED = 200000 };
+enum { LOOK_NS = 2000000, MOST_FILLED = 200000, MOST_SLOW = 20000, SLOW_MS = 4 };
 
 static int is_gone(pid_t pid) {
     if (kill(pid, 0)) return 1;
@@ -55,6 +56,8 @@ static void occupy(int slot, int slots) {
 
 static void hop(void) {
     for (;;) {
+        if (has("slow")) pause_ms(SLOW_MS);
+        if (has("slow") && atomic_load(&life->births) >= MOST_SLOW) work();
         pid_t child = bear();
         if (child > 0) _exit(0);
         if (child == 0) setsid();
