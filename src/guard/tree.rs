@@ -243,13 +243,16 @@ impl Tree {
             self.look_at = Some(look_at);
             return (look_at, false);
         }
-        let (next, alone) = self.kill_except(helpers);
+        let (next, Sight { may_be_more, alone }) = self.kill_except(helpers);
         let over = self.helpers_alone.get_or_insert(begun).plus(HELPERS_PATIENCE);
         if alone && begun >= over {
             return (self.kill_except(&[]).0, true);
         }
         let look_at = if alone {
             next.min(over)
+        } else if may_be_more {
+            self.helpers_alone = None;
+            next
         } else {
             self.helpers_alone = None;
             // The helpers may kill as well. Together they must leave the processors to the processes that die.
@@ -259,17 +262,17 @@ impl Tree {
         (look_at, false)
     }
 
-    /// Returns when to look again, and whether nothing but `spared` and what has ended was found.
-    fn kill_except(&mut self, spared: &[Pid]) -> (BootInstant, bool) {
+    /// Returns when to look again, and what it found.
+    fn kill_except(&mut self, spared: &[Pid]) -> (BootInstant, Sight) {
         let begun = BootInstant::now();
-        let Sight { may_be_more, alone } = self.kill_what_is_found(begun, spared);
+        let sight = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
         // Guards that look again and again would keep their trees from dying.
         let longest = LONGEST_REST.max(rest * LOOKS_TO_REST);
-        self.rest = if may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, longest) };
+        self.rest = if sight.may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, longest) };
         let look_at = BootInstant::now().plus(rest.max(self.rest));
         self.look_at = Some(look_at);
-        (look_at, alone)
+        (look_at, sight)
     }
 
     fn kill_what_is_found(&mut self, now: BootInstant, spared: &[Pid]) -> Sight {
