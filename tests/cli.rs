@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -594,6 +594,17 @@ fn a_directory_that_cannot_be_made_is_named() {
     fs::write(&file, "").unwrap();
     let below = format!("file:{}/store", file.display());
     run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
+    let (circle, nowhere) = (scratch.path().join("circle"), scratch.path().join("nowhere"));
+    symlink(&circle, &circle).unwrap();
+    symlink("/no/such/directory", &nowhere).unwrap();
+    let long = scratch.path().join("x".repeat(300));
+    for (directory, told) in [
+        (circle, "too many levels of symbolic links: name another directory"),
+        (nowhere, "file exists: name another directory"),
+        (long, "file name too long: name another directory"),
+    ] {
+        run(&["--store", &format!("file:{}", directory.display())], "shard").refused(78, told);
+    }
 }
 
 #[test]
