@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -594,6 +596,46 @@ fn a_directory_that_cannot_be_made_is_named() {
     fs::write(&file, "").unwrap();
     let below = format!("file:{}/store", file.display());
     run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
+    let (circle, nowhere) = (scratch.path().join("circle"), scratch.path().join("nowhere"));
+    symlink(&circle, &circle).unwrap();
+    symlink("/no/such/directory", &nowhere).unwrap();
+    let long = scratch.path().join("x".repeat(300));
+    for (directory, told) in [
+        (circle, "too many levels of symbolic links: name another directory"),
+        (nowhere, "file exists: name another directory"),
+        (long, "file name too long: name another directory"),
+    ] {
+        run(&["--store", &format!("file:{}", directory.display())], "shard").refused(78, told);
+    }
+}
+
+#[test]
+fn a_value_that_is_not_utf_8_is_named() {
+    let wrong = OsStr::from_bytes(b"\xff");
+    let joined = |option: &str| [OsStr::new(option), wrong].join(OsStr::new("="));
+    let store = ["--store-file".into(), wrong.to_owned()];
+    for (words, told) in [
+        (vec!["--owner".into(), wrong.to_owned()], "--owner is not UTF-8: correct it"),
+        (vec![joined("--lease")], "--lease is not UTF-8: correct it"),
+        (vec!["-qE".into(), wrong.to_owned()], "--conflict-exit-code is not UTF-8: correct it"),
+        // The name of a file may have any bytes.
+        ([&store[..], &["--nonblock".into(), joined("--owner")]].concat(), "--owner is not UTF-8: correct it"),
+        (vec![joined("--on-lead")], "--on-lead is not UTF-8: correct it"),
+    ] {
+        let output = leaderrun().args(words).args(["a", "true"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
+        assert_eq!(stderr, format!("leaderrun: {told} (see leaderrun --help)\n"));
+    }
+    let output = leaderrun().env("LEADERRUN_LEASE", wrong).args(["--store", "file:", "a"]).arg(wrong).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.contains(": LEADERRUN_LEASE is not UTF-8")), (Some(64), true), "{stderr}");
+    for (words, told) in [(vec![wrong], "an argument"), (vec!["--to".as_ref(), wrong, "a".as_ref()], "--to")] {
+        let output = leaderctl().arg("step-down").args(words).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
+        assert!(stderr.starts_with(&format!("leaderctl: {told} is not UTF-8")), "{stderr}");
+    }
 }
 
 #[test]
@@ -1294,6 +1336,9 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["frobnicate"], "unknown verb 'frobnicate': use one of status, list, watch,"),
         (&[], "a verb is missing: use one of status, list, watch,"),
         (&["store"], "a verb is missing: use one of init, check (see"),
+        (&["--store", "file:", "store"], "a verb is missing: use one of init, check (see"),
+        (&["store", "--request-timeout", "1s"], "a verb is missing: use one of init, check (see"),
+        (&["--store", "file:"], "a verb is missing: use one of status, list, watch,"),
         (&["store", "a"], "unknown verb 'a': use one of init, check (see"),
         (&["--store", "file:", "store", "chekc"], "unknown verb 'chekc': did you mean check? (see"),
         (&["stor"], "unknown verb 'stor': did you mean store? (see"),
@@ -1304,6 +1349,7 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["release", "x"], "--term <N> is missing"),
         (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),
         (&["history", "x", "y"], "unexpected argument 'y'"),
+        (&["completions"], "<PROGRAM>, <SHELL> are missing"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
     ] {
         let output = leaderctl().args(words).output().unwrap();

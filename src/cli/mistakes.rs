@@ -7,9 +7,11 @@ use super::flags::takes_next;
 use crate::text::{self, HIDDEN, looks_secret};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
+use std::any::TypeId;
 use std::error::Error as _;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::ParseIntError;
+use std::path::PathBuf;
 
 /// The most characters of a word that are repeated.
 const MOST_SHOWN: usize = 100;
@@ -43,10 +45,19 @@ pub(super) fn told(error: &Error, mut command: Command, words: &[OsString]) -> S
             format!("unknown verb {}{known}", quoted(&verb))
         }
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            let known = said(ContextKind::ValidSubcommand).unwrap_or_else(|| verbs(&command));
-            format!("a verb is missing: use one of {}", known.trim_end_matches(", help"))
+            // Clap names none if there is an option.
+            format!("a verb is missing: use one of {}", verbs(parent(&command, words, "")))
+        }
+        (ErrorKind::MissingRequiredArgument, Some(missing)) if missing.contains(", ") => {
+            format!("{missing} are missing")
         }
         (ErrorKind::MissingRequiredArgument, Some(missing)) => format!("{missing} is missing"),
+        (ErrorKind::InvalidUtf8, _) => {
+            let place = |is_it| not_utf8(&command, words, is_it).or_else(|| variable_not_utf8(&command, is_it));
+            // Files and commands last: most of these may have any bytes.
+            let place = place(is_text).or_else(|| place(|_| true));
+            format!("{} is not UTF-8: correct it", place.unwrap_or_else(|| "an argument".to_owned()))
+        }
         // Clap says this also of an option that stands there twice.
         (ErrorKind::ArgumentConflict, Some(option)) if said(ContextKind::PriorArg).as_ref() == Some(&option) => {
             format!("{} is given twice", option.split(' ').next().unwrap_or(&option))
@@ -146,6 +157,62 @@ fn parent<'a>(command: &'a Command, words: &[OsString], verb: &str) -> &'a Comma
 fn find<'a>(command: &'a Command, shown: &str) -> Option<&'a Arg> {
     let own = command.get_arguments().find(|argument| argument.to_string() == shown);
     own.or_else(|| command.get_subcommands().find_map(|verb| find(verb, shown)))
+}
+
+/// The option on the command line whose value is not UTF-8, among those that `is_it` picks. Clap does not name it.
+fn not_utf8(command: &Command, words: &[OsString], is_it: fn(&Arg) -> bool) -> Option<String> {
+    let takes_next = |word: &str| all(command).iter().any(|command| takes_next(command, word));
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        let shown = word.to_string_lossy();
+        if shown == "--" || (!shown.starts_with('-') && !command.has_subcommands()) {
+            // What follows SHARD is COMMAND's.
+            return None;
+        }
+        let value = if takes_next(&shown) { words.next() } else { Some(word) };
+        if value.is_none_or(|value| value.to_str().is_some()) {
+            continue;
+        }
+        let Some(option) = option(command, &shown) else { return Some("an argument".to_owned()) };
+        if is_it(option) {
+            return Some(option.get_long().map_or_else(|| option.to_string(), |name| format!("--{name}")));
+        }
+    }
+    None
+}
+
+/// The variable whose value is not UTF-8, among those of the options that `is_it` picks.
+fn variable_not_utf8(command: &Command, is_it: fn(&Arg) -> bool) -> Option<String> {
+    let wrong = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.to_str().is_none());
+    let variables = all(command).into_iter().flat_map(Command::get_arguments).filter(|arg| is_it(arg));
+    let found = variables.filter_map(Arg::get_env).find(|name| wrong(name))?;
+    Some(found.to_string_lossy().into_owned())
+}
+
+fn is_text(option: &Arg) -> bool {
+    let kind = option.get_value_parser().type_id();
+    kind != TypeId::of::<PathBuf>() && kind != TypeId::of::<OsString>()
+}
+
+/// The option that a word begins with.
+fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
+    let mut options = all(command).into_iter().flat_map(Command::get_arguments);
+    if let Some(long) = word.strip_prefix("--") {
+        let name = long.split('=').next();
+        return options.find(|arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long().into_iter().chain(aliases).any(|known| Some(known) == name)
+        });
+    }
+    let known: Vec<&Arg> = options.filter(|arg| arg.get_action().takes_values()).collect();
+    let letters = word.strip_prefix('-')?.chars();
+    letters.into_iter().find_map(|letter| known.iter().find(|arg| arg.get_short() == Some(letter)).copied())
+}
+
+/// The program, and its verbs.
+fn all(command: &Command) -> Vec<&Command> {
+    let verbs = command.get_subcommands().flat_map(all);
+    std::iter::once(command).chain(verbs).collect()
 }
 
 /// Whether the option is on the command line. Then its variable was not read.

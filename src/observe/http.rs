@@ -63,7 +63,7 @@ impl FromStr for Address {
         }
         let everywhere = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::Everywhere);
         everywhere.or_else(|| text.parse().ok().map(Self::Tcp)).ok_or_else(|| {
-            "write an address like 127.0.0.1:9100, [::1]:9100, :9100 or unix:/run/worker.sock".to_owned()
+            "write an address such as 127.0.0.1:9100, [::1]:9100, :9100 or unix:/run/worker.sock".to_owned()
         })
     }
 }

@@ -118,7 +118,7 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
 }
 
 /// What libraries say of a connection, and what it means to people.
-const MEANINGS: [(&str, &str); 11] = [
+const MEANINGS: [(&str, &str); 17] = [
     ("received corrupt message", NO_TLS),
     ("tls handshake eof", NO_TLS),
     ("bytes remaining on stream", NO_SUCH_SERVER),
@@ -126,6 +126,12 @@ const MEANINGS: [(&str, &str); 11] = [
     ("invalid server operation", NO_SUCH_SERVER),
     ("invalid HTTP version", NO_SUCH_SERVER),
     ("received unexpected message from connection", NO_SUCH_SERVER),
+    ("invalid message length", NO_SUCH_SERVER),
+    ("unable to parse unknown input", NO_SUCH_SERVER),
+    ("peer certificate: UnknownIssuer", "its certificate is signed by no authority that this host trusts"),
+    ("CaUsedAsEndEntity", "its certificate is self-signed"),
+    ("peer certificate: Expired", "its certificate has expired"),
+    ("peer certificate: NotValidYet", "its certificate is not valid yet: check the clocks"),
     ("early eof", "the server closed the connection"),
     ("expected INFO, got nothing", "the server closed the connection"),
     ("connection closed before message completed", "the server closed the connection"),

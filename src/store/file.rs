@@ -36,6 +36,7 @@ use crate::lease::Shard;
 use crate::mutex::Mutex;
 use crate::text::in_words;
 use network_file_system::refuse_network;
+use nix::errno::Errno;
 use sockets::PathSockets;
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};
@@ -150,6 +151,7 @@ impl Store for FileStore {
 
 fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
     let message = |advice: &str| format!("{what} {}: {}{advice}", path.display(), in_words(error));
+    let elsewhere = || StoreError::misconfigured(message(": name another directory with --store file:DIR"));
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             StoreError::denied(message(": ask its owner, or name a directory of your own with --store file:DIR"))
@@ -157,9 +159,11 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         io::ErrorKind::NotADirectory
         | io::ErrorKind::ReadOnlyFilesystem
         | io::ErrorKind::NotFound
-        | io::ErrorKind::IsADirectory => {
-            StoreError::misconfigured(message(": name another directory with --store file:DIR"))
-        }
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::InvalidFilename => elsewhere(),
+        // A link that leads nowhere or in a circle.
+        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => elsewhere(),
+        io::ErrorKind::AlreadyExists if path.is_symlink() => elsewhere(),
         _ => StoreError::not_applied(message("")),
     }
 }

@@ -20,6 +20,9 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What rustls says of a certificate that is an authority's, such as a self-signed one.
+const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
+
 /// Makes ring the provider of this process. With two libraries in it, rustls would otherwise not know which one to use.
 pub fn install_provider() {
     // An error means that there is a provider already. It is ours, because nothing else installs one.
@@ -99,7 +102,7 @@ impl Check for Trusted {
         match self.webpki.verify_server_cert(certificate, intermediates, name, &[], now) {
             // By then its dates have been checked.
             Err(Error::InvalidCertificate(CertificateError::Other(error)))
-                if error.0.to_string() == "CaUsedAsEndEntity" && self.named.contains(certificate) =>
+                if error.0.to_string() == CA_AS_SERVER && self.named.contains(certificate) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
             }
@@ -147,6 +150,21 @@ impl<C: Check> ServerCertVerifier for Verifier<C> {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// What to do about a certificate that is not accepted: the end of a message. `ca` is the option that names authorities.
+#[must_use]
+pub fn advice(wrong: &CertificateError, ca: &str) -> String {
+    match wrong {
+        CertificateError::UnknownIssuer => format!(": name the authority that signed it with {ca}=FILE"),
+        CertificateError::Other(error) if error.0.to_string() == CA_AS_SERVER => {
+            format!(": name that very certificate with {ca}=FILE")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            ": name the host as its certificate does".to_owned()
+        }
+        _ => String::new(),
     }
 }
 

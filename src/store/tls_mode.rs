@@ -68,7 +68,11 @@ impl Names {
                 "the certificate of {server} is not signed by an authority that is trusted: name it with {ca}=FILE"
             )),
             Error::InvalidCertificate(why) => {
-                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}"))
+                let advice = tls::advice(why, ca);
+                StoreError::misconfigured(format!(
+                    "the certificate of {server} cannot be trusted: {}{advice}",
+                    innermost(tls)
+                ))
             }
             Error::AlertReceived(
                 Alert::CertificateRequired

@@ -7,6 +7,7 @@ use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::error::{causes, in_short, innermost};
+use crate::store::tls;
 use async_nats::{ConnectError, ConnectErrorKind, Event};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -108,14 +109,14 @@ pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &Connect
 }
 
 fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {
-    let message = format!("TLS with {server} failed: {error}");
+    let message = format!("TLS with {server} failed: {}", innermost(error));
     match error {
-        rustls::Error::InvalidCertificate(_) => StoreError::misconfigured(format!(
-            "{message}: name the authority that signed its certificate with ca=FILE, and the host as the certificate does"
-        )),
-        rustls::Error::InvalidMessage(_) => {
-            StoreError::misconfigured(format!("{message}: the server may not use TLS: write nats://HOST/BUCKET"))
+        rustls::Error::InvalidCertificate(wrong) => {
+            StoreError::misconfigured(format!("{message}{}", tls::advice(wrong, "ca")))
         }
+        rustls::Error::InvalidMessage(_) => StoreError::misconfigured(format!(
+            "TLS with {server} failed: the server may not use TLS: write nats://HOST/BUCKET"
+        )),
         rustls::Error::AlertReceived(_) => {
             StoreError::denied(format!("{message}: it may want another certificate of ours (cert=FILE and key=FILE)"))
         }

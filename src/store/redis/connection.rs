@@ -250,8 +250,9 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
         Some(rustls::Error::InvalidMessage(_)) => {
             StoreError::misconfigured(format!("{place} speaks no TLS here: write the scheme without the second s"))
         }
-        Some(rustls::Error::InvalidCertificate(_)) => StoreError::misconfigured(format!(
-            "the certificate of {place} is not trusted: {why}; name the authority that signed it with ca=FILE"
+        Some(rustls::Error::InvalidCertificate(wrong)) => StoreError::misconfigured(format!(
+            "the certificate of {place} is not trusted: {why}{}",
+            tls::advice(wrong, "ca")
         )),
         Some(_) => StoreError::misconfigured(format!("TLS handshake with {place} failed: {why}")),
         None => StoreError::not_applied(format!("cannot reach {place}: {why}")),
