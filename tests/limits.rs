@@ -359,7 +359,8 @@ fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
         // With too little of it the kernel, the loader or Rust's runtime ends the program before it begins, by a signal or
         // in words of their own. What has begun with less does not end so.
         let said = String::from_utf8_lossy(&output.stderr);
-        let in_its_words = kind == "-s" && said.contains("thread 'main'") || said.starts_with("memory allocation of ");
+        let of_the_runtime = said.contains("thread 'main'") && (kind == "-s" || said.contains("/std/src/sys/"));
+        let in_its_words = of_the_runtime || said.starts_with("memory allocation of ");
         let before = output.status.signal() == Some(Signal::SIGSEGV as i32)
             || output.status.code() == Some(127)
             || output.status.signal() == Some(Signal::SIGABRT as i32) && in_its_words;

@@ -44,7 +44,7 @@ const WALKS_TO_ASK: usize = 4;
 /// The longest rest while everything that was found is dying, unless looks take long.
 const LONGEST_REST: Duration = Duration::from_millis(64);
 /// The longest rest after a look that took long, as a multiple of it.
-const LOOKS_TO_REST: u32 = 8;
+const LOOKS_TO_REST: u32 = 2;
 /// How long a guard and a backstop that work need at most to see that a killed tree has ended. A frozen one delays the
 /// proof by this.
 const HELPERS_PATIENCE: Duration = Duration::from_millis(20);

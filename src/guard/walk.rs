@@ -315,7 +315,7 @@ pub fn has_ended(pid: Pid) -> bool {
     waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
-/// True if this is a child of ours that SIGSTOP has stopped. Whoever asks must not wait for stops elsewhere.
+/// True if this is a child of ours that SIGSTOP has stopped. The caller must not wait for stops elsewhere.
 #[must_use]
 pub fn is_stopped(pid: Pid) -> bool {
     let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WSTOPPED;
