@@ -1,8 +1,9 @@
 //! One candidate in a history: what it asks of its store, by a seed, and what it hears.
 //!
 //! The hazard: an error says what may be concluded from it, and the history must say no more. An error that says that
-//! the request was not applied takes it out of the history, so the checker finds out where that is not true. After any
-//! other, or without an answer, the request stays open to the end.
+//! the request was not applied takes it out of the history, so the checker finds out where that is not true (only a
+//! claim leaves a trace: see `History::is_excused`). After any other, or without an answer, the request stays open to
+//! the end.
 //!
 //! A candidate keeps to what the trait asks of its caller: it renews with the term of its last grant and with sequences
 //! that rise, and after a claim without an answer it does not renew before another one was granted.
@@ -172,7 +173,7 @@ impl<'a> Player<'a> {
         let store = Arc::clone(&self.seat.store);
         let (begun, heard, ended) = timed(limit, store.claim(&self.candidate)).await;
         let answer = match heard {
-            Heard::NotApplied => return,
+            Heard::NotApplied => return self.event(begun, Some(ended), Call::Lease(lease::Call::FailedClaim)),
             Heard::Nothing => None,
             Heard::Answer(Claim::Granted(grant)) => {
                 self.plan.term.fetch_max(grant.term.0, Ordering::Relaxed);

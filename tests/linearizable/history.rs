@@ -88,14 +88,16 @@ impl History {
     }
 
     /// On `file:`, a claim that finds the sockets of a lease that is being released holds the lock for a moment, and is
-    /// refused in the end. Who looks in that moment finds it locked.
+    /// refused in the end; so does a claim that cannot write its record, and fails. Who looks in that moment finds it
+    /// locked.
     fn is_excused(&self, event: &Event, call: &lease::Call) -> bool {
         let refused = |call: &lease::Call| matches!(call, lease::Call::Claim { answer: Some(Claimed::Refused(_)), .. });
         let shown = refused(call) || matches!(call, lease::Call::Look { holder: Some(_) });
         let overlaps =
             |other: &&Event| other.begun < event.ended.unwrap_or(NEVER) && event.begun < other.ended.unwrap_or(NEVER);
         let others = self.events.iter().filter(|other| !std::ptr::eq(*other, event)).filter(overlaps);
-        shown && others.into_iter().any(|other| matches!(&other.call, Call::Lease(call) if refused(call)))
+        let is_vain = |call: &lease::Call| refused(call) || matches!(call, lease::Call::FailedClaim);
+        shown && others.into_iter().any(|other| matches!(&other.call, Call::Lease(call) if is_vain(call)))
     }
 
     fn is_revoked_between(&self, begun: Instant, ended: Instant) -> bool {

@@ -343,6 +343,24 @@ fn only_where_a_renewal_may_show_orders_late_it_does_and_only_until_their_writer
 }
 
 #[test]
+fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_files() {
+    let event = |begun, ended, call| Event { begun, ended: Some(ended), call: Done::Lease(call) };
+    let on_files = Leeway { names_late: true, is_eternal: true, ..Leeway::default() };
+    let found = |leeway, vain: Call, seen: Event| {
+        let events = vec![event(0, 10, vain), seen, event(30, 40, granted(1, 5))];
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
+        matches!(history.judge(leeway), Found::Nothing)
+    };
+    for seen in [refused(2, 9, 4), held(9, 4)] {
+        assert!(found(on_files, Call::FailedClaim, event(5, 20, seen.clone())));
+        assert!(!found(on_files, Call::FailedClaim, event(11, 20, seen.clone())), "it is over: {seen:?}");
+        assert!(!found(Leeway::default(), Call::FailedClaim, event(5, 20, seen)));
+    }
+    // Two at the same time excuse each other.
+    assert!(found(on_files, refused(3, 9, 4), event(5, 20, refused(2, 9, 4))));
+}
+
+#[test]
 fn a_transcript_shows_what_does_not_fit() {
     let event = |begun, call| Event { begun, ended: Some(begun + 50), call: Done::Lease(call) };
     let events = vec![event(0, granted(1, 5)), event(100, granted(2, 6))];

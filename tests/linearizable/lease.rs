@@ -73,6 +73,8 @@ pub enum Call {
         lease: Duration,
         answer: Option<Claimed>,
     },
+    /// A claim that was not applied. It changes nothing.
+    FailedClaim,
     /// What [`Leeway::gives_back`] allows.
     GiveBack {
         number: usize,
@@ -114,7 +116,7 @@ impl Call {
             }
             Self::Release { session, term, .. } => Some(Self::Release { session, term, done: None }),
             Self::Revoke { term, .. } => Some(Self::Revoke { term, done: None }),
-            Self::Look { .. } | Self::GiveBack { .. } | Self::Undo { .. } => None,
+            Self::Look { .. } | Self::FailedClaim | Self::GiveBack { .. } | Self::Undo { .. } => None,
         }
     }
 }
@@ -233,6 +235,7 @@ impl Model for Lease {
                 let other = state.holding.as_ref().is_none_or(|holding| holding.session != *session);
                 if other { self.shows(state, named) } else { None }
             }
+            Call::FailedClaim => Some(state.clone()),
             Call::GiveBack { number } => Some(match &state.holding {
                 Some(holding) if holding.claim == *number && holding.sequence == 0 => {
                     State { holding: None, ..state.clone() }

@@ -21,31 +21,23 @@ enum Try {
 impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own.
-        let ours = self.held.lock().remove(shard).or_else(|| self.won.lock().remove(shard));
-        let held = match ours {
-            Some(held) if self.is_current(&held, shard) => held,
-            Some(_) | None => match self.attempt(shard)? {
+        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own. If that
+        // claim fails, it has not happened, so the lock stays ours.
+        let earlier = self.held.lock().remove(shard).filter(|held| self.is_current(held, shard));
+        let is_repeated = earlier.is_some();
+        let won = || self.won.lock().remove(shard).filter(|won| self.is_current(won, shard));
+        let held = match earlier.or_else(won) {
+            Some(held) => held,
+            None => match self.attempt(shard)? {
                 Try::Won(held) => held,
                 Try::LockedOut => return Ok(Claim::Refused(self.holder(shard)?)),
             },
         };
-        let last = self.read_record(shard)?.map_or(Term(0), |record| record.term);
-        let now_millis = wall_clock_millis();
-        let term = Term((last.0 + 1).max(now_millis));
-        let record = Record {
-            shard: shard.to_string(),
-            owner: candidate.owner.clone(),
-            session: candidate.session.clone(),
-            host: candidate.host.clone(),
-            pid: candidate.pid,
-            term,
-            since_millis: now_millis,
-            released: false,
-        };
-        self.write_record(&record, shard)?;
-        self.held.lock().insert(shard.clone(), held);
-        Ok(Claim::Granted(Grant { term, start_after: None, doubt: Doubt::default() }))
+        let term = self.begin_term(candidate);
+        if is_repeated || term.is_ok() {
+            self.held.lock().insert(shard.clone(), held);
+        }
+        Ok(Claim::Granted(Grant { term: term?, start_after: None, doubt: Doubt::default() }))
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -110,6 +102,26 @@ impl FileStore {
         self.won.lock().get(shard).is_some_and(|held| self.is_current(held, shard))
     }
 
+    /// Writes the record of a leadership. Only the holder of the lock may do so.
+    fn begin_term(&self, candidate: &Candidate) -> Result<Term, StoreError> {
+        let shard = &candidate.shard;
+        let last = self.read_record(shard)?.map_or(Term(0), |record| record.term);
+        let now_millis = wall_clock_millis();
+        let term = Term((last.0 + 1).max(now_millis));
+        let record = Record {
+            shard: shard.to_string(),
+            owner: candidate.owner.clone(),
+            session: candidate.session.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            term,
+            since_millis: now_millis,
+            released: false,
+        };
+        self.write_record(&record, shard)?;
+        Ok(term)
+    }
+
     fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {
         let path = self.path(shard, "lock");
         let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
@@ -117,5 +129,35 @@ impl FileStore {
             Taken::Ours(sockets) => Try::Won(Held { sockets, lock }),
             Taken::Theirs => Try::LockedOut,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Session;
+    use std::fs;
+    use std::path::Path;
+
+    #[tokio::test]
+    async fn a_claim_that_fails_changes_nothing() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let [one, two] = [(); 2].map(|()| FileStore::open(scratch.path()).unwrap());
+        let first = Candidate::example();
+        let second = Candidate { session: Session::random().unwrap(), ..first.clone() };
+        // Where the record is to be drafted, nothing can be removed.
+        let draft = one.path(&first.shard, "json.new");
+        let prevent = |path: &Path| fs::create_dir_all(path.join("x")).unwrap();
+
+        prevent(&draft);
+        one.claim(&first).await.unwrap_err();
+        assert_eq!(two.observe(&first.shard).await, Ok(Observation::Free));
+        fs::remove_dir_all(&draft).unwrap();
+
+        let Ok(Claim::Granted(grant)) = one.claim(&first).await else { panic!("it is free") };
+        prevent(&draft);
+        one.claim(&first).await.unwrap_err();
+        assert_eq!(one.renew_and_read(&first, grant.term, 1, &[]).await.unwrap().renewal, Renewal::Renewed);
+        assert!(matches!(two.claim(&second).await, Ok(Claim::Refused(holder)) if holder.term == Some(grant.term)));
     }
 }
