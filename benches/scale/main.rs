@@ -26,7 +26,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use support::fleet::{children_of, leaderctl, leaderrun, stamp_program};
+use support::fleet::{all_children, children_of, leaderctl, leaderrun, stamp_program};
 use tempfile::TempDir;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -275,13 +275,14 @@ fn time_of_list(counted: &Counted) -> Duration {
 
 /// The mean of a standby, and of a leader with its helpers, without COMMAND: shared pages are counted once.
 fn memory(candidates: &[Child]) -> (f64, f64) {
+    let children = all_children();
     let (mut standbys, mut leaders) = (Vec::new(), Vec::new());
     for child in candidates {
         let (mut sum, mut process, mut helpers) = (0.0, pid(child).as_raw(), 0);
         loop {
             sum += proportional(process);
-            let ours = children_of(process).into_iter().find(|&child| is_helper(child));
-            let Some(next) = ours else { break };
+            let ours = children.get(&process).into_iter().flatten().find(|&&child| is_helper(child));
+            let Some(&next) = ours else { break };
             (process, helpers) = (next, helpers + 1);
         }
         if helpers > 0 { leaders.push(sum) } else { standbys.push(sum) }

@@ -7,7 +7,7 @@ use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -290,15 +290,21 @@ pub fn processes_naming(marker: &Path) -> Vec<i32> {
 
 /// The direct children of a process.
 pub fn children_of(parent: i32) -> Vec<i32> {
+    all_children().remove(&parent).unwrap_or_default()
+}
+
+/// The direct children of each process that has any.
+pub fn all_children() -> HashMap<i32, Vec<i32>> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();
-    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    numbers
-        .filter(|number| {
-            let line = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-            let after = line.rsplit_once(')').map_or("", |(_, after)| after);
-            after.split_whitespace().nth(1) == Some(&parent.to_string())
-        })
-        .collect()
+    for number in numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+        let line = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let after = line.rsplit_once(')').map_or("", |(_, after)| after);
+        if let Some(parent) = after.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) {
+            children.entry(parent).or_default().push(number);
+        }
+    }
+    children
 }
 
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
