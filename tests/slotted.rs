@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::fleet::{Life, leaderrun, stamp_program, wait_until};
+use support::fleet::{Life, leaderrun, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::slots::{SLOTS, conclude, leader_of, leaders, successor};
 use support::world::{LEASE, TIMING};
@@ -112,7 +112,9 @@ fn orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one(mut place: 
     successor(&place.fleet, 2, &two);
     assert_eq!(leader_of(&place.fleet, 1, |_| true).term, next.term);
     // There were four. One that could not be written in time is missing, and a busy machine makes a store slow.
-    wait_until("leaderships are written down", || place.order(&["history", "shard/1"]).lines().count() >= 3);
+    let history = || place.order(&["history", "shard/1"]);
+    let explain = || format!("{}{}", history(), place.fleet.logs());
+    wait_until_or("leaderships are written down", explain, || history().lines().count() >= 3);
     conclude(place.fleet);
 }
 
