@@ -73,6 +73,7 @@
 mod exit;
 mod mounts;
 mod mutex;
+mod runtime;
 mod sys;
 mod text;
 mod time;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// From the ground up. A module imports only from lines above its own.
 const LAYERS: [&[&str]; 12] = [
-    &["exit", "mounts", "mutex", "text"],
+    &["exit", "mounts", "mutex", "runtime", "text"],
     &["sys"],
     &["time"],
     &["lease"],

@@ -7,13 +7,14 @@ use super::{flags, variables};
 use crate::exit;
 use crate::observe::{log, terminal};
 use crate::runner::limits;
+use crate::runtime;
 use crate::store::{Location, StoreError};
 use crate::text::in_words;
 use clap::{ArgMatches, Parser};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 /// How long a thread that has looked up a host name is kept for the next one. By then COMMAND may have used up all
 /// threads of our user, and tokio panics if it has no such thread and cannot start one.
@@ -88,6 +89,6 @@ pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
     if !matches!(location, Location::File { .. }) {
         limits::check_threads().map_err(Failure::of_os)?;
     }
-    let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build();
+    let runtime = runtime::of_one_thread().thread_keep_alive(FOR_EVER).build();
     runtime.map_err(|error| Failure::from(anyhow::Error::from(error)))
 }

@@ -9,6 +9,7 @@ use crate::election::{Event, Outcome, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};
 use crate::runner::processes::Timer;
+use crate::runtime;
 use crate::slots::Campaign;
 use crate::store::{Location, Store};
 use crate::time::BootInstant;
@@ -32,7 +33,7 @@ impl WorkSpec {
     /// Runs the thread. `joined` learns whether the store could be opened.
     pub(super) fn carry_out(self, joined: oneshot::Sender<Result<(), Error>>) {
         let shared = Arc::clone(&self.shared);
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        let runtime = match runtime::of_one_thread().build() {
             Ok(runtime) => runtime,
             Err(error) => {
                 shared.over(Err(Error::Stopped));

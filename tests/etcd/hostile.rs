@@ -2,8 +2,7 @@
 
 use crate::support::etcd::Server;
 use crate::support::hostile::{
-    CONFIGURATION, Hostile, MOST_RESIDENT_KIB, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator,
-    survives,
+    CONFIGURATION, Hostile, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator, survives,
 };
 use crate::support::server::prepare;
 use std::io;
@@ -129,5 +128,5 @@ fn a_standby_that_is_flooded_is_one_again_afterwards() {
     // Answers to pings that nobody sent.
     let server = Server::start();
     prepare(&server);
-    a_standby_survives(&server, b"", b"\0\0\x08\x06\x01\0\0\0\0aaaaaaaa", MOST_RESIDENT_KIB);
+    a_standby_survives(&server, b"", b"\0\0\x08\x06\x01\0\0\0\0aaaaaaaa");
 }

@@ -1,8 +1,7 @@
 //! Servers that say more than anybody asked, something else, or nothing.
 
 use crate::support::hostile::{
-    CONFIGURATION, Hostile, MOST_RESIDENT_KIB, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator,
-    survives,
+    CONFIGURATION, Hostile, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator, survives,
 };
 use crate::support::mysql::Server;
 use crate::support::server::prepare;
@@ -170,5 +169,5 @@ fn a_server_that_asks_for_a_file_gets_none() {
 fn a_standby_that_is_flooded_is_one_again_afterwards() {
     let server = Server::start();
     prepare(&server);
-    a_standby_survives(&server, LONG_ROW, &[0; 1024], MOST_RESIDENT_KIB);
+    a_standby_survives(&server, LONG_ROW, &[0; 1024]);
 }

@@ -1,8 +1,8 @@
 //! Servers that say more than anybody asked, something else, or nothing.
 
+use crate::support::fleet::{Fleet, wait_until_or, wakes_in_a_second};
 use crate::support::hostile::{
-    CONFIGURATION, Hostile, MOST_RESIDENT_KIB, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator,
-    survives,
+    CONFIGURATION, Hostile, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator, survives,
 };
 use crate::support::nats::Server;
 use crate::support::server::prepare;
@@ -94,10 +94,25 @@ fn noise_silence_and_a_byte_a_second_are_given_up_in_time() {
     both_survive(&hostile, &url(&hostile), &[UNAVAILABLE]);
 }
 
+/// A thousand candidates that do anything while they wait keep a busy server on their machine from answering.
+#[test]
+fn a_server_that_only_greets_is_waited_for_asleep() {
+    let hostile = Hostile::that(|victim| {
+        greets(victim)?;
+        victim.listens()
+    });
+    let mut fleet = Fleet::new();
+    fleet.start("one", &["--store", &url(&hostile)], &[], &[]);
+    wait_until_or("it tells why it waits", || fleet.logs(), || fleet.logs().contains("did not answer within"));
+    let wakes = wakes_in_a_second(fleet.pid("one"));
+    assert!(wakes < 40, "{wakes} in a second");
+    fleet.stop("one");
+}
+
 #[test]
 fn a_standby_that_is_flooded_is_one_again_afterwards() {
     let server = Server::start();
     prepare(&server);
     // What the library has read is looked at only now and then while nothing is asked.
-    a_standby_survives(&server, b"MSG a 1 4294967296\r\n", &[0; 1024], 6 * MOST_RESIDENT_KIB);
+    a_standby_survives(&server, b"MSG a 1 4294967296\r\n", &[0; 1024]);
 }

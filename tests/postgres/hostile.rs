@@ -1,8 +1,7 @@
 //! Servers that say more than anybody asked, something else, or nothing.
 
 use crate::support::hostile::{
-    CONFIGURATION, Hostile, MOST_RESIDENT_KIB, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator,
-    survives,
+    CONFIGURATION, Hostile, UNAVAILABLE, Victim, a_standby_survives, both_survive, operator, survives,
 };
 use crate::support::postgres::Server;
 use crate::support::server::prepare;
@@ -124,5 +123,5 @@ fn noise_silence_and_a_byte_a_second_are_given_up_in_time() {
 fn a_standby_that_is_flooded_is_one_again_afterwards() {
     let server = Server::start();
     prepare(&server);
-    a_standby_survives(&server, LONG_ROW, &[0; 1024], MOST_RESIDENT_KIB);
+    a_standby_survives(&server, LONG_ROW, &[0; 1024]);
 }

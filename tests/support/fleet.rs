@@ -275,6 +275,18 @@ pub fn example_program(name: &str) -> PathBuf {
     path
 }
 
+/// How often the first thread of a process wakes in a second (proc_pid_status(5)).
+pub fn wakes_in_a_second(process: Pid) -> u64 {
+    let sleeps = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
+        let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        sleeps.and_then(|sleeps| sleeps.trim().parse().ok()).expect("the kernel counts them")
+    };
+    let (before, begun) = (sleeps(), Instant::now());
+    std::thread::sleep(Duration::from_secs(3));
+    (sleeps() - before) / begun.elapsed().as_secs()
+}
+
 /// The numbers of the processes that have `marker` in their arguments.
 pub fn processes_naming(marker: &Path) -> Vec<i32> {
     let marker = marker.to_string_lossy();

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_mins(1);
 const ADDRESS_SPACE: u64 = 600 << 20;
 /// What a program may have touched at most, code included: half of it on a fast machine, where NATS's library reads tens of
 /// MiB between two looks at its counter. Without a bound it would be hundreds.
-pub const MOST_RESIDENT_KIB: u64 = 128 << 10;
+const MOST_RESIDENT_KIB: u64 = 128 << 10;
 /// Long enough to read some MiB of a flood on a busy machine: what cuts it off is the bound on bytes, not the time.
 const REQUEST_TIMEOUT: &str = "6s";
 /// Some attempts of that, on a busy machine.
@@ -371,12 +371,7 @@ fn relay(
 
 /// A standby whose connections say things without end in the middle of their lives cuts them off, takes little memory,
 /// and leads in its turn once they are as they were.
-pub fn a_standby_survives(
-    server: &dyn super::server::Server,
-    opening: &'static [u8],
-    filling: &'static [u8],
-    most_resident_kib: u64,
-) {
+pub fn a_standby_survives(server: &dyn super::server::Server, opening: &'static [u8], filling: &'static [u8]) {
     let flags = ["--lease", "6s", "--renew", "1s", "--retry", "500ms", "--grace", "1s", "--store"];
     let injector = Injector::before(server.address(), opening, filling);
     let mut fleet = super::fleet::Fleet::new();
@@ -400,9 +395,9 @@ pub fn a_standby_survives(
     injector.floods.store(true, Ordering::Relaxed);
     super::fleet::wait_until("it has cut them off", || injector.server.cut_off.load(Ordering::Relaxed) > 1);
     injector.floods.store(false, Ordering::Relaxed);
-    assert!(resident() < most_resident_kib, "{} KiB\n{}", resident(), fleet.logs());
+    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
     fleet.stop("one");
     fleet.leader_where(|life| life.owner == "two");
-    assert!(resident() < most_resident_kib, "{} KiB\n{}", resident(), fleet.logs());
+    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
     fleet.conclude();
 }
