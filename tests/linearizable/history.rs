@@ -8,6 +8,7 @@
 use super::checker::{Instant, NEVER, Operation, Verdict, check};
 use super::lease::{self, Claimed, Lease, Leeway};
 use super::page::{self, Page};
+use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 
 /// An answer that takes so many nanoseconds may be that to a second request. The stores are more patient.
@@ -50,7 +51,8 @@ pub enum Found {
 impl History {
     pub fn judge(&self, leeway: Leeway) -> Found {
         let lease = self.of_lease(leeway);
-        match self.found("the lease", &lease, check(&Lease { leeway }, &lease)) {
+        let model = Lease { leeway, released_meanwhile: self.released_meanwhile() };
+        match self.found("the lease", &lease, check(&model, &lease)) {
             Found::Nothing => {}
             other => return other,
         }
@@ -98,6 +100,30 @@ impl History {
         let others = self.events.iter().filter(|other| !std::ptr::eq(*other, event)).filter(overlaps);
         let is_vain = |call: &lease::Call| refused(call) || matches!(call, lease::Call::FailedClaim);
         shown && others.into_iter().any(|other| matches!(&other.call, Call::Lease(call) if is_vain(call)))
+    }
+
+    fn released_meanwhile(&self) -> HashMap<usize, Vec<lease::Session>> {
+        let mut found = HashMap::<_, Vec<_>>::new();
+        for claim in &self.events {
+            let Call::Lease(lease::Call::Claim { number, .. }) = claim.call else { continue };
+            let ended = claim.ended.unwrap_or(NEVER);
+            for release in &self.events {
+                let Call::Lease(lease::Call::Release { session, .. }) = release.call else { continue };
+                let overlaps = release.begun < ended && claim.begun < release.ended.unwrap_or(NEVER);
+                if overlaps && !self.claims_between(session, release.begun, ended) {
+                    found.entry(number).or_default().push(session);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether the session may have a tree again.
+    fn claims_between(&self, claimant: lease::Session, begun: Instant, ended: Instant) -> bool {
+        self.events.iter().any(|event| {
+            let claims = matches!(event.call, Call::Lease(lease::Call::Claim { session, .. }) if session == claimant);
+            claims && event.begun < ended && begun < event.ended.unwrap_or(NEVER)
+        })
     }
 
     fn is_revoked_between(&self, begun: Instant, ended: Instant) -> bool {

@@ -60,7 +60,7 @@ fn is_right(history: &[Operation<Call>]) -> bool {
 }
 
 fn is_right_with(leeway: Leeway, history: &[Operation<Call>]) -> bool {
-    let verdict = check(&Lease { leeway }, history);
+    let verdict = check(&Lease { leeway, ..Lease::default() }, history);
     assert_ne!(verdict, Verdict::Undecided);
     verdict == Verdict::Linearizable
 }
@@ -361,6 +361,21 @@ fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_f
 }
 
 #[test]
+fn a_holder_that_releases_during_the_next_claim_has_no_tree_for_which_that_must_wait() {
+    let event = |begun, ended, call| Event { begun, ended: Some(ended), call: Done::Lease(call) };
+    let found = |released, more: &[Event]| {
+        let revoked = [event(0, 10, granted(1, 5)), event(11, 20, revoke(5, true))];
+        let next = [event(21, 60, granted_from(2, 6, 60)), event(released, released + 30, release(1, 5, false))];
+        let events = [&revoked[..], &next, &[event(25, 29, refused(3, 2, 6))], more].concat();
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
+        matches!(history.judge(Leeway::default()), Found::Nothing)
+    };
+    assert!(found(30, &[]));
+    assert!(!found(61, &[]), "its tree may be alive when the claim is granted");
+    assert!(!found(30, &[event(45, 50, refused(1, 2, 6))]), "it claims again");
+}
+
+#[test]
 fn a_transcript_shows_what_does_not_fit() {
     let event = |begun, call| Event { begun, ended: Some(begun + 50), call: Done::Lease(call) };
     let events = vec![event(0, granted(1, 5)), event(100, granted(2, 6))];
@@ -436,7 +451,7 @@ fn overlapping(random: &mut Random) -> Vec<Operation<Call>> {
 fn histories_that_are_right_by_their_making_are_found_right() {
     for seed in 0..100 {
         let history = overlapping(&mut Random::new(seed));
-        let verdict = check(&Lease { leeway: Leeway::default() }, &history);
+        let verdict = check(&Lease::default(), &history);
         assert_eq!(verdict, Verdict::Linearizable, "seed {seed}: {history:#?}");
     }
 }

@@ -15,6 +15,7 @@
 //! more lenient, but never unjust.
 
 use super::checker::{Instant, Model, NEVER, Window};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The number of a session in its history.
@@ -187,8 +188,12 @@ fn promised_end(called: Instant, lease: Duration) -> Instant {
     end - end % (nanos(lease) / 16)
 }
 
+#[derive(Default)]
 pub struct Lease {
     pub leeway: Leeway,
+    /// For claims, by their numbers: the sessions that began a release before the claim was answered. Who releases has
+    /// no tree, and a claim that reads in its last step whose tree may be alive has found that out.
+    pub released_meanwhile: HashMap<usize, Vec<Session>>,
 }
 
 impl Model for Lease {
@@ -213,7 +218,10 @@ impl Model for Lease {
                 })
             }
             Call::Claim { session, number, lease, answer: Some(Claimed::Granted { term, start }) } => {
-                let is_dead = |&(whose, until): &(Session, Instant)| whose == *session || until <= *start;
+                let released = self.released_meanwhile.get(number);
+                let has_released = |whose| released.is_some_and(|released| released.contains(&whose));
+                let is_dead =
+                    |&(whose, until): &(Session, Instant)| whose == *session || until <= *start || has_released(whose);
                 // The session may be told the term of an earlier claim, whose answer it did not hear.
                 let is_higher = *term + u64::from(state.is_unheard(*session)) > state.last.at_least;
                 if !is_higher || *term <= state.stray_term || !state.revoked.iter().all(is_dead) {
