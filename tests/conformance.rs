@@ -434,6 +434,23 @@ async fn a_note_is_read_by_others_as_it_was_written(bench: &Bench) {
     }
 }
 
+async fn many_notes_are_read_at_once_as_each_is_by_itself(bench: &Bench) {
+    let (store, other, pages) = (bench.store(), bench.store(), pages());
+    let shards = ["much", "MUCH"].map(str::to_owned).into_iter().chain((0..60).map(|number| format!("much/{number}")));
+    let wanted: Vec<(Shard, Page)> = shards
+        .flat_map(|shard| pages.iter().map(move |page| (shard.parse().expect("a shard"), page.clone())))
+        .collect();
+    let mut expected = vec![None; wanted.len()];
+    for (number, ((shard, page), expected)) in wanted.iter().zip(&mut expected).enumerate().step_by(7) {
+        let lasts = (number % 2 == 0).then_some(Duration::from_mins(10));
+        write(&*store, shard.as_str(), page, &Note::lasting(number.to_string(), lasts)).await;
+        *expected = Some((number.to_string(), lasts.is_some()));
+    }
+    let read = other.read_notes(&wanted, Duration::from_secs(10)).await.unwrap();
+    let read = read.into_iter().map(|note| note.unwrap().map(|note| (note.text, note.lasts.is_some())));
+    assert_eq!(read.collect::<Vec<_>>(), expected);
+}
+
 async fn a_note_is_replaced_only_where_the_expected_text_stands(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let shard: Shard = "replaced".parse().unwrap();
@@ -780,6 +797,7 @@ everywhere!(
     a_list_shows_a_lease_that_has_expired_as_free,
     a_list_of_hundreds_of_shards_has_each_once,
     a_note_is_read_by_others_as_it_was_written,
+    many_notes_are_read_at_once_as_each_is_by_itself,
     a_note_is_replaced_only_where_the_expected_text_stands,
     of_eight_writers_of_a_note_one_wins_every_one_of_50_races,
     a_note_vanishes_after_its_time_and_not_before,

@@ -53,7 +53,7 @@ mod watch;
 
 pub use address::Address;
 
-use super::{Delivery, Holder, Store, StoreError};
+use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};
 use crate::lease::{Session, Shard, Term};
 use crate::mutex::Mutex;
 use crate::time::BootInstant;
@@ -167,7 +167,12 @@ impl Etcd {
     }
 }
 
+#[async_trait::async_trait]
 impl Store for Etcd {
+    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+        self.read_many(wanted).await
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

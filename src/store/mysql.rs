@@ -44,7 +44,7 @@ pub use super::tls_mode::TlsMode;
 pub use address::{Address, Place, PublicKey};
 
 use super::rows::{Look, Seen, foreign};
-use super::{Delivery, Store, StoreError};
+use super::{Delivery, NoteRead, Page, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
 use get_lock::GetLock;
@@ -101,10 +101,15 @@ impl Mysql {
     }
 }
 
+#[async_trait::async_trait]
 impl Store for Mysql {
     /// A request that finds the shared connection in use makes another one, and closes it afterwards.
     fn lanes(&self) -> usize {
         2
+    }
+
+    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+        self.read_many(wanted).await
     }
 
     fn delivery(&self) -> Delivery {

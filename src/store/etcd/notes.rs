@@ -19,12 +19,16 @@ use super::record::{unreadable, whole_seconds};
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::{ErrorKind, Note, Notes, Page, StoreError, parallel};
+use crate::store::notes::unless_store_fails;
+use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError, parallel};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest lease for notes, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
 const FOR_EVER: i64 = 7_000_000_000;
+
+/// The most notes that one transaction reads. Servers take 128 operations, unless --max-txn-ops says otherwise.
+const GETS: usize = 100;
 
 /// The state of a note that was found.
 enum Found {
@@ -82,6 +86,47 @@ impl Etcd {
         };
         let orders = orders.iter().map(note).collect::<Option<Vec<_>>>().filter(|notes| notes.len() == shards.len());
         Ok((RangeResponse { header, kvs: lock.iter().cloned().collect(), ..RangeResponse::default() }, orders))
+    }
+
+    /// Reads many notes, in few requests.
+    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let mut notes = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(GETS) {
+            let read = async |connection| self.read_page(&connection, some).await;
+            notes.extend(match self.client.operate(|connection| Box::pin(read(connection))).await {
+                // What is wrong with one of them, such as a key that is denied, does not hide the others.
+                Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                    let reads = some.iter().map(async |(shard, page)| unless_store_fails(self.read(shard, page).await));
+                    parallel::all(reads).await.into_iter().collect::<Result<Vec<_>, _>>()?
+                }
+                notes => notes?,
+            });
+        }
+        Ok(notes)
+    }
+
+    /// The same of few notes, in one request, and one more for each that ends some time.
+    async fn read_page(
+        &self,
+        connection: &Arc<Connection>,
+        wanted: &[(Shard, Page)],
+    ) -> Result<Vec<NoteRead>, StoreError> {
+        let success = wanted.iter().map(|(shard, page)| get(&self.keys.note(shard, page))).collect();
+        let request = TxnRequest { success, ..TxnRequest::default() };
+        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
+        let found: Vec<Option<KeyValue>> = answer.found().collect();
+        if found.len() != wanted.len() {
+            return Err(StoreError::unknown(format!("cannot understand the answer of {}", connection.server)));
+        }
+        let note = async |kv: Option<KeyValue>| {
+            let Some(kv) = kv else { return Ok(Ok(None)) };
+            unless_store_fails(match self.examine(connection, &kv).await {
+                Ok(Found::Stands(note)) => Ok(Some(note)),
+                Ok(Found::Gone) => self.read_on(connection, &kv.key).await,
+                Err(error) => Err(error),
+            })
+        };
+        parallel::all(found.into_iter().map(note)).await.into_iter().collect()
     }
 
     async fn read_on(&self, connection: &Arc<Connection>, key: &[u8]) -> Result<Option<Note>, StoreError> {

@@ -17,7 +17,8 @@ use super::wire::Row;
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, NoteRead, Notes, Page, StoreError, notes};
+use std::collections::HashMap;
 
 pub const NAMES: &str = "shard, page, text, expires_at, changes";
 /// The condition that the note of a row `n` has not ended.
@@ -86,6 +87,32 @@ impl Mysql {
 
     fn note_of(&self, shard: &Shard, page: &Page) -> OneNote {
         OneNote::of(&self.server.notes.table, shard.as_str(), &page_name(page))
+    }
+
+    /// Reads many notes, so many rows in a request as a list has.
+    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let mut notes = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(LIST_PAGE) {
+            notes.extend(notes::of_each(some.len(), self.read_page(some).await)?);
+        }
+        Ok(notes)
+    }
+
+    async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let names = wanted.iter().map(|(shard, page)| (shard.as_str().to_owned(), page_name(page)));
+        let names: Vec<(String, String)> = names.collect();
+        let listed: Vec<String> =
+            names.iter().map(|(shard, page)| format!("({}, {})", text(shard), text(page))).collect();
+        let question = format!(
+            "SELECT {COLUMNS}, n.shard, n.page FROM {} AS n WHERE (n.shard, n.page) IN ({}) AND {STANDS}",
+            self.server.notes.table,
+            listed.join(", ")
+        );
+        let answer = self.ask_for_notes(&question).await?;
+        let rows = answer.outcomes.first().map(|outcome| outcome.rows.as_slice()).unwrap_or_default();
+        let read = |row: &Row| Some(((row.words(2)?, row.words(3)?), self.note(row).map(Some)));
+        let mut found: HashMap<(String, String), NoteRead> = rows.iter().filter_map(read).collect();
+        Ok(names.iter().map(|name| found.remove(name).unwrap_or(Ok(None))).collect())
     }
 
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {

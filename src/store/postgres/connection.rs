@@ -193,11 +193,17 @@ impl Connection {
         };
         // Here it does no harm to find out whether the server can tell its timeline.
         let timeline = if login.has_timeline { TIMELINE } else { "''" };
+        // Only who holds an advisory lock asks later whether this process is still there. To tell it, the server looks
+        // at all of its processes, and a thousand candidates that connect at once would wait for that.
+        let started = if login.address.advisory_lock.is_some() {
+            "(SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity \
+             WHERE pid = pg_backend_pid())"
+        } else {
+            "NULL::bigint"
+        };
         let question = format!(
             "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, pg_backend_pid(), \
-             (SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity \
-             WHERE pid = pg_backend_pid()), inet_client_port(), \
-             CASE WHEN NOT pg_is_in_recovery() THEN {timeline} END"
+             {started}, inet_client_port(), CASE WHEN NOT pg_is_in_recovery() THEN {timeline} END"
         );
         let refusal = |error: &Error| match error.as_db_error() {
             Some(said) if login.has_timeline && knows_no_timeline(said.code()) => Refusal::NoTimeline,

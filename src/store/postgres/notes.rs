@@ -13,11 +13,11 @@ use super::Postgres;
 use super::connection::Parameters;
 use super::grants::Relation;
 use super::server::Answer;
-use super::statement::{Statements, integer, millis, number, seconds, text};
+use super::statement::{Statements, integer, millis, number, seconds, text, texts};
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Note, NoteRead, Notes, Page, StoreError, notes};
 use tokio_postgres::Row;
 
 pub fn creation(table: &Relation) -> String {
@@ -40,6 +40,17 @@ impl Statements {
         let (context, notes) = (self.context(false), &self.notes);
         format!(
             "WITH {context} SELECT {TEXT}, {LEFT} FROM c JOIN {notes} AS n ON n.shard = $1 AND n.page = $2 AND {STANDS}"
+        )
+    }
+
+    /// Parameters: shards, and as many pages. Returns: a row for each note that there is, which ends with its place
+    /// among them, counted from one.
+    fn read_notes(&self) -> String {
+        let (context, notes) = (self.context(false), &self.notes);
+        format!(
+            "WITH {context} SELECT {TEXT}, {LEFT}, w.place FROM c \
+             CROSS JOIN unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (shard, page, place) \
+             JOIN {notes} AS n ON n.shard = w.shard AND n.page = w.page AND {STANDS}"
         )
     }
 
@@ -121,6 +132,29 @@ impl Postgres {
     async fn ask_for_notes(&self, statement: &str, parameters: &Parameters<'_>) -> Result<Answer, StoreError> {
         let Self { server, .. } = self;
         server.ask_about(&server.notes, |_| statement.to_owned(), parameters, server.deadline()).await
+    }
+
+    /// Reads many notes, so many rows in a request as a list has.
+    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let mut notes = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(LIST_PAGE) {
+            notes.extend(notes::of_each(some.len(), self.read_page(some).await)?);
+        }
+        Ok(notes)
+    }
+
+    async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let shards: Vec<&str> = wanted.iter().map(|(shard, _)| shard.as_str()).collect();
+        let pages: Vec<String> = wanted.iter().map(|(_, page)| page_name(page)).collect();
+        let statement = self.server.statements.read_notes();
+        let answer = self.ask_for_notes(&statement, &[texts(&shards), texts(&pages)]).await?;
+        let mut notes: Vec<NoteRead> = wanted.iter().map(|_| Ok(None)).collect();
+        for row in &answer.rows {
+            let place = row.try_get::<_, i64>(2).ok().and_then(|place| usize::try_from(place - 1).ok());
+            let note = place.and_then(|place| notes.get_mut(place)).ok_or_else(|| self.not_understood())?;
+            *note = self.note(row).map(Some);
+        }
+        Ok(notes)
     }
 
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {

@@ -68,6 +68,13 @@ pub fn text<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::TEXT)
 }
 
+pub fn texts<T>(values: &Vec<T>) -> (&(dyn ToSql + Sync), Type)
+where
+    Vec<T>: ToSql + Sync,
+{
+    (values, Type::TEXT_ARRAY)
+}
+
 pub fn numbers(values: &Vec<i32>) -> (&(dyn ToSql + Sync), Type) {
     (values, Type::INT4_ARRAY)
 }
