@@ -178,7 +178,7 @@ fn nats() {
     // Before 2.10 a leader asks for orders with each renewal.
     let (name, leader) =
         if nats::Server::has_consumers_of_several_subjects() { ("NATS", 13) } else { ("NATS before 2.10", 24) };
-    bench(name, &server, count).costs(leader, 0);
+    bench(name, &server, count).reads_many_notes_in_few().costs(leader, 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ mod watch;
 
 pub use address::{Address, Login};
 
-use super::{Delivery, Store, StoreError};
+use super::{Delivery, NoteRead, Page, Store, StoreError};
 use crate::lease::{Candidate, Shard, Term};
 use crate::mutex::Mutex;
 use crate::time::{BootInstant, millis};
@@ -215,7 +215,12 @@ fn slack(info: &Info) -> Duration {
     if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
 }
 
+#[async_trait::async_trait]
 impl Store for Nats {
+    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+        self.read_many(wanted).await
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -10,7 +10,8 @@ use super::bucket::Put;
 use super::jetstream::{Entry, Info, Stamp};
 use super::{Nats, slack};
 use crate::lease::Shard;
-use crate::store::{Note, Notes, Page, StoreError, parallel};
+use crate::store::notes::unless_store_fails;
+use crate::store::{Note, NoteRead, Notes, Page, StoreError, parallel};
 use crate::time::{BootInstant, millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -82,6 +83,22 @@ impl Nats {
         }
         let info = self.bucket.info().await?.ok_or_else(|| self.bucket.missing())?;
         Ok(kept.note(self.clock(&info).await?.age(entry.stamp)))
+    }
+
+    /// Reads many notes. Most shards have none, so it asks first which there are.
+    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let (_, keys) = self.bucket.keys().await?;
+        let mut notes = vec![Ok(None); wanted.len()];
+        let mut reads = Vec::new();
+        for (place, (shard, page)) in wanted.iter().enumerate() {
+            if keys.contains(&note_of(shard, page)) {
+                reads.push(async move { Ok((place, unless_store_fails(self.read(shard, page).await)?)) });
+            }
+        }
+        for (place, note) in parallel::answers(reads).await? {
+            notes[place] = note;
+        }
+        Ok(notes)
     }
 }
 
