@@ -290,6 +290,17 @@ async fn a_leader_makes_one_request_a_renewal_and_two_after_an_order() {
 }
 
 #[tokio::test]
+async fn a_stamp_whose_request_is_lost_is_sent_again() {
+    let led = Led::new().await;
+    let proxy = Proxy::before(&led.server);
+    let operator = store(&proxy.endpoint(), &led.table).await;
+    proxy.once("UpdateItem", Fate::LoseRequest);
+    assert_eq!(operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
+    assert_eq!(led.renew().await, None, "the stamp says that they changed");
+    assert_eq!(text_of(&led.leader, &Page::Orders).await.as_deref(), Some("one"));
+}
+
+#[tokio::test]
 async fn a_stamp_is_put_into_no_item_but_a_leaders_and_is_gone_with_it() {
     let led = Led::new().await;
     assert_eq!(led.operator.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));

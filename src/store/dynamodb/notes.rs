@@ -12,9 +12,9 @@
 //! and the leader reads them then. A stamp that is lost delays an order, and one that is left over costs a read. The
 //! leader also reads them after every grant, and when what it read is a minute old.
 
-use super::DynamoDb;
 use super::record::{Item, PARTITION, n, number, partition, shard_of, text, ttl_of};
 use super::table::{Expression, Key, Outcome, lock_key};
+use super::{DynamoDb, MOST_ATTEMPTS};
 use crate::lease::{Session, Shard};
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::expiry::ServerTime;
@@ -157,13 +157,18 @@ impl DynamoDb {
     /// Shows the leader, if there is one, that its orders have changed. They stand whether this succeeds or not.
     async fn stamp(&self, shard: &Shard) {
         let Ok(stamp) = Session::random() else { return };
-        // Not in an item of the other library, whose candidates have no orders.
-        let condition = Expression::new("attribute_exists(#beat)").text(":stamp", stamp.as_str());
-        if let Err(error) = self.table.update(lock_key(shard), "SET #ordersStamp = :stamp", condition).await {
-            tracing::warn!(
-                "a leader of {shard} hears of its new orders within a minute, not at once: {}",
-                error.message
-            );
+        for attempt in 1.. {
+            // Not in an item of the other library, whose candidates have no orders.
+            let condition = Expression::new("attribute_exists(#beat)").text(":stamp", stamp.as_str());
+            let stamped = self.table.update(lock_key(shard), "SET #ordersStamp = :stamp", condition).await;
+            let Err(error) = stamped else { return };
+            if attempt == MOST_ATTEMPTS || matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) {
+                tracing::warn!(
+                    "a leader of {shard} hears of its new orders within a minute, not at once: {}",
+                    error.message
+                );
+                return;
+            }
         }
     }
 
