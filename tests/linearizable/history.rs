@@ -74,8 +74,16 @@ impl History {
         let calls = calls.filter(|(event, call)| !(leeway.names_late && self.is_excused(event, call)));
         let mut operations = self.operations(calls, lease::Call::unanswered);
         for event in &self.events {
-            let Call::Lease(lease::Call::Claim { number, ref answer, .. }) = event.call else { continue };
+            let Call::Lease(lease::Call::Claim { session, number, ref answer, .. }) = event.call else { continue };
             let ended = event.ended.unwrap_or(NEVER);
+            if answer.is_none() {
+                let call = lease::Call::GiveBack { number };
+                let releases = self.releases(session).filter(|release| release.begun > event.begun);
+                operations.extend(releases.map(|release| {
+                    let ended = release.ended.unwrap_or(NEVER);
+                    Operation { call: call.clone(), begun: release.begun, ended, required: false }
+                }));
+            }
             if leeway.gives_back && answer.is_none() {
                 let call = lease::Call::GiveBack { number };
                 operations.push(Operation { call, begun: event.begun, ended: NEVER, required: false });
@@ -87,6 +95,12 @@ impl History {
             }
         }
         sorted(operations)
+    }
+
+    fn releases(&self, releasing: lease::Session) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(move |event| {
+            matches!(event.call, Call::Lease(lease::Call::Release { session, .. }) if session == releasing)
+        })
     }
 
     /// On `file:`, a claim that finds the sockets of a lease that is being released holds the lock for a moment, and is
@@ -187,12 +201,14 @@ impl History {
         for &index in &order {
             tell("  ", &operations[index]);
         }
-        for (index, operation) in operations.iter().enumerate() {
-            if !order.contains(&index) && operation.required {
-                tell("??", operation);
-            }
+        for (_, operation) in operations.iter().enumerate().filter(|(index, _)| !order.contains(index)) {
+            tell(if operation.required { "??" } else { " ?" }, operation);
         }
-        let _ = write!(told, "in microseconds; none of those with ?? can follow the others, which leave {state}");
+        let _ = write!(
+            told,
+            "in microseconds; none of those with ?? can follow the others, which leave {state}; those with ? need not have \
+             taken place"
+        );
         Found::Violation(told)
     }
 }

@@ -51,6 +51,10 @@ fn release(session: usize, term: u64, done: bool) -> Call {
     Call::Release { session, term: Some(term), done: Some(done) }
 }
 
+fn release_of_any(session: usize) -> Call {
+    Call::Release { session, term: None, done: Some(true) }
+}
+
 fn revoke(term: u64, done: bool) -> Call {
     Call::Revoke { term, done: Some(done) }
 }
@@ -373,6 +377,25 @@ fn a_holder_that_releases_during_the_next_claim_has_no_tree_for_which_that_must_
     assert!(found(30, &[]));
     assert!(!found(61, &[]), "its tree may be alive when the claim is granted");
     assert!(!found(30, &[event(45, 50, refused(1, 2, 6))]), "it claims again");
+}
+
+#[test]
+fn a_release_also_ends_what_an_earlier_claim_got_that_nobody_heard() {
+    let event = |begun, ended, call| Event { begun, ended, call: Done::Lease(call) };
+    let late_release = |begun| {
+        let release = Call::Release { session: 1, term: Some(5), done: None };
+        event(begun, None, release)
+    };
+    let found = |release: Event, shown: Call| {
+        let answered = [event(10, Some(20), granted(1, 5)), event(41, Some(50), release_of_any(1))];
+        let late = [event(0, None, unheard(1)), event(60, Some(70), held(1, 9)), event(80, Some(90), shown)];
+        let events = [&answered[..], &late, &[release]].concat();
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
+        matches!(history.judge(Leeway::default()), Found::Nothing)
+    };
+    assert!(found(late_release(30), free()));
+    assert!(found(late_release(30), held(1, 9)));
+    assert!(!found(late_release(91), free()), "it is not released yet");
 }
 
 #[test]

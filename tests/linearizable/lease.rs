@@ -76,7 +76,8 @@ pub enum Call {
     },
     /// A claim that was not applied. It changes nothing.
     FailedClaim,
-    /// What [`Leeway::gives_back`] allows.
+    /// What [`Leeway::gives_back`] allows; and that a release ends what an earlier claim of its session got, which nobody
+    /// has heard, whatever its term.
     GiveBack {
         number: usize,
     },
