@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::fleet::{
-    Life, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or, wakes_in_a_second,
-};
+use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
 
@@ -460,18 +458,29 @@ fn it_gives_back_what_only_its_start_needed() {
     place.conclude();
 }
 
-fn it_sleeps_while_nothing_happens(mut place: Place) {
-    place.start("one", &[]);
-    place.fleet.leader();
-    place.start("two", &[]);
-    place.wait_until("it waits", || place.fleet.logs().contains("leaderrun: waiting"));
-    let wakes = wakes_in_a_second(place.fleet.pid("two"));
-    assert!(wakes < 12, "{wakes}\n{}", place.fleet.logs());
-    place.conclude();
-}
-
-mod sleeps {
+/// On the stores that are servers.
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
+mod in_rest {
     use super::*;
+    use crate::support::fleet::wakes_in_a_second;
 
-    every_store!(remote_stories: it_sleeps_while_nothing_happens);
+    fn it_sleeps(mut place: Place) {
+        place.start("one", &[]);
+        place.fleet.leader();
+        place.start("two", &[]);
+        place.wait_until("it waits", || place.fleet.logs().contains("leaderrun: waiting"));
+        let wakes = wakes_in_a_second(place.fleet.pid("two"));
+        assert!(wakes < 12, "{wakes}\n{}", place.fleet.logs());
+        place.conclude();
+    }
+
+    every_store!(remote_stories: it_sleeps);
 }
