@@ -14,7 +14,8 @@
 //! - *The guard is killed.* COMMAND dies with it (`PR_SET_PDEATHSIG`). Survivors become children of the backstop, the
 //!   next subreaper up, which kills them.
 //! - *The guard is frozen.* At `backstop_at` the backstop and the candidate each kill the tree, and then the guard
-//!   (SIGKILL also ends a stopped process). The kill timer of a guard that does not kill ends it at the same time.
+//!   (SIGKILL also ends a stopped process). If they are frozen as well, the guard's kill timer ends it later in the
+//!   margin, and COMMAND with it.
 //! - *Two of the three* are killed or frozen. The third is enough: each of them knows the deadline and inherits what
 //!   the others leave. So none of them kills another one that may still work, nor itself, before the tree is dead.
 //! - *All three* are killed or frozen at the same instant. COMMAND itself still dies. Its descendants die only if the
@@ -368,10 +369,11 @@ impl Guard {
         }
     }
 
-    /// Has the kernel kill this process at `backstop_at`, even if it is frozen then. But not once it kills the tree: it
-    /// may be the last that does, and the tree may be slow to die.
+    /// Has the kernel kill this process if it is still frozen late in the margin. But not once it kills the tree: it may
+    /// be the last that does, and the tree may be slow to die.
     fn set_kill_timer(&mut self) {
-        let at = if self.killing { BootInstant::NEVER } else { self.policy.backstop_at() };
+        let whole = self.namespaces.is_some();
+        let at = if self.killing { BootInstant::NEVER } else { self.policy.kill_timer_at(whole) };
         if let Some(kill_timer) = &mut self.kill_timer {
             let _ = kill_timer.set(at.since_boot());
         }

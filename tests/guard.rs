@@ -232,6 +232,14 @@ impl Script {
     }
 }
 
+impl Drop for Script {
+    /// A test that failed leaves no stopped candidate.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
     let script = "trap 'echo got >> $FILE; sleep 0.4; echo drained >> $FILE; exit 5' TERM; echo up > $FILE; \
@@ -249,7 +257,7 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     let member = r#"$SIG{TERM} = sub { say("asked"); $asked = 1 }; say("up");
                     select undef, undef, undef, 0.05 until $asked;
                     select undef, undef, undef, 0.1 for 1 .. 5;
-                    sub say { open F, ">>", $ENV{FILE}; syswrite F, "$ARGV[0] $_[0]\n"; close F }"#;
+                    sub say { open F, ">>", $ENV{FILE}; syswrite F, "$_[0] $ARGV[0]\n"; close F }"#;
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("member");
     fs::write(&file, member).unwrap();
@@ -263,13 +271,13 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     for contain in ["tree", "auto"] {
         let mut run = Script::start(&["--contain", contain, "--grace", "8s"], &script);
         for name in members {
-            run.wait_for(&format!("{name} up"));
+            run.wait_for(&format!("up {name}\n"));
         }
         run.signal(Signal::SIGTERM);
         run.status();
         let file = run.file();
         for name in members {
-            assert_eq!(file.matches(&format!("\n{name} asked")).count(), 1, "{contain}, {name}: {file}");
+            assert_eq!(file.matches(&format!("asked {name}\n")).count(), 1, "{contain}, {name}: {file}");
         }
     }
 }

@@ -223,10 +223,13 @@ impl Policy {
         self.deadline.kill_at
     }
 
-    /// When the backstop and the candidate stop trusting the guard.
+    /// When the kernel kills a guard that has not begun to kill the tree. If the whole tree dies with it (`whole`), that
+    /// is `backstop_at`. Otherwise only COMMAND does, and a guard that is late may be the last process that can kill the
+    /// rest, so it has half of the time that is left. Killing one process is quick.
     #[must_use]
-    pub fn backstop_at(&self) -> BootInstant {
-        self.deadline.backstop_at
+    pub fn kill_timer_at(&self, whole: bool) -> BootInstant {
+        let Deadline { kill_at, backstop_at, .. } = self.deadline;
+        if whole { backstop_at } else { backstop_at.plus(backstop_at.since(kill_at) / 2) }
     }
 
     /// True while COMMAND runs and nothing stops it.

@@ -222,11 +222,11 @@ impl Host {
     }
 
     /// Whether the kernel's timer of a guard that is frozen has to fire in this tick.
-    pub fn is_kill_timer_due(&self, tick: Tick, mutant: Option<Mutant>) -> bool {
+    pub fn is_kill_timer_due(&self, tick: Tick, world: &World) -> bool {
         !self.suspended
-            && !matches!(mutant, Some(Mutant::NoKillTimer | Mutant::BackstopIgnoresDeadline))
-            && self.guard.as_ref().is_some_and(|guard| {
-                guard.guard.mode == Mode::Frozen && guard.guard.policy.backstop_at() <= self.clock.at(tick)
+            && !matches!(world.mutant, Some(Mutant::NoKillTimer | Mutant::BackstopIgnoresDeadline))
+            && self.guard.as_ref().is_some_and(|GuardHandle { guard, .. }| {
+                guard.mode == Mode::Frozen && guard.policy.kill_timer_at(world.contained) <= self.clock.at(tick)
             })
     }
 

@@ -96,7 +96,7 @@ impl World {
             if host.starting.is_some() && host.is_able(Link::Candidate) {
                 steps.push(Step::Start(id));
             }
-            if host.is_kill_timer_due(state.tick, self.mutant) {
+            if host.is_kill_timer_due(state.tick, self) {
                 steps.push(Step::KillTimer(id));
             }
             let due = LINKS.into_iter().filter(|&link| host.is_due(link, state.tick, self.mutant));

@@ -41,6 +41,16 @@ fn the_tree_is_asked_at_term_at_and_killed_at_kill_at() {
 }
 
 #[test]
+fn a_guard_that_is_late_may_still_kill_after_the_others_have_begun_to() {
+    let mut policy = Policy::new(until(10), GRACE);
+    assert_eq!(policy.kill_timer_at(false), at(11).plus(Duration::from_millis(500)));
+    let _ = policy.handle(at(2), Input::Order(Order::Extend(until(20))));
+    assert_eq!(policy.kill_timer_at(false), at(21).plus(Duration::from_millis(500)));
+    assert_eq!(policy.kill_timer_at(true), at(21), "the kernel kills the whole tree with it");
+    assert_eq!(Policy::new(Deadline::NONE, GRACE).kill_timer_at(false), BootInstant::NEVER);
+}
+
+#[test]
 fn the_earliest_reason_to_kill_decides_the_end() {
     let mut policy = Policy::new(until(10), GRACE);
     assert_eq!(policy.ends_at(), (at(10), at(11)));
