@@ -12,6 +12,7 @@ use super::{GuardSpec, adopt_all, guard, priority};
 use crate::election::StartError;
 use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
@@ -51,6 +52,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
     let guards_leaf = guards_leaf.map_err(|error: io::Error| error)?;
     let rise = (spec.raises, spec.scheduling);
+    let (closing, open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
@@ -58,18 +60,21 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         .and_then(|(tree, single_thread)| Ok((tree, single_thread.fork()?, single_thread)));
     match forked {
         Ok((backstops, None, single_thread)) => {
-            drop((line, backstops));
+            drop((line, backstops, open));
             // `lease_files` stay open until this process ends.
             let ended = own_tree(walks, guards_leaf)
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
                 .map(|tree| {
                     prepare_to_kill(rise);
+                    // Until the backstop has closed its copy of the line, the candidate would not see our end.
+                    let _ = File::from(closing).read(&mut [0]);
                     guard(spec, guards_line, tree, mask, single_thread)
                 });
             sys::exit_at_once(u8::from(ended.is_ok_and(|ended| ended.is_err())));
         }
         Ok((tree, Some(guard), _)) => {
-            drop((guards_line, guards_leaf));
+            drop((guards_line, guards_leaf, closing));
+            drop(open);
             line.report(&Report::Guarded { pid: guard.as_raw() });
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
             prepare_to_kill(rise);
