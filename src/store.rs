@@ -209,12 +209,12 @@ pub trait Store: Leases + Notes + Administration {
         16
     }
 
-    /// Reads many notes, in few requests where the store can, each of which may take `patience`. Returns what
-    /// [`Notes::read`] returns of each. An error ends it, unless it is about one note.
-    async fn read_notes(&self, wanted: &[(Shard, Page)], patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+    /// Reads many notes, in few requests where the store can. Returns what [`Notes::read`] returns of each. An error
+    /// ends it, unless it is about one note.
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let mut notes = Vec::with_capacity(wanted.len());
         for some in wanted.chunks(self.lanes()) {
-            let reads = some.iter().map(|(shard, page)| within(patience, self.read(shard, page)));
+            let reads = some.iter().map(|(shard, page)| self.read(shard, page));
             for note in parallel::all(reads).await {
                 notes.push(notes::unless_store_fails(note)?);
             }

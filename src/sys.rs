@@ -314,12 +314,19 @@ fn stat_addresses(field: usize) -> Option<(usize, usize)> {
     Some((address(field)?, address(field + 1)?))
 }
 
+/// The size of a page of memory, in bytes.
+#[must_use]
+pub fn page_size() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
+    size.expect("the kernel tells every program, when it begins (getauxval(3), AT_PAGESZ)")
+}
+
 /// Has the kernel unmap the instructions of this program. It maps those again that are used again. Does nothing if the
 /// kernel does not show where they are.
 pub fn forget_instructions() {
-    let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or_default()).unwrap_or_default();
+    let page = page_size();
     // startcode and endcode. They are 0 or 1 if the kernel hides them.
-    let Some((start, end)) = stat_addresses(26).filter(|&(start, _)| start > 1 && page > 0) else { return };
+    let Some((start, end)) = stat_addresses(26).filter(|&(start, _)| start > 1) else { return };
     let (start, end) = (start.next_multiple_of(page), end / page * page);
     if start < end {
         let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);

@@ -446,7 +446,7 @@ async fn many_notes_are_read_at_once_as_each_is_by_itself(bench: &Bench) {
         write(&*store, shard.as_str(), page, &Note::lasting(number.to_string(), lasts)).await;
         *expected = Some((number.to_string(), lasts.is_some()));
     }
-    let read = other.read_notes(&wanted, Duration::from_secs(10)).await.unwrap();
+    let read = other.read_notes(&wanted).await.unwrap();
     let read = read.into_iter().map(|note| note.unwrap().map(|note| (note.text, note.lasts.is_some())));
     assert_eq!(read.collect::<Vec<_>>(), expected);
 }

@@ -104,7 +104,7 @@ impl Bench<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let notes = runtime.block_on(async {
             let store = Location::from_url(&self.url).expect("a URL").open(PATIENCE).await.expect("it is opened");
-            store.read_notes(&wanted, PATIENCE).await.expect("it answers")
+            store.read_notes(&wanted).await.expect("it answers")
         });
         assert!(notes == vec![Ok(None); NOTES], "{notes:?}");
         // Some servers count when a client has gone.

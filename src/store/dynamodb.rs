@@ -50,7 +50,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use table::Table;
 
-/// How often a refused claim looks again before it reports the refusal: another session released or renewed in between.
+/// How often a refused write looks again before it reports the refusal, because another session wrote in between. And
+/// how often the stamp of new orders is sent if its request is lost.
 const MOST_ATTEMPTS: usize = 4;
 
 pub struct DynamoDb {

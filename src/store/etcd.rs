@@ -169,7 +169,7 @@ impl Etcd {
 
 #[async_trait::async_trait]
 impl Store for Etcd {
-    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         self.read_many(wanted).await
     }
 

@@ -217,7 +217,7 @@ fn slack(info: &Info) -> Duration {
 
 #[async_trait::async_trait]
 impl Store for Nats {
-    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         self.read_many(wanted).await
     }
 

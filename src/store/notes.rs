@@ -65,15 +65,6 @@ pub(super) fn unless_store_fails(note: NoteRead) -> Result<NoteRead, StoreError>
     }
 }
 
-/// What one request showed of `many` notes. An error that is not the store's is that of each of them.
-///
-/// # Errors
-/// The store's.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) fn of_each(many: usize, answer: Result<Vec<NoteRead>, StoreError>) -> Result<Vec<NoteRead>, StoreError> {
-    answer.or_else(|error| Ok(vec![unless_store_fails(Err(error))?; many]))
-}
-
 /// Operations on notes. As with leases, the request of a future that was dropped may have been applied.
 #[async_trait::async_trait]
 pub trait Notes: Send + Sync {

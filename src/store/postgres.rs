@@ -40,7 +40,7 @@ mod watch;
 pub use super::tls_mode::TlsMode;
 pub use address::{Address, Place};
 
-use super::rows::{Look, Seen, foreign};
+use super::rows::{self, Look, Seen, foreign};
 use super::{Delivery, NoteRead, Page, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
@@ -108,8 +108,8 @@ impl Store for Postgres {
         2
     }
 
-    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
-        self.read_many(wanted).await
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        rows::read_notes(wanted, |some| self.read_page(some)).await
     }
 
     fn delivery(&self) -> Delivery {

@@ -199,7 +199,7 @@ fn unknown(reply: &Reply, left: usize, last: usize) -> Holder {
 
 #[async_trait::async_trait]
 impl Store for Redis {
-    async fn read_notes(&self, wanted: &[(Shard, Page)], _patience: Duration) -> Result<Vec<NoteRead>, StoreError> {
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let keys: Vec<String> = wanted.iter().map(|(shard, page)| self.note_key(shard, page)).collect();
         self.read_notes_at(&keys).await
     }

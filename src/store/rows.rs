@@ -5,7 +5,7 @@
 //! a write was applied, unless only that write can have made it.
 
 use super::allowance::{self, MOST_LISTED};
-use super::notes::Page;
+use super::notes::{self, NoteRead, Page};
 use super::tls_mode::TlsMode;
 use super::{EachPage, ErrorKind, Finding, Holder, Renewal, Report, StoreError};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -186,6 +186,22 @@ pub async fn list<P: Future<Output = Result<Vec<(Option<String>, Seen)>, StoreEr
         let Some(end) = end else { return Ok(()) };
         last = end.ok_or_else(|| StoreError::unknown(format!("cannot understand the answer of {server}")))?;
     }
+}
+
+/// Reads many notes. `page` reads some of them in one request.
+pub async fn read_notes<'a, P: Future<Output = Result<Vec<NoteRead>, StoreError>> + Send>(
+    wanted: &'a [(Shard, Page)],
+    page: impl Fn(&'a [(Shard, Page)]) -> P + Send,
+) -> Result<Vec<NoteRead>, StoreError> {
+    let mut notes = Vec::with_capacity(wanted.len());
+    for some in wanted.chunks(LIST_PAGE) {
+        match page(some).await {
+            Ok(read) => notes.extend(read),
+            // It may be about one of them, and says nothing of the others.
+            Err(error) => notes.extend(vec![notes::unless_store_fails(Err(error))?; some.len()]),
+        }
+    }
+    Ok(notes)
 }
 
 /// The error about a row that leaderrun did not write.

@@ -201,8 +201,10 @@ impl History {
         for &index in &order {
             tell("  ", &operations[index]);
         }
-        for (_, operation) in operations.iter().enumerate().filter(|(index, _)| !order.contains(index)) {
-            tell(if operation.required { "??" } else { " ?" }, operation);
+        for (index, operation) in operations.iter().enumerate() {
+            if !order.contains(&index) {
+                tell(if operation.required { "??" } else { " ?" }, operation);
+            }
         }
         let _ = write!(
             told,

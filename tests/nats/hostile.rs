@@ -113,6 +113,5 @@ fn a_server_that_only_greets_is_waited_for_asleep() {
 fn a_standby_that_is_flooded_is_one_again_afterwards() {
     let server = Server::start();
     prepare(&server);
-    // What the library has read is looked at only now and then while nothing is asked.
     a_standby_survives(&server, b"MSG a 1 4294967296\r\n", &[0; 1024]);
 }

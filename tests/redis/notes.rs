@@ -53,7 +53,7 @@ async fn many_notes_are_read_in_few_requests_and_a_strange_one_harms_no_other() 
     }
     server.cli(&["RPUSH", "leaderrun:{leases}:note:orders:many/7", "one"]);
     let before = server.scripts_run();
-    let notes = store.read_notes(&wanted, REQUEST_TIMEOUT).await.unwrap();
+    let notes = store.read_notes(&wanted).await.unwrap();
     assert_eq!((notes.len(), server.scripts_run() - before), (NOTES, 4), "three pages, and the strange one by itself");
     for (number, read) in notes.into_iter().enumerate() {
         match read {

@@ -74,7 +74,7 @@ impl ListFlags {
             })
             .await?;
         list.extend(unled.among(Vec::new()));
-        let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders, patience).await? };
+        let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders).await? };
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
@@ -87,7 +87,7 @@ impl ListFlags {
     async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
         let (standbys, unled) = self.announced(store, patience).await?;
         let list = unled.among(store.list(self.prefix.as_str()).await?);
-        let notes = Notes::of(store, &list, self.orders, patience).await?;
+        let notes = Notes::of(store, &list, self.orders).await?;
         Ok(worth_showing(shown(&list, standbys.as_deref(), notes.as_ref())))
     }
 

@@ -14,7 +14,6 @@ use crate::slots;
 use crate::store::{Page, Report, Store, StoreError};
 use crate::text::on_one_line;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// The most shards whose notes are read without being asked for.
 pub const MOST: usize = 1000;
@@ -33,12 +32,7 @@ impl Notes {
     ///
     /// # Errors
     /// If the store cannot be reached.
-    pub async fn of(
-        store: &dyn Store,
-        list: &[(Shard, Report)],
-        asked: bool,
-        patience: Duration,
-    ) -> Result<Option<Self>, StoreError> {
+    pub async fn of(store: &dyn Store, list: &[(Shard, Report)], asked: bool) -> Result<Option<Self>, StoreError> {
         if !asked && (store.is_metered() || list.len() > MOST) {
             return Ok(None);
         }
@@ -46,7 +40,7 @@ impl Notes {
             list.iter().flat_map(|(shard, _)| [Some(shard.clone()), slots::parent(shard)]).flatten().collect();
         let wanted: Vec<_> =
             names.iter().flat_map(|shard| [Page::Orders, Page::Runs].map(|page| (shard.clone(), page))).collect();
-        let mut texts = store.read_notes(&wanted, patience).await?.into_iter();
+        let mut texts = store.read_notes(&wanted).await?.into_iter();
         let mut read = BTreeMap::new();
         for shard in names {
             let (Some(orders), Some(runs)) = (texts.next(), texts.next()) else { break };

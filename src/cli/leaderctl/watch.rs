@@ -145,7 +145,7 @@ impl Watch {
     }
 
     async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let notes = Notes::of(&*self.store, list, self.orders, self.patience).await?;
+        let notes = Notes::of(&*self.store, list, self.orders).await?;
         Ok(list::shown(list, None, notes.as_ref()))
     }
 

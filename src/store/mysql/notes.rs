@@ -17,7 +17,7 @@ use super::wire::Row;
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
-use crate::store::{Note, NoteRead, Notes, Page, StoreError, notes};
+use crate::store::{Note, NoteRead, Notes, Page, StoreError};
 use std::collections::HashMap;
 
 pub const NAMES: &str = "shard, page, text, expires_at, changes";
@@ -89,16 +89,8 @@ impl Mysql {
         OneNote::of(&self.server.notes.table, shard.as_str(), &page_name(page))
     }
 
-    /// Reads many notes, so many rows in a request as a list has.
-    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        let mut notes = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(LIST_PAGE) {
-            notes.extend(notes::of_each(some.len(), self.read_page(some).await)?);
-        }
-        Ok(notes)
-    }
-
-    async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+    /// Reads notes in one request.
+    pub(super) async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let names = wanted.iter().map(|(shard, page)| (shard.as_str().to_owned(), page_name(page)));
         let names: Vec<(String, String)> = names.collect();
         let listed: Vec<String> =

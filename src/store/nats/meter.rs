@@ -2,15 +2,16 @@
 //!
 //! The hazard: the library keeps everything that a server sends until a message is whole, and no code of ours can come
 //! between it and its socket. So its counter of bytes is read again and again. A thousand candidates that did this every
-//! few milliseconds would take from a busy server on their machine the time that it needs to answer. So a server that
-//! sends is looked at often, and one that is silent seldom: what it sends next wakes the runtime, and whoever looks then
-//! is in time. Until it is connected the library counts nothing, so the memory of this process is watched instead.
+//! few milliseconds would take from a busy server on their machine the time that it needs to answer. A server that
+//! sends is looked at often. One that is silent is looked at seldom, because what it sends next wakes the runtime, and
+//! the counter is read then. Until it is connected the library counts nothing, so the memory of this process is watched
+//! instead.
 
 use super::failure::Trouble;
 use crate::runtime;
 use crate::store::allowance::{MOST_OF_NATS, complaint};
+use crate::sys::page_size;
 use async_nats::Statistics;
-use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::future::poll_fn;
 use std::os::unix::fs::FileExt;
@@ -116,10 +117,6 @@ impl Memory {
         let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let pages =
             std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
-        pages.unwrap_or(0) * page_size()
+        pages.unwrap_or(0) * page_size() as u64
     }
-}
-
-fn page_size() -> u64 {
-    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| u64::try_from(size).ok()).unwrap_or(4096)
 }

@@ -17,7 +17,7 @@ use super::statement::{Statements, integer, millis, number, seconds, text, texts
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};
-use crate::store::{Note, NoteRead, Notes, Page, StoreError, notes};
+use crate::store::{Note, NoteRead, Notes, Page, StoreError};
 use tokio_postgres::Row;
 
 pub fn creation(table: &Relation) -> String {
@@ -134,16 +134,8 @@ impl Postgres {
         server.ask_about(&server.notes, |_| statement.to_owned(), parameters, server.deadline()).await
     }
 
-    /// Reads many notes, so many rows in a request as a list has.
-    pub(super) async fn read_many(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        let mut notes = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(LIST_PAGE) {
-            notes.extend(notes::of_each(some.len(), self.read_page(some).await)?);
-        }
-        Ok(notes)
-    }
-
-    async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+    /// Reads notes in one request.
+    pub(super) async fn read_page(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let shards: Vec<&str> = wanted.iter().map(|(shard, _)| shard.as_str()).collect();
         let pages: Vec<String> = wanted.iter().map(|(_, page)| page_name(page)).collect();
         let statement = self.server.statements.read_notes();
