@@ -120,10 +120,11 @@ impl Etcd {
         }
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said
         // why.
-        let doubt = address.tls.as_ref().map(|files| match files.cert {
-            Some(_) => "does it trust the certificate in cert=?",
-            None => "does it want a certificate, by cert= and key=?",
-        });
+        let doubt = match &address.tls {
+            Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
+            Some(_) => "does it want a certificate, by cert= and key=?",
+            None => "does it want TLS, by etcds://?",
+        };
         let (user, prefix) = (address.user.clone(), address.prefix.clone());
         let client = Arc::new(Client::new(servers, user, prefix, doubt, request_timeout));
         let unclaimed = Arc::new(UnclaimedLeases::new(Arc::clone(&client)));

@@ -57,7 +57,7 @@ pub struct Client {
     /// The range of keys to name when a permission is missing.
     prefix: String,
     /// The possible reason, if a connection ends before its first success.
-    doubt: Option<&'static str>,
+    doubt: &'static str,
     shared: Kept<Connection>,
     state: Mutex<State>,
 }
@@ -142,7 +142,7 @@ impl Client {
         servers: Vec<Server>,
         user: Option<(String, Secret)>,
         prefix: String,
-        doubt: Option<&'static str>,
+        doubt: &'static str,
         request_timeout: Duration,
     ) -> Self {
         assert!(!servers.is_empty(), "a store URL names a host");
@@ -395,7 +395,7 @@ impl Client {
             user: self.user(),
             prefix: &self.prefix,
             allowance: &connection.allowance,
-            doubt: self.doubt.filter(|_| !connection.proven.load(Ordering::Relaxed)),
+            doubt: Some(self.doubt).filter(|_| !connection.proven.load(Ordering::Relaxed)),
         };
         explain(&circumstances, method, status)
     }

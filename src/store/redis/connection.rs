@@ -24,7 +24,7 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
@@ -37,6 +37,8 @@ type Bytes = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
 struct Stream {
     bytes: Bytes,
     allowance: Allowance,
+    /// It goes over a network, without TLS.
+    is_plain: bool,
 }
 
 pub struct Client {
@@ -106,7 +108,7 @@ impl Client {
     pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
         let deadline = self.deadline();
         let server = self.server(deadline).await?;
-        let Stream { bytes, allowance } = self.connect(&server, deadline).await?;
+        let Stream { bytes, allowance, .. } = self.connect(&server, deadline).await?;
         let Login { user, password } = &self.address.login;
         let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(password) = password {
@@ -172,14 +174,16 @@ impl Client {
             Way::Unix(path) => {
                 let connected = timeout_at(deadline, UnixStream::connect(path)).await;
                 let stream = connected.map_err(too_late)?.map_err(failed)?;
-                return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance });
+                return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance, is_plain: false });
             }
             Way::Tcp(host, port) => (host, *port),
         };
         let connected = timeout_at(deadline, connect_tcp(host, port)).await;
         let stream = connected.map_err(too_late)?.map_err(failed)?;
         let stream = Counted::new(stream, &allowance);
-        let Some(tls) = &self.tls else { return Ok(Stream { bytes: Box::pin(stream), allowance }) };
+        let Some(tls) = &self.tls else {
+            return Ok(Stream { bytes: Box::pin(stream), allowance, is_plain: true });
+        };
         let name = ServerName::try_from(host.name.clone());
         let name = name.map_err(|_| StoreError::misconfigured(format!("{} is not a valid name for TLS", host.name)))?;
         // A Redis without TLS waits for the rest of a command, so the handshake needs a deadline.
@@ -195,7 +199,7 @@ impl Client {
                 distrusted(&server.place, &error)
             }
         })?;
-        Ok(Stream { bytes: Box::pin(secured), allowance })
+        Ok(Stream { bytes: Box::pin(secured), allowance, is_plain: false })
     }
 
     async fn log_in(&self, talk: &Talk<'_>, login: &Login, db: u32) -> Result<(), StoreError> {
@@ -268,16 +272,26 @@ struct Connection {
     pending: Pending,
     /// One bit for each script that was sent on it.
     scripts: AtomicU32,
+    /// It is plain, and has not answered yet.
+    may_want_tls: AtomicBool,
 }
 
 impl Connection {
-    async fn new(Stream { bytes, allowance }: Stream, place: String) -> Self {
+    async fn new(Stream { bytes, allowance, is_plain }: Stream, place: String) -> Self {
         let nothing = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
-        Self { pipe, allowance, driver, place, pending: Pending::default(), scripts: AtomicU32::new(0) }
+        Self {
+            pipe,
+            allowance,
+            driver,
+            place,
+            pending: Pending::default(),
+            scripts: AtomicU32::new(0),
+            may_want_tls: AtomicBool::new(is_plain),
+        }
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
@@ -334,10 +348,16 @@ impl Talk<'_> {
         let mut pipe = connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
         let answer = answer.map_err(|_| Failure::Silent(client.timeout))?;
-        let answer =
-            answer.map_err(|error| if allowance.is_exceeded() { Failure::Endless } else { Failure::from(error) })?;
+        let answer = answer.map_err(|error| match Failure::from(error) {
+            _ if allowance.is_exceeded() => Failure::Endless,
+            Failure::Broken(why) if connection.may_want_tls.load(Ordering::Relaxed) => {
+                Failure::Broken(format!("{why} (does it want TLS, by rediss://?)"))
+            }
+            failure => failure,
+        })?;
         allowance.begin_again();
         asked.answered();
+        connection.may_want_tls.store(false, Ordering::Relaxed);
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.
         if answer
