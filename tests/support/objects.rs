@@ -2,12 +2,12 @@
 //! protocol of Azure Blob Storage (npm `azurite`).
 
 use super::fleet::{leaderctl, wait_until};
-use super::ports::free_port;
+use super::ports::{free_port, is_free};
 use super::{bucket, server};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -88,7 +88,7 @@ impl Server {
 fn low_port() -> u16 {
     loop {
         let port = free_port() - 10_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if is_free(port) {
             return port;
         }
     }

@@ -1,6 +1,7 @@
 //! Ports for servers that do not choose one themselves.
 
-use std::net::TcpListener;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::OnceLock;
@@ -19,10 +20,18 @@ pub fn free_port() -> u16 {
     let (place, _) = PLACE.get_or_init(place);
     loop {
         let port = FIRST + place * PORTS_OF_A_PLACE + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS_OF_A_PLACE;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if is_free(port) {
             return port;
         }
     }
+}
+
+/// Does not listen there: what another thread starts at this instant has all open files, until it is another program, and
+/// whoever connected to it would take it for the server.
+pub fn is_free(port: u16) -> bool {
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    setsockopt(&socket, sockopt::ReuseAddr, &true).expect("a socket has this option");
+    bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).is_ok()
 }
 
 /// One that no other process has. The name of the socket is held until this process ends.
