@@ -38,6 +38,9 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
+/// How long the backstop may take to start the guard: far longer than on a machine that is overloaded.
+const START_PATIENCE: Duration = Duration::from_secs(15);
+
 /// One end of a line, with readiness events.
 type Ear = AsyncFd<Owned<Line>>;
 
@@ -58,7 +61,8 @@ pub struct GuardHandle {
     /// When to kill again what is left of the tree.
     look_at: Instant,
     guard_closed: bool,
-    /// Some once the guard is gone: when a backstop that works has ended as well.
+    /// When the backstop counts as frozen. Some while it has not started the guard, and once the guard is gone: a
+    /// backstop that works then ends as well.
     guard_missed_at: Option<Instant>,
     backstop_closed: bool,
     /// True if the backstop reported that it has no descendant left.
@@ -130,7 +134,7 @@ impl GuardHandle {
                 guard_pid: None,
                 tree,
                 seized: false,
-                guard_missed_at: None,
+                guard_missed_at: Some(Instant::now() + START_PATIENCE),
                 look_at: Instant::now(),
                 guard_closed: false,
                 backstop_closed: false,
@@ -259,9 +263,13 @@ impl GuardHandle {
             let missed_at = self.guard_missed_at.filter(|_| !self.dead);
             tokio::select! {
                 () = tokio::time::sleep_until(missed_at.unwrap_or(self.look_at)), if missed_at.is_some() => {
-                    // The backstop is frozen: it would have killed what the guard has left.
-                    self.seize();
-                    self.tell(TreeEvent::GuardFailed);
+                    // Its report may have come while this process was frozen.
+                    self.listen();
+                    if self.guard_missed_at.is_some_and(|missed_at| missed_at <= Instant::now()) {
+                        // The backstop is frozen: it would have killed what the guard has left.
+                        self.seize();
+                        self.tell(TreeEvent::GuardFailed);
+                    }
                 }
                 Ok(mut ready) = self.guard.readable(), if !guard_closed => ready.clear_ready(),
                 Ok(mut ready) = self.backstop.readable(), if !backstop_closed => ready.clear_ready(),
@@ -329,7 +337,10 @@ impl GuardHandle {
             Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
             Report::CheckFailed(failed) => self.events.push_back(GuardEvent::CheckFailed(failed)),
             Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
-            Report::Guarded { pid } => self.guard_pid = Some(Pid::from_raw(pid)),
+            Report::Guarded { pid } => {
+                self.guard_pid = Some(Pid::from_raw(pid));
+                self.guard_missed_at = self.guard_missed_at.filter(|_| self.guard_closed);
+            }
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \

@@ -84,6 +84,33 @@ fn a_guard_whose_backstop_is_frozen_is_missed() {
     assert_eq!(leader.status(), Some(79));
 }
 
+#[test]
+fn a_backstop_that_is_frozen_before_it_starts_the_guard_is_missed() {
+    loop {
+        let mut leader = Script::start(&["--after-loss", "exit"], "echo up > $FILE; exec sleep 1000");
+        let candidate = leader.child.id().cast_signed();
+        let has_begun =
+            |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"lr-guard"));
+        let backstop = loop {
+            // The candidate waits until its child is another program.
+            if let Some(backstop) = children_of(candidate).into_iter().find(has_begun) {
+                break backstop;
+            }
+            assert!(leader.child.try_wait().unwrap().is_none());
+        };
+        kill(Pid::from_raw(backstop), Signal::SIGSTOP).unwrap();
+        wait_until("it is stopped", || {
+            fs::read_to_string(format!("/proc/{backstop}/stat")).is_ok_and(|stat| stat.contains(") T "))
+        });
+        // Otherwise the test was late.
+        if children_of(backstop).is_empty() {
+            assert_eq!(leader.status(), Some(79));
+            assert_eq!(leader.file(), "");
+            return;
+        }
+    }
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn a_guard_that_is_left_alone_goes_on_however_long_the_tree_takes_to_die() {
