@@ -59,6 +59,7 @@ use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::checks::{Due, Failed};
 use policy::{Effect, Input, Order, Policy};
+use priority::Priority;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,8 +70,8 @@ use tree::Tree;
 use watch::Watch;
 use wire::{Heard, Line};
 
-/// The process name that makes a respawned leaderrun become backstop and guard. `pkill -f leaderrun` does not match it,
-/// so something still looks after the tree that such a kill leaves.
+/// The process name that makes a respawned leaderrun become backstop and guard. No word of leaderrun's command line is in
+/// theirs, so something still looks after the tree that `pkill -f leaderrun` or `pkill -f SHARD` leaves.
 pub const GUARD_NAME: &str = "lr-guard";
 
 /// Becomes backstop and guard if this process was respawned for that. `main` calls this first.
@@ -90,7 +91,14 @@ pub fn run_if_respawned() -> Option<ExitCode> {
 }
 
 /// Runs the guard's main loop until no descendant is left.
-fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: SingleThread) -> io::Result<()> {
+fn guard(
+    spec: GuardSpec,
+    line: Line,
+    tree: Tree,
+    priority: Priority,
+    mask: SigSet,
+    single_thread: SingleThread,
+) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
@@ -107,7 +115,7 @@ fn guard(spec: GuardSpec, line: Line, tree: Tree, mask: SigSet, single_thread: S
         terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
         line: Some(line),
         command_line: spec.command,
-        start: Start { single_thread, mask, scheduling: spec.scheduling },
+        start: Start { single_thread, mask, scheduling: spec.scheduling, most_real_time: priority.most_below() },
         runner: Runner::new(spec.hooks),
         checker: spec.health.map(Checker::new),
         just_ended: false,
@@ -163,6 +171,7 @@ struct Start {
     single_thread: SingleThread,
     mask: SigSet,
     scheduling: Scheduling,
+    most_real_time: Option<u64>,
 }
 
 impl Start {
@@ -171,6 +180,7 @@ impl Start {
             single_thread: &self.single_thread,
             mask: self.mask,
             scheduling: self.scheduling,
+            most_real_time: self.most_real_time,
             terminal,
             cgroup: tree.leaf().map(Leaf::directory),
             not_after: not_after.since_boot().unwrap_or(Duration::MAX),

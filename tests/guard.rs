@@ -533,7 +533,7 @@ fn a_candidate_that_is_asked_to_stop_while_it_waits_ends_at_once() {
 
 #[test]
 fn a_guard_started_by_hand_does_nothing() {
-    let script = r#"exec -a lr-guard "$0" shard 99"#;
+    let script = r#"exec -a lr-guard "$0" 99"#;
     let program = env!("CARGO_BIN_EXE_leaderrun");
     let output = std::process::Command::new("bash").args(["-c", script, program]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));

@@ -75,6 +75,6 @@ pub fn budget(
     line("drain", drain.map_or_else(|| "no limit".into(), show), "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
     let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };
-    line("priority", priority.to_string(), "the priority of the processes that kill it");
+    line("priority", priority.to_string(), "the priority of the helpers, which kill it");
     text
 }

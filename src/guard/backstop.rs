@@ -4,6 +4,7 @@
 //! limit of its own. If the candidate is gone as well, it gives the lease back once the tree is dead.
 
 use super::cgroup::Leaf;
+use super::priority::Priority;
 use super::tree::Tree;
 use super::walk::Walk;
 use super::watch::Watch;
@@ -28,14 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the backstop, and forks the guard.
 ///
-/// `arguments` are the shard (for people who look at the process table), then descriptor numbers: the guard spec, the
-/// guard's line, the backstop's line, the cgroup if there is one, and files that must stay open while the tree lives.
-pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line, the cgroup if there is one,
+/// and files that must stay open while the tree lives.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
     // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
-    arguments.next();
     let mut descriptors = adopt_all(arguments)?.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
     let mut spec = Vec::new();
@@ -65,10 +65,10 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             let ended = own_tree(walks, guards_leaf)
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
                 .map(|tree| {
-                    prepare_to_kill(rise);
+                    let priority = prepare_to_kill(rise);
                     // Until the backstop has closed its copy of the line, the candidate would not see our end.
                     let _ = File::from(closing).read(&mut [0]);
-                    guard(spec, guards_line, tree, mask, single_thread)
+                    guard(spec, guards_line, tree, priority, mask, single_thread)
                 });
             sys::exit_at_once(u8::from(ended.is_ok_and(|ended| ended.is_err())));
         }
@@ -101,11 +101,12 @@ fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
     Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
 }
 
-fn prepare_to_kill((raises, usual): (bool, Scheduling)) {
-    if raises {
-        priority::raise(usual);
-        priority::stay_in_memory();
+fn prepare_to_kill((raises, usual): (bool, Scheduling)) -> Priority {
+    if !raises {
+        return Priority::Kept;
     }
+    priority::stay_in_memory();
+    priority::raise(usual)
 }
 
 struct Backstop {

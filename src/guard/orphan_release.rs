@@ -63,7 +63,7 @@ impl OrphanRelease {
     pub fn execute(&self) -> io::Result<Infallible> {
         let file = in_memory(c"leaderrun release", false, self)?;
         let number = file.as_raw_fd().to_string();
-        Err(Command::new("/proc/self/exe").arg0(RELEASE_NAME).args([&self.shard, &number]).exec())
+        Err(Command::new("/proc/self/exe").arg0(RELEASE_NAME).arg(&number).exec())
     }
 
     async fn release(&self) -> Result<Release, String> {
@@ -115,7 +115,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
         return None;
     }
     let done = arguments
-        .nth(1)
+        .next()
         .and_then(|number| number.to_str()?.parse().ok())
         .ok_or_else(|| "only leaderrun starts this program".to_owned())
         .and_then(|number| read(number).map_err(|error| format!("{error}: only leaderrun starts this program")))

@@ -2,8 +2,11 @@
 //!
 //! The hazard: during a fork bomb a process may wait seconds for a processor, and miss a deadline. A low nice value
 //! does not help if the kernel first divides the processors among sessions (sched(7), autogroups) and each process of
-//! the bomb has made a session. So all three ask for a real-time policy, which the kernel serves first. If that is not
-//! allowed, they take the lowest nice value that is. Their children get neither.
+//! the bomb has made a session. So guard and backstop ask for a real-time policy, which the kernel serves first, and for
+//! a priority above every COMMAND's that has no CAP_SYS_NICE: a real-time COMMAND that outranks them would be worse than
+//! none, because the kernel's reserve for other processes is not for them. If that is not allowed, they take the lowest
+//! nice value that is. Their children get neither. The candidate talks to the network and takes the nice value alone,
+//! until it kills a tree itself.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
 //! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
@@ -14,6 +17,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fmt;
 use std::time::Duration;
 
+/// The highest real-time priority but one, which the kernel's own watchdogs have.
+const HIGHEST: i32 = 98;
 const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.
 pub const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -25,16 +30,28 @@ const LONGEST_REST: Duration = Duration::from_millis(250);
 /// The priority that a process was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    RealTime,
+    RealTime(i32),
     Nice(i32),
     /// It was started with a raised priority, and keeps it.
     Kept,
 }
 
+impl Priority {
+    /// The most that COMMAND may take with `RLIMIT_RTPRIO`, so that it cannot outrank its helpers. None if they have no
+    /// real-time priority of their own.
+    #[must_use]
+    pub fn most_below(self) -> Option<u64> {
+        match self {
+            Self::RealTime(priority) => u64::try_from(priority - 1).ok(),
+            Self::Nice(_) | Self::Kept => None,
+        }
+    }
+}
+
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RealTime => f.write_str("real-time"),
+            Self::RealTime(priority) => write!(f, "real-time {priority}"),
             Self::Nice(nice) => write!(f, "nice {nice}"),
             Self::Kept => f.write_str("as started"),
         }
@@ -42,15 +59,23 @@ impl fmt::Display for Priority {
 }
 
 /// Gives the calling thread the best priority that is allowed, until [`lower`]. `usual` is what it had before. Returns
-/// what it got, for people.
-#[expect(clippy::must_use_candidate, reason = "it acts, and its answer is for people")]
+/// what it got.
 pub fn raise(usual: Scheduling) -> Priority {
+    let limit = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX).min(HIGHEST);
+    // A process with CAP_SYS_NICE is not bound by the limit.
+    let taken = [HIGHEST, limit]
+        .into_iter()
+        .find(|&priority| priority > usual.priority() && Scheduling::real_time(priority).set_policy().is_ok());
+    taken.map_or_else(|| raise_nice(usual), Priority::RealTime)
+}
+
+/// As [`raise`], without a real-time policy.
+#[expect(clippy::must_use_candidate, reason = "it acts, and what it got may not matter")]
+pub fn raise_nice(usual: Scheduling) -> Priority {
     // An administrator chose this priority.
     if usual.is_raised() {
         return Priority::Kept;
-    }
-    if Scheduling::REAL_TIME.set_policy().is_ok() {
-        return Priority::RealTime;
     }
     let nice = (LOWEST_NICE..usual.nice()).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
     // This also sets a flag that keeps children from inheriting the nice value.
@@ -61,10 +86,8 @@ pub fn raise(usual: Scheduling) -> Priority {
 /// Undoes [`raise`]. An unprivileged process cannot clear the flag that resets its children's policy. That does no
 /// harm: the guard sets COMMAND's scheduling itself.
 pub fn lower(usual: Scheduling) {
-    if !usual.is_raised() {
-        let _ = usual.set_policy();
-        let _ = sys::set_nice(usual.nice());
-    }
+    let _ = usual.set_policy();
+    let _ = sys::set_nice(usual.nice());
 }
 
 /// Keeps this process in memory, unless locked memory is limited: near such a limit, a growing stack would end the

@@ -174,8 +174,7 @@ impl GuardHandle {
         let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
         inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(lease_files);
-        let mut arguments = vec![OsString::from(candidate.shard.as_str())];
-        arguments.extend(inherited.iter().map(|descriptor| descriptor.as_raw_fd().to_string().into()));
+        let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
         let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
         let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;

@@ -228,7 +228,7 @@ impl Host for Processes {
         self.guard = Some(guard);
         // From here on we may have to kill.
         if self.command.containment.raises() {
-            priority::raise(self.command.containment.scheduling());
+            priority::raise_nice(self.command.containment.scheduling());
             priority::stay_in_memory();
         }
         Ok(())
@@ -250,6 +250,9 @@ impl Host for Processes {
 
     fn seize(&mut self) {
         self.tell(|observer| observer.lost());
+        if self.command.containment.raises() {
+            priority::raise(self.command.containment.scheduling());
+        }
         self.with_guard(GuardHandle::seize);
     }
 

@@ -6,6 +6,7 @@
 use super::boot_clock;
 use crate::exit;
 use nix::fcntl::OFlag;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{Pid, getpid, getppid, tcsetpgrp};
 use serde::{Deserialize, Serialize};
@@ -105,8 +106,12 @@ pub struct Scheduling {
 }
 
 impl Scheduling {
-    /// Runs before every process that is not real-time.
-    pub const REAL_TIME: Self = Self { policy: libc::SCHED_FIFO, priority: 1, nice: 0 };
+    /// Runs before every process that is not real-time, or has a lower `priority`.
+    #[must_use]
+    pub const fn real_time(priority: i32) -> Self {
+        Self { policy: libc::SCHED_FIFO, priority, nice: 0 }
+    }
+
     /// Shares the processors with other processes by its nice value.
     pub const SHARED: Self = Self { policy: libc::SCHED_OTHER, priority: 0, nice: 0 };
 
@@ -125,6 +130,12 @@ impl Scheduling {
     #[must_use]
     pub fn nice(self) -> i32 {
         self.nice
+    }
+
+    /// 0 unless the policy is real-time.
+    #[must_use]
+    pub fn priority(self) -> i32 {
+        self.priority
     }
 
     /// Gives the calling thread this policy. Its children get the usual policy, without a raised nice value.
@@ -197,6 +208,9 @@ pub struct Birth<'a> {
     pub single_thread: &'a SingleThread,
     pub mask: SigSet,
     pub scheduling: Scheduling,
+    /// The most real-time priority that the program may take from now on without privileges (`RLIMIT_RTPRIO`). None for
+    /// as much as this process may.
+    pub most_real_time: Option<u64>,
     /// Some to put the program in the foreground of this terminal.
     pub terminal: Option<BorrowedFd<'a>>,
     /// The directory of the cgroup that it starts in.
@@ -304,6 +318,10 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
         }
         // If the lower nice value cannot be set again, COMMAND gets the usual one.
         let _ = birth.scheduling.restore();
+        if let Some(most) = birth.most_real_time {
+            let (soft, hard) = getrlimit(Resource::RLIMIT_RTPRIO)?;
+            setrlimit(Resource::RLIMIT_RTPRIO, soft.min(most), hard.min(most))?;
+        }
         Ok(())
     };
     if let Err(error) = prepare() {
@@ -343,6 +361,7 @@ mod tests {
                 single_thread: &SingleThread(PhantomData),
                 mask: SigSet::empty(),
                 scheduling: Scheduling::current().unwrap(),
+                most_real_time: None,
                 terminal: None,
                 cgroup: None,
                 not_after,

@@ -10,13 +10,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "host",
     "quiet",
     "unreadable",
     "thread_outlives_main",
     "bomb",
     "crowd",
+    "hog",
     "vforks",
     "traces",
     "namespaces",
@@ -108,6 +109,24 @@ impl Host {
     /// SIGKILL to everything in its cgroup, as a service manager sends it.
     pub fn kill_group(&self) {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGUSR1).expect("the host is there");
+    }
+
+    /// SIGKILL to everything of leaderrun that has `text` in its command line, as `pkill -9 -f` sends it.
+    pub fn kill_by_line(&self, text: &str) {
+        let mut found: Vec<i32> = self.candidate().iter().map(|pid| pid.as_raw()).collect();
+        let mut seen = 0;
+        while let Some(&pid) = found.get(seen) {
+            found.extend(children_of(pid));
+            seen += 1;
+        }
+        found.retain(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(text)
+        });
+        assert!(!found.is_empty(), "leaderrun itself has it");
+        for pid in found {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
 
     /// To leaderrun, if it is there.

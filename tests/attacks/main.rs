@@ -84,6 +84,9 @@ macro_rules! attacks {
     (@event all_of_ours_are_killed, $means:expr, $attacks:tt) => {
         attacks!(@tests all_of_ours_are_killed, $means, Store::File, Event::AllKilled, $attacks);
     };
+    (@event it_is_killed_by_name, $means:expr, $attacks:tt) => {
+        attacks!(@tests it_is_killed_by_name, $means, Store::File, Event::KilledByName, $attacks);
+    };
     (@event the_service_is_killed, $means:expr, $attacks:tt) => {
         attacks!(@tests the_service_is_killed, $means, Store::File, Event::ServiceKilled, $attacks);
     };
@@ -183,6 +186,16 @@ on_the_walk!(more_bombs, [is_stopped], {
 // COMMAND dies with its guard. What it forked is beyond the walk and the cgroup then, and beyond nothing else.
 on_every_method!(command, [all_of_ours_are_killed], {
     a_deaf_command: Attack::of("quiet", &["deaf"]),
+});
+
+// One usual command of an operator.
+on_every_method!(named, [it_is_killed_by_name], {
+    a_quiet_daemon: DAEMON,
+});
+
+// It has the processor to itself, except for who outranks it.
+on_every_method!(hogs, [is_cut_off], {
+    a_real_time_command_on_the_only_processor: Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]),
 });
 
 on_every_method!(service, [the_service_is_killed], {

@@ -57,6 +57,8 @@ pub enum Event {
     CutOffWithAFrozenGuard,
     /// The same, and SIGSTOP to guard and backstop at once.
     CutOffWithFrozenHelpers,
+    /// SIGKILL to everything that has the shard in its command line.
+    KilledByName,
     /// SIGKILL to candidate, backstop and guard at once.
     AllKilled,
     /// SIGKILL to everything in the cgroup that leaderrun was started in, all at once (cgroup.kill).
@@ -157,7 +159,7 @@ pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
     let scene = Story::begin(attack, method, store, event);
     if attack.bomb {
         // Else this thread does not get its turn beside it. What it starts has the usual priority.
-        let _ = leaderrun::internals::sys::Scheduling::REAL_TIME.set_policy();
+        let _ = leaderrun::internals::sys::Scheduling::real_time(1).set_policy();
     }
     let runs_or_ended = || scene.firsts.first().is_some() || scene.first.ended().is_some();
     wait_until_or("the first command runs", || scene.first.log(), runs_or_ended);
@@ -275,6 +277,10 @@ impl Story {
                 self.first.keepers().freeze_helpers();
                 cut_off();
             }
+            Event::KilledByName => {
+                self.first.keepers();
+                self.first.kill_by_line(&shard(self.number));
+            }
             Event::AllKilled => self.first.keepers().kill(),
             Event::ServiceKilled => self.first.kill_group(),
             Event::AllFrozen => self.first.keepers().freeze(),
@@ -317,6 +323,7 @@ impl Story {
             | Event::CutOff
             | Event::CutOffWithAFrozenGuard
             | Event::CutOffWithFrozenHelpers
+            | Event::KilledByName
             | Event::AllFrozen => false,
         };
         if seen.left && !seen.left_for_good && !by_the_kernel {
@@ -352,9 +359,13 @@ fn candidate(owner: &str, url: &str, number: u32, method: Method, command: &[Str
     let flags =
         [&["-v", "--owner", owner, "--store", url, "--grace", "1s", "--drain", "1s"], timing, method.flags()].concat();
     let mut words: Vec<String> = flags.into_iter().map(str::to_owned).collect();
-    words.extend([format!("attack-{}-{number}", std::process::id()), "--".to_owned()]);
+    words.extend([shard(number), "--".to_owned()]);
     words.extend(command.iter().cloned());
     words
+}
+
+fn shard(number: u32) -> String {
+    format!("attack-{}-{number}", std::process::id())
 }
 
 #[cfg(feature = "redis")]

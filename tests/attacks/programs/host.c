@@ -2,10 +2,12 @@
  * A host of its own for one leaderrun: a PID and a mount namespace, so that everything in it ends for certain when the
  * test lets go of standard input.
  *
- * host STATUS BINARY [uid=N] [nproc=N] [rtprio=N] [proc=own|hidden|foreign] [cgroup=NAME] [other] -- PROGRAM ARGUMENT...
+ * host STATUS BINARY [uid=N] [nproc=N] [rtprio=N] [cpu=N] [quota=N] [proc=own|hidden|foreign] [cgroup=NAME] [other] --
+ * PROGRAM ARGUMENT...
  *
  * STATUS is the file that gets PROGRAM's wait status. BINARY is what PROGRAM stands for: it may lie where a user cannot
- * reach it. `other`: process 2 is the init of a further PID namespace.
+ * reach it. `other`: process 2 is the init of a further PID namespace. `cpu`: PROGRAM has this processor alone. `quota`: it
+ * has so many milliseconds of one in each 100 ms.
  * `cgroup`: PROGRAM is born in a cgroup (v2) that is delegated to it. SIGUSR1 kills all of it, as a service manager does.
  */
 #define _GNU_SOURCE
@@ -29,9 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static char *status_path, **program, group[4096], killer[5000];
+static char *status_path, **program, group[4096], killer[5000], limited[4096];
 static const char *proc = "own";
-static unsigned uid, nproc, rtprio;
+static unsigned uid, nproc, rtprio, quota;
+static int cpu = -1;
 static int other;
 
 static void must(int well, const char *what) {
@@ -75,6 +78,27 @@ static void delegate(const char *name) {
     }
 }
 
+/* A cgroup of version 1 with this limit. */
+static void limit(void) {
+    char root[2048] = "", text[32];
+    struct mntent *entry;
+    FILE *mounts = setmntent("/proc/self/mounts", "r");
+    must(mounts != NULL, "/proc/self/mounts");
+    while ((entry = getmntent(mounts)))
+        if (!strcmp(entry->mnt_type, "cgroup") && hasmntopt(entry, "cpu")) snprintf(root, sizeof root, "%s", entry->mnt_dir);
+    endmntent(mounts);
+    if (!*root) {
+        snprintf(root, sizeof root, "%s.cpu", status_path);
+        must(!mkdir(root, 0755), root);
+        must(!mount("none", root, "cgroup", 0, "cpu"), "no limit of processor time can be set: mount");
+    }
+    snprintf(limited, sizeof limited, "%s/leaderrun-attack-%d", root, (int)getpid());
+    must(!mkdir(limited, 0755), limited);
+    snprintf(text, sizeof text, "%u", quota * 1000);
+    put(limited, "cpu.cfs_period_us", "100000");
+    put(limited, "cpu.cfs_quota_us", text);
+}
+
 static int remove_directory(const char *path, const struct stat *ignored, int kind, struct FTW *place) {
     (void)ignored, (void)place;
     if (kind == FTW_DP) rmdir(path);
@@ -103,6 +127,11 @@ static void reap_for_ever(void) {
 
 static void run(void) {
     if (*group) put(group, "cgroup.procs", "0");
+    if (*limited) put(limited, "cgroup.procs", "0");
+    cpu_set_t processor;
+    CPU_ZERO(&processor);
+    if (cpu >= 0) CPU_SET(cpu, &processor);
+    if (cpu >= 0) must(!sched_setaffinity(0, sizeof processor, &processor), "a processor");
     struct rlimit limit = {nproc, nproc}, priority = {rtprio, rtprio};
     if (rtprio) must(!setrlimit(RLIMIT_RTPRIO, &priority), "RLIMIT_RTPRIO");
     if (nproc) must(!setrlimit(RLIMIT_NPROC, &limit), "RLIMIT_NPROC");
@@ -153,6 +182,8 @@ int main(int argc, char **argv) {
         sscanf(argv[word], "uid=%u", &uid);
         sscanf(argv[word], "nproc=%u", &nproc);
         sscanf(argv[word], "rtprio=%u", &rtprio);
+        sscanf(argv[word], "cpu=%d", &cpu);
+        sscanf(argv[word], "quota=%u", &quota);
         if (!strncmp(argv[word], "proc=", 5)) proc = argv[word] + 5;
         if (!strncmp(argv[word], "cgroup=", 7)) name = argv[word] + 7;
         if (!strcmp(argv[word], "other")) other = 1;
@@ -161,6 +192,7 @@ int main(int argc, char **argv) {
     must(!unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), "a mount namespace");
     must(!mount(argv[2], program[0], NULL, MS_BIND, NULL), argv[2]);
     if (name) delegate(name);
+    if (quota) limit();
     must(!unshare(CLONE_NEWPID), "a PID namespace");
     pid_t child = fork();
     must(child >= 0, "fork");
@@ -169,5 +201,6 @@ int main(int argc, char **argv) {
     if (name) must(!sigaction(SIGUSR1, &action, NULL), "SIGUSR1");
     waitpid(child, NULL, 0);
     if (name) remove_group();
+    for (int i = 0; *limited && rmdir(limited) && i < 500; i++) usleep(10000);
     return 0;
 }
