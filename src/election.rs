@@ -347,7 +347,7 @@ impl Core {
         signal: i32,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks);
+        let (stop_timeout, hooks) = (self.settings.stop_timeout, self.settings.timing.hooks);
         let again = leadership.asked.replace(signal).is_some();
         if let Some(EndCause::Asked(last)) = &mut leadership.ending {
             *last = signal;
@@ -361,16 +361,16 @@ impl Core {
             Tree::Alive { .. } if again => {
                 actions.push(Action::Say(Notice::Killing));
                 actions.push(Action::Stop(Stop::Kill));
-                leadership.seize_after(now, hooks.lost);
+                leadership.seize_after(now, hooks.post_stop);
             }
             Tree::Alive { .. } => {
                 actions.push(Action::Say(Notice::Stopping { signal }));
-                if let Some(drain) = drain {
-                    leadership.seize_after(now, drain.saturating_add(hooks.around_a_stop()));
+                if let Some(stop_timeout) = stop_timeout {
+                    leadership.seize_after(now, stop_timeout.saturating_add(hooks.around_a_stop()));
                 }
                 if leadership.ending.is_none() {
                     leadership.ending = Some(EndCause::Asked(signal));
-                    actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: drain }));
+                    actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: stop_timeout }));
                 }
             }
             Tree::Seized => {}

@@ -127,8 +127,8 @@ fn guard(
         kill_timer: KillTimer::new().ok(),
     };
     guard.set_kill_timer();
-    if hook_timeouts.lead.is_some() {
-        guard.run_hook(Hook::Lead, spec.deadline.term_at);
+    if hook_timeouts.pre_start.is_some() {
+        guard.run_hook(Hook::PreStart, spec.deadline.term_at);
     } else {
         guard.start();
     }
@@ -296,8 +296,8 @@ impl Guard {
     }
 
     fn hook_over(&mut self, hook: Hook, end: HookEnd) {
-        // The policy itself reports how the lead hook ended. A hook that is killed with the tree has not failed.
-        if hook != Hook::Lead && end != HookEnd::Exited(0) && !self.killing {
+        // The policy itself reports how the pre-start hook ended. A hook that is killed with the tree has not failed.
+        if hook != Hook::PreStart && end != HookEnd::Exited(0) && !self.killing {
             self.report(&wire::Report::HookFailed(hook, end));
         }
         self.hook_ended = Some(end);
@@ -396,11 +396,11 @@ impl Guard {
             match effect {
                 Effect::Start => self.start(),
                 Effect::ReportUnready(end) => self.report(&wire::Report::Unready(end)),
-                Effect::RunLosing => self.run_hook(Hook::Losing, self.policy.end_by()),
-                Effect::RunLost => {
+                Effect::RunPreStop => self.run_hook(Hook::PreStop, self.policy.end_by()),
+                Effect::RunPostStop => {
                     self.killing = false;
                     self.set_kill_timer();
-                    self.run_hook(Hook::Lost, self.policy.end_by());
+                    self.run_hook(Hook::PostStop, self.policy.end_by());
                 }
                 Effect::KillHook => self.kill_hook(),
                 Effect::Finish => self.finished = true,

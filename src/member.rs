@@ -45,23 +45,23 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How long a lease lasts without renewal (default 15 s, in a bucket a minute). After a crash, nobody leads for
-    /// that long.
+    /// How long a lease lasts without renewal (default 15 s, in object storage a minute). After a crash, nobody leads
+    /// for that long.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.timing.lease = Some(lease);
         self
     }
 
-    /// The time from one renewal to the next (default: 5 s, in a bucket 20 s, or a third of a shorter lease). Together
-    /// with a request, the grace and the margin it must fit into the lease. If it does not, [`join`](Self::join)
-    /// refuses and shows the sum.
+    /// The time from one renewal to the next (default: 5 s, in object storage 20 s, or a third of a shorter lease).
+    /// Together with a request, [`kill_after`](Self::kill_after) and the margin it must fit into the lease. If it does
+    /// not, [`join`](Self::join) refuses and shows the sum.
     pub fn renew(mut self, interval: Duration) -> Self {
         self.timing.renew = Some(interval);
         self
     }
 
     /// How often a standby checks the lease if the store cannot report changes, and the longest wait between two
-    /// attempts (default 2 s, in a bucket 10 s).
+    /// attempts (default 2 s, in object storage 10 s).
     pub fn retry(mut self, interval: Duration) -> Self {
         self.timing.retry = Some(interval);
         self
@@ -69,8 +69,8 @@ impl Builder {
 
     /// How long work may take to end once the lease is being lost (default: 3 s, or a fifth of a shorter lease). See
     /// [`Leadership::ending`].
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.timing.grace = Some(grace);
+    pub fn kill_after(mut self, grace: Duration) -> Self {
+        self.timing.kill_after = Some(grace);
         self
     }
 
@@ -386,7 +386,8 @@ mod tests {
         assert_eq!((local.lease, local.renew_interval, local.stop_grace), (seconds(15), seconds(5), seconds(3)));
         let short = on(TimingOptions { lease: Some(seconds(6)), ..TimingOptions::default() }, "file:/leases");
         assert_eq!((short.lease, short.renew_interval), (seconds(6), seconds(2)));
-        let chosen = TimingOptions { renew: Some(seconds(7)), grace: Some(seconds(1)), ..TimingOptions::default() };
+        let chosen =
+            TimingOptions { renew: Some(seconds(7)), kill_after: Some(seconds(1)), ..TimingOptions::default() };
         let asked = on(chosen, "s3://bucket/leases");
         assert_eq!((asked.lease, asked.renew_interval, asked.stop_grace), (seconds(60), seconds(7), seconds(1)));
     }

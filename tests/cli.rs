@@ -89,11 +89,11 @@ fn wrong_flags_are_usage_errors() {
         (&["--retry", "3h"], "--retry 3h"),
         (&["--margin", "0"], "--margin 0s"),
         (&["--request-timeout", "0"], "--request-timeout 0s lets no request be answered"),
-        (&["--request-timeout", "7s"], "lower --renew, --grace or --request-timeout"),
-        (&["--margin", "10s"], "lower --renew, --grace or --margin"),
-        (&["--lease", "6s", "--renew", "5s", "--grace", "5s"], "leaves no room in a lease of 6s"),
-        (&["--grace", "9999999999999999"], "leaves no room"),
-        (&["--grace", "18446744073709551615"], "write a duration"),
+        (&["--request-timeout", "7s"], "lower --renew, --kill-after or --request-timeout"),
+        (&["--margin", "10s"], "lower --renew, --kill-after or --margin"),
+        (&["--lease", "6s", "--renew", "5s", "--kill-after", "5s"], "leaves no room in a lease of 6s"),
+        (&["--kill-after", "9999999999999999"], "leaves no room"),
+        (&["--kill-after", "18446744073709551615"], "write a duration"),
         (&["--owner", ""], "printable"),
         (&["--owner", "a\nb"], "printable"),
         (&["-s", "-1"], "'-1' for '--signal <SIGNAL>': write a signal"),
@@ -242,8 +242,8 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
         (&["status", "\u{1b}[31mX"][..], "'\\u{1b}[31mX'"),
         (&["status", &long], "xxx...' for "),
         (&["--request-timeout", "-1", "list"], "'-1' for '--request-timeout <DURATION>': write a duration"),
-        (&["release", "shard", "--term", "x"], "write a whole number"),
-        (&["release", "shard", "--term", "-1"], "--term takes no negative number"),
+        (&["revoke", "shard", "--term", "x"], "write a whole number"),
+        (&["revoke", "shard", "--term", "-1"], "--term takes no negative number"),
         (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),
         (&["resume", "--prefix="], "the prefix is empty: it would resume every shard; name one"),
     ] {
@@ -256,13 +256,19 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
 }
 
 #[test]
-fn an_option_that_has_another_name_now_is_warned_of() {
+fn no_option_has_an_old_name() {
     let scratch = TempDir::new().unwrap();
+    for old in ["--on-loss", "--grace", "--drain", "--on-lead", "--on-losing", "--on-lost"] {
+        let output = leaderrun().args(["--store", &local(&scratch), old, "1", "shard", "true"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains(&format!("unknown option {old}")), "{said}");
+    }
     let output =
-        leaderrun().args(["--store", &local(&scratch), "--on-loss", "exit", "shard", "true"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let warned = said.contains("--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now");
-    assert!(output.status.success() && warned, "{said}");
+        leaderrun().args(["--store", &local(&scratch), "--contain", "tree", "shard", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    let output = leaderctl().args(["--store", &local(&scratch), "release", "shard", "--term", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
 }
 
 #[test]
@@ -460,7 +466,7 @@ fn assert_tells_no_secret(command: &mut Command) {
 
 /// Each option with a value or a flag, its name and its variable. What a shell runs does nothing with its words.
 fn options(command: &clap::Command) -> Vec<(String, Option<String>, &'static str)> {
-    let shells = ["command", "on-lead", "on-losing", "on-lost", "standby", "on-leader-change"];
+    let shells = ["command", "pre-start", "pre-stop", "post-stop", "standby", "on-leader-change"];
     let named = command.get_arguments().filter_map(|arg| Some((arg.get_long()?.to_owned(), arg)));
     let variable = |arg: &clap::Arg| arg.get_env().map(|name| name.to_str().unwrap().to_owned());
     let shown = named.filter(|(name, _)| !["help", "version"].contains(&name.as_str()));
@@ -524,7 +530,7 @@ fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
     }
     for verb in command.get_subcommands() {
         let name = verb.get_name();
-        let term: &[&str] = if ["release", "verify"].contains(&name) { &["--term=1"] } else { &[] };
+        let term: &[&str] = if ["revoke", "verify"].contains(&name) { &["--term=1"] } else { &[] };
         leaks.words(ctl, &[&[name, secret], term].concat());
         leaks.words(ctl, &[&[name, "shard", secret], term].concat());
         for (option, ..) in options(verb) {
@@ -620,7 +626,7 @@ fn a_value_that_is_not_utf_8_is_named() {
         (vec!["-qE".into(), wrong.to_owned()], "--conflict-exit-code is not UTF-8: correct it"),
         // The name of a file may have any bytes.
         ([&store[..], &["--nonblock".into(), joined("--owner")]].concat(), "--owner is not UTF-8: correct it"),
-        (vec![joined("--on-lead")], "--on-lead is not UTF-8: correct it"),
+        (vec![joined("--pre-start")], "--pre-start is not UTF-8: correct it"),
     ] {
         let output = leaderrun().args(words).args(["a", "true"]).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -1013,7 +1019,7 @@ fn operators_change_only_a_store_that_they_named_and_see_which_one_they_looked_a
         &["pause", "shard", "--wait"][..],
         &["resume", "shard"],
         &["step-down", "shard"],
-        &["release", "shard", "--term", "1"],
+        &["revoke", "shard", "--term", "1"],
         &["forget", "shard"],
         &["store", "init"],
     ];
@@ -1069,7 +1075,7 @@ fn variables_of_command_and_its_hooks_reach_programs_that_they_start() {
     let store = local(&scratch);
     let ctl = format!("'{}' --store '{store}' status x", env!("CARGO_BIN_EXE_leaderctl"));
     for flags in
-        [&["--every", "366d"][..], &["--once", "job"], &["--slots", "2"], &["--on-lead", &ctl, "--on-lost", &ctl]]
+        [&["--every", "366d"][..], &["--once", "job"], &["--slots", "2"], &["--pre-start", &ctl, "--post-stop", &ctl]]
     {
         let output = leaderrun().args(["-q", "--store", &store]).args(flags).args(["s", "-c", &ctl]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -1089,7 +1095,7 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
             let stores = lines.next().and_then(|line| line.strip_prefix("stores: ")).unwrap();
             let has = |store| stores.split(", ").any(|known| known == store);
             assert!(has("file") && has("redis") == cfg!(feature = "redis"), "{text}");
-            assert!(lines.next().unwrap().starts_with("kill methods on this host: tree"), "{text}");
+            assert!(lines.next().unwrap().starts_with("kill methods on this host: walk"), "{text}");
         }
     }
 }
@@ -1346,7 +1352,7 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["help", "statsu"], "unknown verb 'statsu': did you mean status? (see"),
         (&["help", "store", "nonsense"], "unknown verb 'nonsense': use one of init, check (see"),
         (&["status"], "<SHARD>... is missing"),
-        (&["release", "x"], "--term <N> is missing"),
+        (&["revoke", "x"], "--term <N> is missing"),
         (&["status", "--josn", "x"], "unknown option --josn: did you mean --json?"),
         (&["history", "x", "y"], "unexpected argument 'y'"),
         (&["completions"], "<PROGRAM>, <SHELL> are missing"),

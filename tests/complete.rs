@@ -237,7 +237,7 @@ fn bash_offers_no_file_as_a_value_or_a_shard() {
         files 'leaderctl --store-file zeb'
         files 'leaderctl --config = zeb'
         files 'leaderrun --metrics-file zeb'
-        files 'leaderrun --on-lead zeb'
+        files 'leaderrun --pre-start zeb'
         files 'leaderrun x zeb'
         echo values
         files 'leaderctl status zeb'

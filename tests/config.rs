@@ -151,14 +151,15 @@ fn completions_are_printed_whatever_is_configured() {
 #[test]
 fn durations_are_texts_or_numbers_of_seconds() {
     let place = Place::new();
-    let text = "lease = '1m'\nrenew = 7\ngrace = 0.5\nmargin = '900ms'\nrequest-timeout = 1_0\ndrain = '2m'";
+    let text =
+        "lease = '1m'\nrenew = 7\nkill-after = 0.5\nmargin = '900ms'\nrequest-timeout = 1_0\nstop-timeout = '2m'";
     let output = place.run(text, &["--explain", "a"]);
     for (name, value) in
-        [("lease", "1m"), ("renew", "7s"), ("grace", "500ms"), ("margin", "900ms"), ("request timeout", "10s")]
+        [("lease", "1m"), ("renew", "7s"), ("kill-after", "500ms"), ("margin", "900ms"), ("request timeout", "10s")]
     {
         assert_eq!(explained(&output, name), value);
     }
-    assert_eq!(explained(&output, "drain"), "2m");
+    assert_eq!(explained(&output, "stop timeout"), "2m");
 }
 
 #[test]
@@ -312,7 +313,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ("Lease", "lease"),
         ("store_file", "store-file"),
         ("requesttimeout", "request-timeout"),
-        ("kill-after", "grace"),
+        ("killafter", "kill-after"),
         ("nonblock", "no-wait"),
         ("verbosity", "verbose"),
         ("signals", "signal"),

@@ -1227,7 +1227,7 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
     let actions = unready(&mut play);
     let Some(Action::End(Outcome::NotAcquired(Some(obstacle)))) = actions.last() else { panic!("{actions:?}") };
     assert!(
-        obstacle.to_string().starts_with("other candidates go first because the --on-lead hook exited with 3 here"),
+        obstacle.to_string().starts_with("other candidates go first because the --pre-start hook exited with 3 here"),
         "{obstacle}"
     );
     // A candidate that was asked to leave leaves.
@@ -1280,17 +1280,17 @@ fn a_job_whose_hook_failed_is_withdrawn_and_tried_again() {
 #[test]
 fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
     let second = Duration::from_secs(1);
-    let hooks = TimeForHooks { lead: 30 * second, losing: 2 * second, lost: 2 * second };
+    let hooks = TimeForHooks { pre_start: 30 * second, pre_stop: 2 * second, post_stop: 2 * second };
     let lease = 60 * second;
     let play = |max_run| {
         Play::leading(move |settings| {
             let timing = TimingRequest { hooks, lease, stop_grace: 5 * second, ..TimingRequest::default() };
             settings.timing = Timing::new(timing).unwrap();
-            settings.drain = Some(3 * second);
+            settings.stop_timeout = Some(3 * second);
             settings.max_run = max_run;
         })
     };
-    // From the drain, or the grace, both hook_timeouts and a second.
+    // From the stop timeout, or the grace, both hook_timeouts and a second.
     let mut asked = play(None);
     let _ = asked.tell(Event::Asked { signal: 15 });
     assert!(!has(&asked.until(7.9), &Action::Seize) && has(&asked.until(8.0), &Action::Seize));

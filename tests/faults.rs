@@ -44,7 +44,8 @@ const SLOTTED: Kit = Kit::Slots(Ends::Once);
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
 /// leadership after 13.2 to 14.2 s.
 const LONG: Duration = Duration::from_secs(16);
-const LONG_TIMING: [&str; 10] = ["--lease", "16s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+const LONG_TIMING: [&str; 10] =
+    ["--lease", "16s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 
 /// Three candidates with a lease of [`LONG`], and who leads.
 fn long_leases(story: Story) -> (World, Life) {
@@ -460,7 +461,7 @@ fn memory_is_scarce(story: Story) {
 /// Thirty times where that takes half a minute at most.
 fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
     const SHORT: [&str; 10] =
-        ["--lease", "3s", "--renew", "500ms", "--grace", "300ms", "--retry", "500ms", "--drain", "300ms"];
+        ["--lease", "3s", "--renew", "500ms", "--kill-after", "300ms", "--retry", "500ms", "--stop-timeout", "300ms"];
     let mut world = World::empty(story, &SHORT, PLAIN);
     world.crew(20);
     let begun = BootInstant::now();

@@ -193,7 +193,7 @@ fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place:
     place.start("c0");
     let leader = place.fleet.leader();
     place.fleet.signal("c0", Signal::SIGSTOP);
-    place.order(&["release", "--force", "--term", &leader.term.to_string(), "shard"]);
+    place.order(&["revoke", "--force", "--term", &leader.term.to_string(), "shard"]);
     let said = place.keeps("shard");
     assert!(said.contains("may live for") || said.contains("has the lease, for"), "{said}");
     place.fleet.signal("c0", Signal::SIGCONT);

@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
 use tempfile::TempDir;
 
-const GRACE: &[&str] = &["--grace", "300ms", "--drain", "300ms"];
+const GRACE: &[&str] = &["--kill-after", "300ms", "--stop-timeout", "300ms"];
 
 fn fleet(owners: &[&str], stamp_flags: &[&str]) -> Fleet {
     let mut fleet = Fleet::new();
@@ -268,8 +268,8 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
          setsid -f sh -c '{member} grandchild & exec {member} session'; exec {member} command"
     );
     let members = ["child", "orphan", "daemon", "grandchild", "session", "command"];
-    for contain in ["tree", "auto"] {
-        let mut run = Script::start(&["--contain", contain, "--grace", "8s"], &script);
+    for contain in ["walk", "auto"] {
+        let mut run = Script::start(&["--contain", contain, "--kill-after", "8s"], &script);
         for name in members {
             run.wait_for(&format!("up {name}\n"));
         }
@@ -285,7 +285,7 @@ fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
 #[test]
 fn a_command_whose_candidate_was_killed_is_asked_before_it_is_killed() {
     let script = "trap 'echo asked >> $FILE; exit' TERM; echo up > $FILE; while :; do sleep 0.02; done";
-    let mut run = Script::start(&["--grace", "8s"], script);
+    let mut run = Script::start(&["--kill-after", "8s"], script);
     run.wait_for("up");
     run.child.kill().unwrap();
     run.wait_for("asked");
@@ -294,7 +294,8 @@ fn a_command_whose_candidate_was_killed_is_asked_before_it_is_killed() {
 
 #[test]
 fn a_drain_that_takes_too_long_is_cut_short() {
-    let mut run = Script::start(&["--drain", "200ms"], "trap '' TERM; echo up > $FILE; while :; do sleep 0.02; done");
+    let mut run =
+        Script::start(&["--stop-timeout", "200ms"], "trap '' TERM; echo up > $FILE; while :; do sleep 0.02; done");
     run.wait_for("up");
     run.signal(Signal::SIGTERM);
     assert_eq!(run.status(), Some(137));
@@ -549,7 +550,7 @@ fn a_frozen_process_is_passed_over(backstop: bool) {
         frozen = Pid::from_raw(children_of(frozen.as_raw())[0]);
     }
     kill(frozen, Signal::SIGSTOP).unwrap();
-    // The drain is 300 ms, so one request is enough.
+    // The stop timeout is 300 ms, so one request is enough.
     fleet.stop("one");
     fleet.conclude();
 }
@@ -567,7 +568,7 @@ fn a_frozen_backstop_does_not_keep_a_leader_from_leaving() {
 #[test]
 fn a_lost_leadership_ends_with_79_where_that_was_asked_for() {
     let script = "echo up > $FILE; while :; do sleep 0.02; done";
-    let mut run = Script::start(&["--on-loss", "exit", "--renew", "0.2"], script);
+    let mut run = Script::start(&["--after-loss", "exit", "--renew", "0.2"], script);
     run.wait_for("up");
     fs::remove_dir_all(run.scratch.path().join("store")).unwrap();
     assert_eq!(run.status(), Some(79));

@@ -23,7 +23,7 @@ impl Place {
 
     fn lead_as(&self, shard: &str, script: &str) -> Candidate {
         let mut command = leaderrun();
-        command.args(["-q", "--store", &self.url, "--lease", "20s", "--renew", "1s", "--grace", "8s"]);
+        command.args(["-q", "--store", &self.url, "--lease", "20s", "--renew", "1s", "--kill-after", "8s"]);
         command.args([shard, "-c", script]);
         command.envs(self.environment.iter().copied());
         command.env("out", self.fleet.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));

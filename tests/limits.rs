@@ -501,7 +501,7 @@ fn a_leader_that_was_started_with_its_signals_blocked_notices_the_end_of_command
     let up = scratch.path().join("up");
     let mut leader = leaderrun_by(&[BLOCKED]);
     // dash has the mask that it was given, and obeys nothing in it.
-    leader.args(["-q", "--drain", "100ms", "--store", &store(&scratch), "s", "--"]);
+    leader.args(["-q", "--stop-timeout", "100ms", "--store", &store(&scratch), "s", "--"]);
     leader.args(["sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
     let mut leader = Started::by(leader);
     wait_until("it leads", || up.exists());

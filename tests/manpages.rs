@@ -196,7 +196,7 @@ fn a_page_has_every_variable_and_no_other() {
     let scratch = tempfile::tempdir().unwrap();
     let store = format!("file:{}", scratch.path().display());
     let mut told_to_command = Names::new();
-    for flags in [&[][..], &["--every", "366d"], &["--once", "job"], &["--slots", "2"], &["--on-lost", "env"]] {
+    for flags in [&[][..], &["--every", "366d"], &["--once", "job"], &["--slots", "2"], &["--post-stop", "env"]] {
         let output = process::Command::new(env!("CARGO_BIN_EXE_leaderrun"))
             .args(["-q", "--store", &store])
             .args(flags)

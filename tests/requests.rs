@@ -25,7 +25,7 @@ use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::server::{Server, prepare};
 use support::{bucket, dynamo, etcd, mysql, nats, postgres, redis, wire};
 
-const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--grace", "1s"];
+const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--kill-after", "1s"];
 /// A minute of the default timing.
 const MINUTE: Duration = Duration::from_secs(12);
 const MINUTES: u64 = 2;

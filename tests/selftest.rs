@@ -251,7 +251,7 @@ fn nonsense_is_refused_in_one_line_before_anything_starts() {
         &["--lease", "-1"],
         &["--renew", "0"],
         &["--retry", "2h"],
-        &["--grace", "6s"],
+        &["--kill-after", "6s"],
         &["--only", "everything"],
         &["--only"],
         &["shard"],

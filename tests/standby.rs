@@ -141,7 +141,7 @@ fn who_is_asked_twice_does_not_wait_for_the_grace(mut place: Place) {
     place.start("one", &[]);
     place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.start_with("two", &["--standby", &stamp, "--grace", "60s", "--lease", "100s"]);
+    place.start_with("two", &["--standby", &stamp, "--kill-after", "60s", "--lease", "100s"]);
     place.wait_for("two");
     let begun = Instant::now();
     place.fleet.signal("two", Signal::SIGTERM);
@@ -234,7 +234,7 @@ fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_
     place.start("one", &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    let long = ["--standby", &stamp, "--lease", "12s", "--renew", "1s", "--grace", "4s", "--retry", "1s"];
+    let long = ["--standby", &stamp, "--lease", "12s", "--renew", "1s", "--kill-after", "4s", "--retry", "1s"];
     place.start_with("two", &[&long[..], &["-vv"]].concat());
     place.wait_for("two");
     place.step_down();

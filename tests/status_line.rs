@@ -22,7 +22,7 @@ impl Leader {
             "the-other",
             "--renew",
             "1s",
-            "--grace",
+            "--kill-after",
             "1s",
             "--store",
             store,

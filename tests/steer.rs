@@ -1,4 +1,4 @@
-//! Operators steer: pause and resume, step down, release, with real candidates and real servers. Whatever they order, no
+//! Operators steer: pause and resume, step down, revoke, with real candidates and real servers. Whatever they order, no
 //! two trees run at once, and nobody is left.
 
 #[macro_use]
@@ -160,7 +160,8 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
 
 fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
     // It reads orders when it renews.
-    let flags = ["-v", "--lease", "60s", "--renew", "8s", "--grace", "1s", "--store", &place.url].map(str::to_owned);
+    let flags =
+        ["-v", "--lease", "60s", "--renew", "8s", "--kill-after", "1s", "--store", &place.url].map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     place.fleet.start("c0", &flags, &[], place.environment);
     let leader = place.fleet.leader();
@@ -237,17 +238,17 @@ fn an_order_stands_whose_operator_was_killed(mut place: Place) {
 fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut place: Place) {
     let leader = place.crew();
     let term = leader.term.to_string();
-    let refusal = place.refused(&["release", "shard", "--term", "1"]);
+    let refusal = place.refused(&["revoke", "shard", "--term", "1"]);
     assert!(refusal.contains("term 1 does not lead"), "{refusal}");
     if place.server.is_none() {
-        let output = place.ask(&["release", "shard", "--term", &term, "--force"]);
+        let output = place.ask(&["revoke", "shard", "--term", &term, "--force"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(78) && said.contains("is held open by"), "{said}");
     } else {
-        let refusal = place.refused(&["release", "shard", "--term", &term]);
+        let refusal = place.refused(&["revoke", "shard", "--term", &term]);
         assert!(refusal.contains("renews its lease"), "{refusal}");
         assert_eq!(place.fleet.leader().term, leader.term);
-        let said = place.order(&["release", "shard", "--term", &term, "--force"]);
+        let said = place.order(&["revoke", "shard", "--term", &term, "--force"]);
         assert!(said.contains("starts nothing before"), "{said}");
         let second = place.fleet.leader_where(|life| life.term > leader.term);
         // All of a host is gone: nobody renews.
@@ -266,11 +267,12 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
 /// Who renews seldom is not dead between two renewals.
 #[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
-    let flags = ["-v", "--lease", "20s", "--renew", "12s", "--grace", "1s", "--store", &place.url].map(str::to_owned);
+    let flags =
+        ["-v", "--lease", "20s", "--renew", "12s", "--kill-after", "1s", "--store", &place.url].map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     place.fleet.start("c0", &flags, &[], place.environment);
     let leader = place.fleet.leader();
-    let output = place.ask(&["release", "shard", "--term", &leader.term.to_string()]);
+    let output = place.ask(&["revoke", "shard", "--term", &leader.term.to_string()]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(75) && said.contains("renews its lease"), "{said}");
     assert!(said.starts_with("leaderctl: watching for "), "{said}");
@@ -288,7 +290,7 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
     place.fleet.start("c0", &flags, &[], place.environment);
     let leader = place.fleet.leader();
     let term = leader.term.to_string();
-    let words = ["--request-timeout", "3s", "release", "shard", "--term", &term, "--for", "11s"];
+    let words = ["--request-timeout", "3s", "revoke", "shard", "--term", &term, "--for", "11s"];
     let mut release = place.ctl(&words).spawn().unwrap();
     let mut lines = BufReader::new(release.stderr.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
@@ -317,7 +319,7 @@ fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
         let _ = kill(nix::unistd::Pid::from_raw(process), Signal::SIGKILL);
     }
     place.fleet.kill("c0");
-    let said = place.order(&["release", "shard", "--term", &leader.term.to_string()]);
+    let said = place.order(&["revoke", "shard", "--term", &leader.term.to_string()]);
     assert!(said.contains("has ended by itself"), "{said}");
     // Whose clock is told by the second may see it a little later.
     wait_until("it is free", || place.status()["held"] == false);

@@ -21,7 +21,7 @@ use support::server::Server;
 use tempfile::TempDir;
 
 /// Leases that end soon.
-const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "500ms", "--grace", "500ms", "--retry", "200ms"];
+const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "200ms"];
 
 /// One service, as its manager sees it.
 struct Service {

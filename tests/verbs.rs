@@ -190,7 +190,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     full(&place, &["status", "--json", "shard"]);
     let leader = place.fleet.leader_where(|life| life.term > leader.term);
     if place.server.is_some() {
-        full(&place, &["release", "--json", "--force", "--term", &leader.term.to_string(), "shard"]);
+        full(&place, &["revoke", "--json", "--force", "--term", &leader.term.to_string(), "shard"]);
     } else {
         // A lease that is the kernel's is ended by nobody else.
         assert_as_in_table(
@@ -227,8 +227,8 @@ const VERBS: &[&[&str]] = &[
     &["resume", "--force", "shard"],
     &["pause", "--prefix", "sh"],
     &["resume", "--prefix", "sh", "--json"],
-    &["release", "--term", "1", "shard"],
-    &["release", "--term", "1", "--force", "--json", "shard"],
+    &["revoke", "--term", "1", "shard"],
+    &["revoke", "--term", "1", "--force", "--json", "shard"],
     &["forget", "shard"],
     &["forget", "--json", "shard"],
     &["why", "shard"],

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const METHODS: [&str; 3] = ["tree", "cgroup", "pidns"];
+const METHODS: [&str; 3] = ["walk", "cgroup", "pidns"];
 /// A tree that is not dead by then ends by itself.
 const LIMIT: Duration = Duration::from_secs(20);
 /// `life.h` has these at the places 0 to 5 of eight bytes each, and more that is zero.
@@ -149,7 +149,7 @@ impl Place {
     fn kill(&self, method: &str, tree: &[&str]) -> Result<Kill, String> {
         let store = format!("file:{}", self.path("store").display());
         let flags =
-            ["-v", "--store", &store, "--contain", method, "--max-run", "2s", "--grace", "200ms", "shard", "--"];
+            ["-v", "--store", &store, "--contain", method, "--max-run", "2s", "--kill-after", "200ms", "shard", "--"];
         let mut words: Vec<String> = flags.into_iter().map(str::to_owned).collect();
         words.push(self.path(tree[0]).display().to_string());
         words.extend(tree[1..].iter().map(|word| (*word).to_owned()));

@@ -405,7 +405,7 @@ mod dynamodb {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s"];
+    const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s"];
     const ENVIRONMENT: [(&str, &str); 4] = [
         ("AWS_ACCESS_KEY_ID", "test"),
         ("AWS_SECRET_ACCESS_KEY", "test"),
@@ -513,7 +513,7 @@ mod remote {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    const TIMING: [&str; 6] = ["--lease", "6s", "--renew", "1s", "--grace", "1s"];
+    const TIMING: [&str; 6] = ["--lease", "6s", "--renew", "1s", "--kill-after", "1s"];
     /// From kill -9 of the leader's candidate to the next COMMAND.
     const AFTER_A_KILL: Duration = Duration::from_secs(1);
     /// An orderly handover may take so many round trips more than one on the file store, which makes none.

@@ -13,7 +13,7 @@ pub fn budget(
     shard: &Shard,
     location: &Location,
     timing: &Timing,
-    drain: Option<Duration>,
+    stop_timeout: Option<Duration>,
     containment: &Containment,
 ) -> String {
     let mut text = String::new();
@@ -25,11 +25,11 @@ pub fn budget(
     line("lease", show(timing.lease), "how long a lease lasts if it is not renewed");
     line("renew", show(timing.renew_interval), "how often the leader renews the lease");
     line("request timeout", show(timing.request_timeout), "the longest that one request may take");
-    line("grace", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease is being lost");
+    line("kill-after", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease is being lost");
     line("margin", show(timing.margin), "from SIGKILL to the end of the lease");
     let parts = [
-        ("on-losing", timing.hooks.losing, "the longest that this hook may take, before the stop signal"),
-        ("on-lost", timing.hooks.lost, "the longest that this hook may take, after the tree is dead"),
+        ("pre-stop", timing.hooks.pre_stop, "the longest that this hook may take, before the stop signal"),
+        ("post-stop", timing.hooks.post_stop, "the longest that this hook may take, after the tree is dead"),
     ];
     for (name, most, meaning) in parts.iter().filter(|(_, most, _)| !most.is_zero()) {
         line(name, show(*most), meaning);
@@ -45,15 +45,15 @@ pub fn budget(
         line("", at_most, "the longest that the guard lets COMMAND run if leaderrun is killed");
     } else {
         let after = |what: &str| format!("{what}, counted from when the last granted renewal was sent");
-        if !timing.hooks.losing.is_zero() {
-            line("stop", show(timing.term_after()), &after("the on-losing hook starts"));
+        if !timing.hooks.pre_stop.is_zero() {
+            line("stop", show(timing.term_after()), &after("the pre-stop hook starts"));
         }
-        let signal = timing.term_after() + timing.hooks.losing;
+        let signal = timing.term_after() + timing.hooks.pre_stop;
         line("stop signal", show(signal), &after("COMMAND is asked to stop"));
-        let kill = timing.kill_after() - timing.hooks.lost;
+        let kill = timing.kill_after() - timing.hooks.post_stop;
         line("SIGKILL", show(kill), &after("what is left of the tree is killed"));
-        if !timing.hooks.lost.is_zero() {
-            line("end", show(timing.kill_after()), &after("the on-lost hook is killed"));
+        if !timing.hooks.post_stop.is_zero() {
+            line("end", show(timing.kill_after()), &after("the post-stop hook is killed"));
         }
         let outage = timing.term_after() - timing.renew_interval;
         line("outage", show(outage), "a store outage this long does not disturb COMMAND");
@@ -72,7 +72,8 @@ pub fn budget(
     if let Some((price, meaning)) = location.price(timing) {
         line("price", price, &meaning);
     }
-    line("drain", drain.map_or_else(|| "no limit".into(), show), "from the stop signal to SIGKILL in an orderly stop");
+    let limit = stop_timeout.map_or_else(|| "no limit".into(), show);
+    line("stop timeout", limit, "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
     let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };
     line("priority", priority.to_string(), "the priority of the helpers, which kill it");

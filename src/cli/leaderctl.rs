@@ -6,7 +6,7 @@ mod forget;
 mod history;
 mod list;
 mod pause;
-mod release;
+mod revoke;
 pub mod selftest;
 mod serve;
 mod status;
@@ -47,7 +47,7 @@ use list::ListFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use pause::{PauseFlags, ResumeFlags};
-use release::ReleaseFlags;
+use revoke::RevokeFlags;
 use selftest::SelftestFlags;
 use serde::Serialize;
 use serve::ServeFlags;
@@ -114,8 +114,8 @@ enum Verb {
     Pause(PauseFlags),
     /// End a pause
     Resume(ResumeFlags),
-    /// Take the lease away from a leader that only renews it
-    Release(ReleaseFlags),
+    /// Take the lease away from a leader that does not obey step-down
+    Revoke(RevokeFlags),
     /// Delete all that the store keeps of SHARD
     Forget(ForgetFlags),
     /// Explain why this host does not lead
@@ -206,7 +206,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Resume(resume) => {
             meant(resume.check())?.ask(async |store, patience| resume.order(&*store, patience).await)
         }
-        Verb::Release(release) => meant(Ok(()))?.ask(async |store, patience| release.order(&*store, patience).await),
+        Verb::Revoke(revoke) => meant(Ok(()))?.ask(async |store, patience| revoke.order(&*store, patience).await),
         Verb::Forget(forget) => {
             meant(forget.check())?.ask(async |store, patience| forget.order(&*store, patience).await)
         }

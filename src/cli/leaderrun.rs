@@ -78,16 +78,15 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let invocation = flags.invocation(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
-        let drain = flags.stopping.drain;
+        let stop_timeout = flags.stopping.stop_timeout;
         let Invocation { shard, store, timing, .. } = &invocation;
-        let budget = explain::budget(shard, &store.location, timing, drain, &containment);
+        let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
     confirm(&invocation.store)?;
     find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
-    flags.renamed().into_iter().for_each(|renamed| tracing::warn!("{renamed}"));
     point_out_doubts(&flags, &invocation);
     let containment = make_room(containment, &flags)?;
     run(&flags, invocation, containment)
@@ -201,7 +200,7 @@ impl Prepared {
             delivery,
             patience: flags.patience(),
             on_loss: flags.on_loss(),
-            drain: flags.stopping.drain,
+            stop_timeout: flags.stopping.stop_timeout,
             max_run: flags.stopping.max_run,
             job_gate: job.is_some(),
             restart: flags.restart(command.terminal_group.is_some()),

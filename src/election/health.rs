@@ -3,7 +3,7 @@
 //! The hazards:
 //!
 //! - A COMMAND that hangs may not obey the stop signal either. If its drain had no limit, it would lead for ever. So
-//!   here the grace is the limit, unless there is a limit for the drain.
+//!   here the grace is the limit, unless `--stop-timeout` sets another.
 //! - The candidate that gives a lease back is the first to know that it is free. So it stands back, longer each time,
 //!   as after a hook that failed.
 //! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
@@ -59,7 +59,7 @@ impl Core {
             return;
         }
         let timing = self.settings.timing;
-        let kill_after = self.settings.drain.unwrap_or(timing.stop_grace);
+        let kill_after = self.settings.stop_timeout.unwrap_or(timing.stop_grace);
         actions.push(Action::Say(Notice::Unhealthy(unhealthy)));
         leadership.seize_after(now, kill_after.saturating_add(timing.hooks.around_a_stop()));
         leadership.ending = Some(EndCause::Unhealthy(unhealthy));

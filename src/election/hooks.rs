@@ -61,7 +61,7 @@ impl Core {
         let timing = self.settings.timing;
         let time = match end {
             // The hook got the stop signal, and has the rest of its time.
-            HookEnd::Cut => timing.stop_time().saturating_add(timing.hooks.lead),
+            HookEnd::Cut => timing.stop_time().saturating_add(timing.hooks.pre_start),
             HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::TimedOut => {
                 timing.stop_time()
             }
@@ -77,7 +77,7 @@ impl Core {
     pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
         self.unready += 1;
         let left = self.grown_turn(self.unready);
-        Hold::StandingBack { term, said: format!("because the --on-lead hook {end} here"), left }
+        Hold::StandingBack { term, said: format!("because the --pre-start hook {end} here"), left }
     }
 
     /// How long to stand back after this many failures in a row.

@@ -100,7 +100,7 @@ impl Core {
             && leadership.valid_until.since(now) >= timing.least_to_start()
         {
             let overrun_at =
-                self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.lead).plus(most));
+                self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.pre_start).plus(most));
             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
             leadership.begin_run(now);
             actions.push(Action::Start { term: leadership.term, deadline });

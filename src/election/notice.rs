@@ -108,7 +108,7 @@ impl fmt::Display for Notice {
                 write!(f, "cannot enter this run into the ledger: {why}; the command waits")
             }
             Self::NotSettled(why) => write!(f, "cannot record how this run ended, so it counts as failed: {why}"),
-            Self::Unready(end) => write!(f, "the --on-lead hook {end}: giving the lease back"),
+            Self::Unready(end) => write!(f, "the --pre-start hook {end}: giving the lease back"),
             Self::Unhealthy(unhealthy) => {
                 write!(f, "stopping: {unhealthy}; giving the lease up so that another host can try")
             }

@@ -102,7 +102,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Next {
         let hold = self.hold(now, Some(leadership), directives);
-        let (drain, around) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
+        let (stop_timeout, around) = (self.settings.stop_timeout, self.settings.timing.hooks.around_a_stop());
         self.orders_worked = true;
         leadership.reading.failures = 0;
         match (hold, &leadership.tree) {
@@ -113,10 +113,10 @@ impl Core {
             (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
                 if leadership.ending.is_none() {
                     actions.push(Action::Say(Notice::SteppingDown(hold.clone())));
-                    if let Some(drain) = drain {
-                        leadership.seize_after(now, drain.saturating_add(around));
+                    if let Some(stop_timeout) = stop_timeout {
+                        leadership.seize_after(now, stop_timeout.saturating_add(around));
                     }
-                    actions.push(Action::Stop(Stop::Orderly { reason: stop_reason(&hold), kill_after: drain }));
+                    actions.push(Action::Stop(Stop::Orderly { reason: stop_reason(&hold), kill_after: stop_timeout }));
                     leadership.ending = Some(EndCause::Ordered(hold));
                 }
             }

@@ -62,7 +62,7 @@ impl fmt::Display for Ended {
         match self {
             Self::ByItself(end) => end.fmt(f),
             Self::NotStarted(error) => write!(f, "not started: {error}"),
-            Self::Unready(end) => write!(f, "not started: the --on-lead hook {end}"),
+            Self::Unready(end) => write!(f, "not started: the --pre-start hook {end}"),
             Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
             Self::Paused => f.write_str("paused"),
             Self::SteppedDown => f.write_str("stepped down"),

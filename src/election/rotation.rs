@@ -126,7 +126,7 @@ impl Core {
     }
 
     fn relinquish(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
-        let (drain, hooks) = (self.settings.drain, self.settings.timing.hooks.around_a_stop());
+        let (stop_timeout, hooks) = (self.settings.stop_timeout, self.settings.timing.hooks.around_a_stop());
         if leadership.ending.is_some() || leadership.asked.is_some() {
             // COMMAND may be started again after this. Then the handover is still due.
             leadership.rotation.next = now;
@@ -142,11 +142,12 @@ impl Core {
             }
             Tree::Alive { .. } => {
                 actions.push(Action::Say(Notice::Relinquishing));
-                if let Some(drain) = drain {
-                    leadership.seize_after(now, drain.saturating_add(hooks));
+                if let Some(stop_timeout) = stop_timeout {
+                    leadership.seize_after(now, stop_timeout.saturating_add(hooks));
                 }
                 leadership.ending = Some(EndCause::Relinquished);
-                actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Relinquished, kill_after: drain }));
+                actions
+                    .push(Action::Stop(Stop::Orderly { reason: StopReason::Relinquished, kill_after: stop_timeout }));
             }
             Tree::Seized => {}
         }

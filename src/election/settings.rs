@@ -14,7 +14,7 @@ pub struct Settings {
     pub patience: Patience,
     pub on_loss: OnLoss,
     /// The longest time that COMMAND may take for an orderly stop; None is no limit.
-    pub drain: Option<Duration>,
+    pub stop_timeout: Option<Duration>,
     /// The longest time that COMMAND may run; None is no limit.
     pub max_run: Option<Duration>,
     /// COMMAND is a job: its run is booked before it starts, and one process runs it at most once.
@@ -37,7 +37,7 @@ impl Settings {
             delivery,
             patience: Patience::Forever,
             on_loss: OnLoss::Standby,
-            drain: None,
+            stop_timeout: None,
             max_run: None,
             job_gate: false,
             restart: None,

@@ -27,7 +27,7 @@ pub enum Contain {
     #[default]
     Auto,
     /// The walk over `/proc` alone.
-    Tree,
+    Walk,
     /// A cgroup. Without one, leaderrun refuses to start.
     Cgroup,
     /// A PID namespace. Without one, leaderrun refuses to start.
@@ -40,7 +40,7 @@ impl Contain {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
-            Self::Tree => "tree",
+            Self::Walk => "walk",
             Self::Cgroup => "cgroup",
             Self::Pidns => "pidns",
         }
@@ -52,7 +52,7 @@ impl Contain {
 pub struct Containment {
     walks: bool,
     cgroup: Option<Cgroup>,
-    /// Why there is no cgroup, unless `--contain tree` ruled it out.
+    /// Why there is no cgroup, unless `--contain walk` ruled it out.
     why_no_cgroup: Option<String>,
     namespaces: Option<Namespaces>,
     /// What this process has and COMMAND gets.
@@ -70,12 +70,12 @@ impl Containment {
     pub fn find(contain: Contain) -> Result<Self, String> {
         let walks = walks();
         let cgroup = match contain {
-            Contain::Tree => None,
+            Contain::Walk => None,
             Contain::Auto | Contain::Cgroup | Contain::Pidns => Some(Cgroup::ours()),
         };
         let namespaces = match contain {
             Contain::Pidns => Some(find_namespaces()?),
-            Contain::Auto | Contain::Tree | Contain::Cgroup => None,
+            Contain::Auto | Contain::Walk | Contain::Cgroup => None,
         };
         let (cgroup, why_no_cgroup) = match cgroup {
             Some(Err(why)) if contain == Contain::Cgroup => {
@@ -120,7 +120,7 @@ impl Containment {
         let method = match (&self.namespaces, &self.cgroup) {
             (Some(_), _) => Contain::Pidns,
             (None, Some(_)) => Contain::Cgroup,
-            (None, None) => Contain::Tree,
+            (None, None) => Contain::Walk,
         };
         method.name()
     }

@@ -23,11 +23,11 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// Runs before COMMAND. If it fails, COMMAND does not start.
-    Lead,
+    PreStart,
     /// Runs when a stop begins, before the stop signal.
-    Losing,
+    PreStop,
     /// Runs after the tree is dead, before the lease is released.
-    Lost,
+    PostStop,
 }
 
 /// The reason for the end of a leadership, which its hooks get.
@@ -47,7 +47,7 @@ pub enum Reason {
     /// COMMAND ended by itself.
     Ended,
     NotStarted,
-    /// The lead hook failed.
+    /// The pre-start hook failed.
     Failed,
     /// COMMAND's health check failed.
     Unhealthy,
@@ -72,9 +72,9 @@ impl Reason {
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Lead => "lead",
-            Self::Losing => "losing",
-            Self::Lost => "lost",
+            Self::PreStart => "pre-start",
+            Self::PreStop => "pre-stop",
+            Self::PostStop => "post-stop",
         })
     }
 }
@@ -101,39 +101,43 @@ impl fmt::Display for Reason {
 /// The command of each hook, if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
-    pub lead: Option<Vec<u8>>,
-    pub losing: Option<Vec<u8>>,
-    pub lost: Option<Vec<u8>>,
+    pub pre_start: Option<Vec<u8>>,
+    pub pre_stop: Option<Vec<u8>>,
+    pub post_stop: Option<Vec<u8>>,
     pub timeout: Duration,
 }
 
 /// The timeout of each hook that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HookTimeouts {
-    pub lead: Option<Duration>,
-    pub losing: Option<Duration>,
-    pub lost: Option<Duration>,
+    pub pre_start: Option<Duration>,
+    pub pre_stop: Option<Duration>,
+    pub post_stop: Option<Duration>,
 }
 
 impl Hooks {
     #[must_use]
     pub fn hook_timeouts(&self) -> HookTimeouts {
         let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout);
-        HookTimeouts { lead: most(&self.lead), losing: most(&self.losing), lost: most(&self.lost) }
+        HookTimeouts {
+            pre_start: most(&self.pre_start),
+            pre_stop: most(&self.pre_stop),
+            post_stop: most(&self.post_stop),
+        }
     }
 
     #[must_use]
     pub fn times(&self) -> TimeForHooks {
-        let HookTimeouts { lead, losing, lost } = self.hook_timeouts();
-        let [lead, losing, lost] = [lead, losing, lost].map(Option::unwrap_or_default);
-        TimeForHooks { lead, losing, lost }
+        let HookTimeouts { pre_start, pre_stop, post_stop } = self.hook_timeouts();
+        let [pre_start, pre_stop, post_stop] = [pre_start, pre_stop, post_stop].map(Option::unwrap_or_default);
+        TimeForHooks { pre_start, pre_stop, post_stop }
     }
 
     fn command(&self, hook: Hook) -> Option<&Vec<u8>> {
         match hook {
-            Hook::Lead => self.lead.as_ref(),
-            Hook::Losing => self.losing.as_ref(),
-            Hook::Lost => self.lost.as_ref(),
+            Hook::PreStart => self.pre_start.as_ref(),
+            Hook::PreStop => self.pre_stop.as_ref(),
+            Hook::PostStop => self.post_stop.as_ref(),
         }
     }
 }
@@ -198,13 +202,13 @@ mod tests {
 
     #[test]
     fn each_hook_has_its_timeout_and_only_those_around_a_stop_lengthen_it() {
-        let hooks = Hooks { lead: Some(b"x".to_vec()), timeout: Duration::from_secs(3), ..Hooks::default() };
+        let hooks = Hooks { pre_start: Some(b"x".to_vec()), timeout: Duration::from_secs(3), ..Hooks::default() };
         assert_eq!(
             hooks.hook_timeouts(),
-            HookTimeouts { lead: Some(Duration::from_secs(3)), ..HookTimeouts::default() }
+            HookTimeouts { pre_start: Some(Duration::from_secs(3)), ..HookTimeouts::default() }
         );
         assert_eq!(hooks.times().around_a_stop(), Duration::ZERO);
-        let hooks = Hooks { lost: hooks.lead.clone(), ..hooks };
+        let hooks = Hooks { post_stop: hooks.pre_start.clone(), ..hooks };
         assert_eq!(hooks.times().around_a_stop(), Duration::from_secs(3));
     }
 }

@@ -5,9 +5,9 @@
 //! once, because a second one makes many programs quit without their drain. And the earliest of all reasons to kill
 //! must win.
 //!
-//! Hooks make a stop start earlier, never end later. The losing hook (before the stop signal) and the lost hook (after
-//! the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the lost hook. A
-//! hook is a descendant like any other, so what it leaves behind belongs to the tree.
+//! Hooks make a stop start earlier, never end later. The pre-stop hook (before the stop signal) and the post-stop hook
+//! (after the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the post-stop
+//! hook. A hook is a descendant like any other, so what it leaves behind belongs to the tree.
 
 pub mod checks;
 
@@ -58,12 +58,12 @@ pub enum Input {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start COMMAND: the lead hook succeeded.
+    /// Start COMMAND: the pre-start hook succeeded.
     Start,
-    /// Report that COMMAND will not start, because the lead hook ended this way.
+    /// Report that COMMAND will not start, because the pre-start hook ended this way.
     ReportUnready(HookEnd),
-    RunLosing,
-    RunLost,
+    RunPreStop,
+    RunPostStop,
     /// SIGKILL to the running hook and all its descendants: its timeout is over.
     KillHook,
     /// The stop signal to everything in the tree, and SIGCONT after it, because a stopped process cannot obey.
@@ -142,7 +142,7 @@ pub struct Policy {
     reason: Option<Reason>,
     /// The reason that an orderly stop will have.
     because: Reason,
-    /// The lead hook was started. If it was, or if COMMAND was, the lost hook runs at the end.
+    /// The pre-start hook was started. If it was, or if COMMAND was, the post-stop hook runs at the end.
     opened: bool,
     /// COMMAND was started.
     ran: bool,
@@ -150,14 +150,14 @@ pub struct Policy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The lead hook runs. It is killed at `until`.
+    /// The pre-start hook runs. It is killed at `until`.
     Opening {
         until: BootInstant,
     },
     Running,
-    /// The losing hook runs beside COMMAND. It is killed at `until`. Then comes the stop signal, and SIGKILL
+    /// The pre-stop hook runs beside COMMAND. It is killed at `until`. Then comes the stop signal, and SIGKILL
     /// `kill_after` that.
-    Losing {
+    PreStop {
         until: BootInstant,
         kill_after: Option<Duration>,
     },
@@ -166,11 +166,11 @@ enum Phase {
         kill_at: BootInstant,
     },
     Killing,
-    /// The tree is dead. The lost hook runs, and is killed at `until`.
+    /// The tree is dead. The post-stop hook runs, and is killed at `until`.
     Closing {
         until: BootInstant,
     },
-    /// What the lost hook left behind is being killed.
+    /// What the post-stop hook left behind is being killed.
     Clearing,
     Finished,
 }
@@ -191,11 +191,17 @@ impl Policy {
         }
     }
 
-    /// The policy with hooks. The lead hook starts now, if there is one, otherwise COMMAND does.
+    /// The policy with hooks. The pre-start hook starts now, if there is one, otherwise COMMAND does.
     #[must_use]
     pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hook_timeouts: HookTimeouts) -> Self {
-        let phase = hook_timeouts.lead.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
-        Self { hook_timeouts, phase, opened: hook_timeouts.lead.is_some(), ran: false, ..Self::new(deadline, grace) }
+        let phase = hook_timeouts.pre_start.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
+        Self {
+            hook_timeouts,
+            phase,
+            opened: hook_timeouts.pre_start.is_some(),
+            ran: false,
+            ..Self::new(deadline, grace)
+        }
     }
 
     /// When [`Input::Tick`] is due.
@@ -204,7 +210,7 @@ impl Policy {
         match self.phase {
             Phase::Opening { until } => until.min(self.deadline.term_at).min(self.kill_by()),
             Phase::Running => self.deadline.term_at.min(self.kill_by()),
-            Phase::Losing { until, .. } => until.min(self.ask_by()).min(self.kill_by()),
+            Phase::PreStop { until, .. } => until.min(self.ask_by()).min(self.kill_by()),
             Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
             Phase::Closing { until } => until.min(self.deadline.kill_at),
             Phase::Killing | Phase::Clearing | Phase::Finished => BootInstant::NEVER,
@@ -217,7 +223,7 @@ impl Policy {
         self.deadline.term_at
     }
 
-    /// The latest instant at which the lost hook may be started.
+    /// The latest instant at which the post-stop hook may be started.
     #[must_use]
     pub fn end_by(&self) -> BootInstant {
         self.deadline.kill_at
@@ -249,7 +255,7 @@ impl Policy {
     #[must_use]
     pub fn ends_at(&self) -> (BootInstant, BootInstant) {
         let kill_at = match self.phase {
-            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } => self.kill_by(),
+            Phase::Opening { .. } | Phase::Running | Phase::PreStop { .. } => self.kill_by(),
             Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
             Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => BootInstant::from_nanos(0),
         };
@@ -310,7 +316,7 @@ impl Policy {
                 effects.push(Effect::ReportUnready(HookEnd::TimedOut));
                 self.kill(Reason::Failed, effects);
             }
-            Phase::Losing { until, kill_after } if now >= until.min(self.ask_by()) => {
+            Phase::PreStop { until, kill_after } if now >= until.min(self.ask_by()) => {
                 effects.push(Effect::KillHook);
                 self.ask(now, kill_after, effects);
             }
@@ -320,7 +326,7 @@ impl Policy {
             }
             Phase::Opening { .. }
             | Phase::Running
-            | Phase::Losing { .. }
+            | Phase::PreStop { .. }
             | Phase::Stopping { .. }
             | Phase::Killing
             | Phase::Closing { .. }
@@ -335,30 +341,30 @@ impl Policy {
         }
     }
 
-    /// Begins a stop: the losing hook if COMMAND runs and there is time for it, then the stop signal, and SIGKILL
+    /// Begins a stop: the pre-stop hook if COMMAND runs and there is time for it, then the stop signal, and SIGKILL
     /// `kill_after` that.
     fn stop(&mut self, now: BootInstant, reason: Reason, kill_after: Option<Duration>, effects: &mut Effects) {
         match self.phase {
             Phase::Opening { until } => {
                 self.reason.get_or_insert(reason);
                 effects.extend([Effect::ReportUnready(HookEnd::Cut), Effect::AskTree]);
-                // COMMAND might have drained without limit. The lead hook keeps its own timeout.
+                // COMMAND might have drained without limit. The pre-start hook keeps its own timeout.
                 let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
                 self.phase = Phase::Stopping { kill_at: kill_at.min(until) };
             }
             Phase::Running => {
                 self.reason.get_or_insert(reason);
-                match self.hook_timeouts.losing {
+                match self.hook_timeouts.pre_stop {
                     Some(most) if now < self.ask_by() => {
-                        self.phase = Phase::Losing { until: now.plus(most), kill_after };
-                        effects.push(Effect::RunLosing);
+                        self.phase = Phase::PreStop { until: now.plus(most), kill_after };
+                        effects.push(Effect::RunPreStop);
                     }
                     Some(_) | None => self.ask(now, kill_after, effects),
                 }
             }
-            Phase::Losing { until, kill_after: before } => {
+            Phase::PreStop { until, kill_after: before } => {
                 let kill_after = sooner(before, kill_after);
-                self.phase = Phase::Losing { until, kill_after };
+                self.phase = Phase::PreStop { until, kill_after };
             }
             Phase::Stopping { kill_at: before } => {
                 let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
@@ -375,7 +381,7 @@ impl Policy {
 
     fn kill(&mut self, reason: Reason, effects: &mut Effects) {
         match self.phase {
-            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } => {
+            Phase::Opening { .. } | Phase::Running | Phase::PreStop { .. } | Phase::Stopping { .. } => {
                 if matches!(self.phase, Phase::Opening { .. }) && reason != Reason::Failed {
                     effects.push(Effect::ReportUnready(HookEnd::Cut));
                 }
@@ -383,12 +389,12 @@ impl Policy {
                 self.phase = Phase::Killing;
                 effects.push(Effect::KillTree);
             }
-            // At most the lost hook is left, and it keeps its timeout.
+            // At most the post-stop hook is left, and it keeps its timeout.
             Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => {}
         }
     }
 
-    /// Gives what COMMAND leaves behind the grace. Nothing is being stopped, so no losing hook runs.
+    /// Gives what COMMAND leaves behind the grace. Nothing is being stopped, so no pre-stop hook runs.
     fn command_ended(&mut self, now: BootInstant, effects: &mut Effects) {
         self.reason.get_or_insert(Reason::Ended);
         if self.phase == Phase::Running {
@@ -407,13 +413,13 @@ impl Policy {
                 effects.push(Effect::Start);
             }
             Phase::Opening { .. } => {
-                // A lead hook that never ran needs no lost hook.
+                // A pre-start hook that never ran needs no post-stop hook.
                 self.opened = !matches!(end, HookEnd::NotStarted(_));
                 effects.push(Effect::ReportUnready(end));
                 self.kill(Reason::Failed, effects);
             }
-            Phase::Losing { kill_after, .. } => self.ask(now, kill_after, effects),
-            // What the lead hook leaves behind has the grace, as what COMMAND leaves behind.
+            Phase::PreStop { kill_after, .. } => self.ask(now, kill_after, effects),
+            // What the pre-start hook leaves behind has the grace, as what COMMAND leaves behind.
             Phase::Stopping { .. } if !self.ran => self.stop(now, Reason::Ended, Some(self.grace), effects),
             Phase::Closing { .. } => {
                 self.phase = Phase::Clearing;
@@ -425,15 +431,17 @@ impl Policy {
 
     fn empty(&mut self, now: BootInstant, effects: &mut Effects) {
         match self.phase {
-            Phase::Opening { .. } | Phase::Running | Phase::Losing { .. } | Phase::Stopping { .. } | Phase::Killing => {
-                match self.hook_timeouts.lost {
-                    Some(most) if (self.opened || self.ran) && now < self.deadline.kill_at => {
-                        self.phase = Phase::Closing { until: now.plus(most) };
-                        effects.push(Effect::RunLost);
-                    }
-                    Some(_) | None => self.finish(effects),
+            Phase::Opening { .. }
+            | Phase::Running
+            | Phase::PreStop { .. }
+            | Phase::Stopping { .. }
+            | Phase::Killing => match self.hook_timeouts.post_stop {
+                Some(most) if (self.opened || self.ran) && now < self.deadline.kill_at => {
+                    self.phase = Phase::Closing { until: now.plus(most) };
+                    effects.push(Effect::RunPostStop);
                 }
-            }
+                Some(_) | None => self.finish(effects),
+            },
             Phase::Closing { .. } | Phase::Clearing => self.finish(effects),
             Phase::Finished => {}
         }
@@ -444,9 +452,9 @@ impl Policy {
         effects.push(Effect::Finish);
     }
 
-    /// When the tree is killed, so that the lost hook has its timeout.
+    /// When the tree is killed, so that the post-stop hook has its timeout.
     fn kill_by(&self) -> BootInstant {
-        self.deadline.kill_at.minus(self.hook_timeouts.lost.unwrap_or_default())
+        self.deadline.kill_at.minus(self.hook_timeouts.post_stop.unwrap_or_default())
     }
 
     /// The latest time for the stop signal that leaves the tree its grace.

@@ -66,7 +66,7 @@ mod tests {
                 deadline,
                 grace: Duration::from_millis(2500),
                 stop_signal: 15,
-                hooks: Hooks { lost: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
+                hooks: Hooks { post_stop: Some(vec![0xff]), timeout: Duration::from_secs(2), ..Hooks::default() },
                 health: Some(Health {
                     command: vec![0xff],
                     interval: Duration::from_secs(10),

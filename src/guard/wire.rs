@@ -39,7 +39,7 @@ pub enum Report {
         /// Until no process was left.
         empty: Duration,
     },
-    /// COMMAND will not start, because the lead hook ended this way.
+    /// COMMAND will not start, because the pre-start hook ended this way.
     Unready(HookEnd),
     /// Another hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
@@ -252,7 +252,8 @@ fn decode_report(packet: &Packet) -> Option<Report> {
         7 => Report::Dead,
         8 => Report::Unready(decode_end(numbers[0], number(1)?)?),
         9 => {
-            let hook = [Hook::Lead, Hook::Losing, Hook::Lost].into_iter().find(|hook| *hook as u64 == numbers[2])?;
+            let hook =
+                [Hook::PreStart, Hook::PreStop, Hook::PostStop].into_iter().find(|hook| *hook as u64 == numbers[2])?;
             Report::HookFailed(hook, decode_end(numbers[0], number(1)?)?)
         }
         10 => {
@@ -339,13 +340,13 @@ mod tests {
             (Report::Unready(HookEnd::NotStarted(2)), "08 0200000000000000 0200000000000000"),
             (Report::Unready(HookEnd::TimedOut), "08 0300000000000000"),
             (Report::Unready(HookEnd::Cut), "08 0400000000000000"),
-            (Report::HookFailed(Hook::Lead, HookEnd::Exited(3)), "09 0000000000000000 0300000000000000"),
+            (Report::HookFailed(Hook::PreStart, HookEnd::Exited(3)), "09 0000000000000000 0300000000000000"),
             (
-                Report::HookFailed(Hook::Losing, HookEnd::TimedOut),
+                Report::HookFailed(Hook::PreStop, HookEnd::TimedOut),
                 "09 0300000000000000 0000000000000000 0100000000000000",
             ),
             (
-                Report::HookFailed(Hook::Lost, HookEnd::Signalled(9)),
+                Report::HookFailed(Hook::PostStop, HookEnd::Signalled(9)),
                 "09 0100000000000000 0900000000000000 0200000000000000",
             ),
             (

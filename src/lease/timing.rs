@@ -14,8 +14,8 @@ pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
 /// With this and the two above, a leader survives an outage of the store for a third of the lease, whenever it begins.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
-/// The same in a bucket, where a write costs five dollars a million: a leader and two standbys for less than a dollar a
-/// month.
+/// The same in object storage, where a write costs five dollars a million: a leader and two standbys for less than a
+/// dollar a month.
 const FRUGAL_LEASE: Duration = Duration::from_mins(1);
 const FRUGAL_RENEW: Duration = Duration::from_secs(20);
 const FRUGAL_RETRY: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub struct TimingOptions {
     pub lease: Option<Duration>,
     pub renew: Option<Duration>,
     pub retry: Option<Duration>,
-    pub grace: Option<Duration>,
+    pub kill_after: Option<Duration>,
     pub request_timeout: Option<Duration>,
     pub margin: Option<Duration>,
 }
@@ -63,17 +63,17 @@ pub struct TimingOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TimeForHooks {
     /// Before COMMAND. The lease is renewed meanwhile.
-    pub lead: Duration,
+    pub pre_start: Duration,
     /// Before the stop signal.
-    pub losing: Duration,
+    pub pre_stop: Duration,
     /// After the tree is dead.
-    pub lost: Duration,
+    pub post_stop: Duration,
 }
 
 impl TimeForHooks {
     #[must_use]
     pub fn around_a_stop(self) -> Duration {
-        self.losing.saturating_add(self.lost)
+        self.pre_stop.saturating_add(self.post_stop)
     }
 }
 
@@ -103,8 +103,8 @@ impl Default for TimingRequest {
 /// renew_interval + request_timeout + stop_grace + margin < lease
 /// ```
 ///
-/// The timeouts of the losing and lost hooks come out of the same time. They are added to the sum, the stop begins that
-/// much earlier, and the tree is killed earlier by the timeout of the lost hook.
+/// The timeouts of the pre-stop and post-stop hooks come out of the same time. They are added to the sum, the stop
+/// begins that much earlier, and the tree is killed earlier by the timeout of the post-stop hook.
 ///
 /// The store counts from when it *received* the request, which is after `s`. Its clock's rate differs from ours by less
 /// than 1 %. The margin contains that 1 % of the lease and the time that a kill takes, so the tree is dead before the
@@ -142,7 +142,7 @@ impl TimingOptions {
             lease,
             renew_interval: self.renew.unwrap_or(renew.min(lease / 3)),
             retry_interval: self.retry.unwrap_or(retry),
-            stop_grace: self.grace.unwrap_or(DEFAULT_GRACE.min(lease / 5)),
+            stop_grace: self.kill_after.unwrap_or(DEFAULT_GRACE.min(lease / 5)),
             request_timeout: self.request_timeout,
             margin: self.margin,
             hooks: TimeForHooks::default(),
@@ -153,7 +153,7 @@ impl TimingOptions {
 impl TimingRequest {
     /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
     fn advice(&self, hooks: TimeForHooks) -> String {
-        let mut lower = vec!["--renew", "--grace"];
+        let mut lower = vec!["--renew", "--kill-after"];
         lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
         lower.extend(self.request_timeout.map(|_| "--request-timeout"));
         lower.extend(self.margin.map(|_| "--margin"));
@@ -259,7 +259,7 @@ impl Timing {
 /// `term_at <= kill_at <= backstop_at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Deadline {
-    /// The guard begins the stop: the losing hook if there is one, then the stop signal.
+    /// The guard begins the stop: the pre-stop hook if there is one, then the stop signal.
     pub term_at: BootInstant,
     /// The guard kills the tree.
     pub kill_at: BootInstant,
@@ -291,8 +291,8 @@ pub(crate) fn parts_of_a_stop(
     hooks: TimeForHooks,
     each: impl Fn(&str, String) -> String,
 ) -> String {
-    let parts = [("on-losing", hooks.losing), ("grace", stop_grace), ("on-lost", hooks.lost)];
-    let shown = parts.iter().filter(|(name, length)| *name == "grace" || !length.is_zero());
+    let parts = [("pre-stop", hooks.pre_stop), ("kill-after", stop_grace), ("post-stop", hooks.post_stop)];
+    let shown = parts.iter().filter(|(name, length)| *name == "kill-after" || !length.is_zero());
     shown.map(|(name, length)| each(name, format!("{name} {}", show(*length)))).collect()
 }
 
@@ -370,13 +370,13 @@ mod tests {
 
     #[test]
     fn hooks_without_room_are_refused_with_their_timeouts_in_the_sum() {
-        let hooks = TimeForHooks { losing: seconds(7), ..TimeForHooks::default() };
+        let hooks = TimeForHooks { pre_stop: seconds(7), ..TimeForHooks::default() };
         let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();
         assert!(
-            refusal.contains("+ on-losing 7s + grace 3s + margin") && refusal.contains("--hook-timeout"),
+            refusal.contains("+ pre-stop 7s + kill-after 3s + margin") && refusal.contains("--hook-timeout"),
             "{refusal}"
         );
-        let hooks = TimeForHooks { lead: seconds(9), losing: seconds(2), lost: seconds(2) };
+        let hooks = TimeForHooks { pre_start: seconds(9), pre_stop: seconds(2), post_stop: seconds(2) };
         let timing = Timing::new(TimingRequest { hooks, lease: seconds(20), ..TimingRequest::default() }).unwrap();
         let deadline = timing.deadline(BootInstant::from_nanos(0).plus(seconds(100)));
         assert_eq!(deadline.kill_at.since(deadline.term_at), seconds(7));
@@ -401,7 +401,7 @@ mod tests {
                 stop_grace: part(4),
                 request_timeout: Some(part(9)),
                 margin: Some(part(20)),
-                hooks: TimeForHooks { lead: part(1), losing: part(15), lost: part(25) },
+                hooks: TimeForHooks { pre_start: part(1), pre_stop: part(15), post_stop: part(25) },
             };
             let drop_one = source.below(16);
             let asked = TimingRequest {
@@ -436,17 +436,17 @@ mod tests {
         fn every_accepted_timing_satisfies_the_inequality(
             lease in 0_u64..200_000, renew in 0_u64..100_000, retry in 0_u64..10_000, grace in 0_u64..100_000,
             timeout in proptest::option::of(0_u64..20_000), margin in proptest::option::of(0_u64..5_000),
-            losing in 0_u64..3_000, lost in 0_u64..3_000,
+            pre_stop in 0_u64..3_000, post_stop in 0_u64..3_000,
         ) {
             let ms = Duration::from_millis;
             let asked = TimingRequest {
                 lease: ms(lease), renew_interval: ms(renew), retry_interval: ms(retry), stop_grace: ms(grace),
                 request_timeout: timeout.map(ms), margin: margin.map(ms),
-                hooks: TimeForHooks { lead: ms(lease), losing: ms(losing), lost: ms(lost) },
+                hooks: TimeForHooks { pre_start: ms(lease), pre_stop: ms(pre_stop), post_stop: ms(post_stop) },
             };
             if let Ok(t) = Timing::new(asked) {
                 prop_assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);
-                prop_assert!(t.stop_time() == t.stop_grace + ms(losing) + ms(lost));
+                prop_assert!(t.stop_time() == t.stop_grace + ms(pre_stop) + ms(post_stop));
                 prop_assert!(t.margin > t.lease / 100);
                 let end = BootInstant::from_nanos(u64::MAX / 2);
                 let deadline = t.deadline(end);

@@ -240,8 +240,8 @@ impl Shared {
                 // A member has no hooks and no terminal.
                 Effect::Start
                 | Effect::ReportUnready(_)
-                | Effect::RunLosing
-                | Effect::RunLost
+                | Effect::RunPreStop
+                | Effect::RunPostStop
                 | Effect::KillHook
                 | Effect::Finish
                 | Effect::Signal(_)
@@ -461,7 +461,7 @@ impl Leadership {
     }
 
     /// Waits until the work has to end, and returns why. From then on at least the grace (see
-    /// [`Builder::grace`](crate::Builder::grace)) is left to end it and to drop this.
+    /// [`Builder::kill_after`](crate::Builder::kill_after)) is left to end it and to drop this.
     pub async fn ending(&self) -> Ending {
         let mut roles = self.shared.watch();
         loop {

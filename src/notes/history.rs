@@ -55,7 +55,7 @@ pub struct Entry {
 /// An operator's order that a leadership ends. Fields are added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ordered {
-    /// One of [`PAUSE`], [`STEP_DOWN`] and [`RELEASE`], or a word of a later version.
+    /// One of [`PAUSE`], [`STEP_DOWN`] and [`REVOKE`], or a word of a later version.
     pub what: String,
     pub by: String,
     /// Milliseconds since 1970, by the clock of the operator's host.
@@ -69,7 +69,7 @@ pub struct Ordered {
 
 pub const PAUSE: &str = "pause";
 pub const STEP_DOWN: &str = "step-down";
-pub const RELEASE: &str = "release";
+pub const REVOKE: &str = "revoke";
 
 impl Ordered {
     /// A new order of the operator who runs this process.
@@ -85,7 +85,7 @@ impl Ordered {
         match self.what.as_str() {
             PAUSE => end == End::Paused,
             STEP_DOWN => end == End::SteppedDown,
-            RELEASE => end == End::Lost,
+            REVOKE => end == End::Lost,
             _ => false,
         }
     }
@@ -346,8 +346,8 @@ mod tests {
         for (what, ended, explains) in [
             (PAUSE, "stepped down", false),
             (STEP_DOWN, "stepped down", true),
-            (RELEASE, "lost: the store has no record of it any more", true),
-            (RELEASE, "exited with 0", false),
+            (REVOKE, "lost: the store has no record of it any more", true),
+            (REVOKE, "exited with 0", false),
             ("later", "paused", false),
         ] {
             let entry =

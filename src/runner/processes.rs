@@ -149,7 +149,7 @@ impl Processes {
                 self.tell(|observer| observer.started());
                 return Some(Event::Tree(TreeEvent::Started));
             }
-            GuardEvent::HookFailed(hook, end) => tracing::warn!("the --on-{hook} hook {end}"),
+            GuardEvent::HookFailed(hook, end) => tracing::warn!("the --{hook} hook {end}"),
             GuardEvent::CheckFailed(failed) => tracing::warn!("{failed}"),
             GuardEvent::Paused => {
                 // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Then `fg` wakes us

@@ -145,7 +145,7 @@ fn orders(directives: &Directives) -> String {
 fn tree(event: &TreeEvent) -> String {
     match event {
         TreeEvent::NotStarted(error) => format!("the command was not started: {error}"),
-        TreeEvent::Unready(end) => format!("the --on-lead hook {end}"),
+        TreeEvent::Unready(end) => format!("the --pre-start hook {end}"),
         TreeEvent::Unhealthy(unhealthy) => unhealthy.to_string(),
         TreeEvent::Started => "the command was started".to_owned(),
         TreeEvent::Ended(end) => format!("the command {end}"),

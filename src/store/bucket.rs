@@ -1,8 +1,8 @@
 //! The stores `s3://`, `gs://` and `azblob://`: one object for each shard in a bucket, changed only by conditional
 //! writes (`If-None-Match: *`, `If-Match: ETAG`).
 //!
-//! The hazard: a bucket has no leases. It compares and swaps one object, and looks at no clock while it does so. So
-//! everything that makes the object a lease happens here, on hosts whose clocks are wrong, over a network that loses
+//! The hazard: object storage has no leases. It compares and swaps one object, and looks at no clock while it does so.
+//! So everything that makes the object a lease happens here, on hosts whose clocks are wrong, over a network that loses
 //! answers and delivers writes late:
 //!
 //! - A write applies only over exactly the object that its writer saw. So a write that arrives late changes nothing,
@@ -168,7 +168,7 @@ impl Store for Bucket {
     }
 
     fn hindrance(&self) -> Option<String> {
-        self.objects.clock().hindrance("the bucket's", BootInstant::now())
+        self.objects.clock().hindrance("the object storage's", BootInstant::now())
     }
 
     fn is_metered(&self) -> bool {

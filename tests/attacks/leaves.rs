@@ -64,7 +64,7 @@ fn command_has_the_priority_that_leaderrun_was_started_with() {
     let said = on_a_host(
         "priority",
         r"
-        for method in tree cgroup pidns; do
+        for method in walk cgroup pidns; do
             nice -n 7 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
             chrt -b 0 $L -q --contain $method x -- sh -c 'nice >&2; chrt -p $$ | grep policy >&2'
         done
@@ -88,7 +88,7 @@ fn a_guard_of_an_idle_command_takes_no_processor() {
     let said = on_a_host(
         "idle",
         r"
-        for method in tree cgroup pidns; do
+        for method in walk cgroup pidns; do
             $L -q --contain $method x -- sleep 1000 &
             until pgrep -x sleep >/dev/null; do sleep 0.05; done
             sleep 2

@@ -20,7 +20,7 @@ use story::{Attack, Event, Method, Store, User, tell};
 macro_rules! on_every_method {
     ($group:ident, $events:tt, $attacks:tt) => {
         mod $group {
-            attacks!(tree: Method::Tree, $events, $attacks);
+            attacks!(walk: Method::Walk, $events, $attacks);
             attacks!(cgroup: Method::Cgroup, $events, $attacks);
             attacks!(pidns: Method::PidNamespace, $events, $attacks);
         }
@@ -31,7 +31,7 @@ macro_rules! on_every_method {
 macro_rules! on_the_walk {
     ($group:ident, $events:tt, $attacks:tt) => {
         mod $group {
-            attacks!(tree: Method::Tree, $events, $attacks);
+            attacks!(walk: Method::Walk, $events, $attacks);
         }
     };
 }

@@ -30,7 +30,7 @@ static MACHINE: RwLock<()> = RwLock::new(());
 pub enum Method {
     /// As leaderrun does where nothing is said.
     Default,
-    Tree,
+    Walk,
     Cgroup,
     PidNamespace,
 }
@@ -117,7 +117,7 @@ impl Method {
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Default => &[],
-            Self::Tree => &["--contain", "tree"],
+            Self::Walk => &["--contain", "walk"],
             Self::Cgroup => &["--contain", "cgroup"],
             Self::PidNamespace => &["--contain", "pidns"],
         }
@@ -356,8 +356,12 @@ fn url(scratch: &TempDir, way: Option<&Proxy>) -> String {
 
 fn candidate(owner: &str, url: &str, number: u32, method: Method, command: &[String]) -> Vec<String> {
     let timing = if url.starts_with("redis") { &["--lease", "6s", "--renew", "1s", "--retry", "1s"][..] } else { &[] };
-    let flags =
-        [&["-v", "--owner", owner, "--store", url, "--grace", "1s", "--drain", "1s"], timing, method.flags()].concat();
+    let flags = [
+        &["-v", "--owner", owner, "--store", url, "--kill-after", "1s", "--stop-timeout", "1s"],
+        timing,
+        method.flags(),
+    ]
+    .concat();
     let mut words: Vec<String> = flags.into_iter().map(str::to_owned).collect();
     words.extend([shard(number), "--".to_owned()]);
     words.extend(command.iter().cloned());

@@ -101,11 +101,11 @@ struct Kind {
 
 /// A leadership goes on if the store answers again within 6.25 s.
 const DEFAULT: Timing =
-    Timing { lease: Duration::from_secs(15), flags: &["--grace", "3s"], bears: Duration::from_secs(3) };
+    Timing { lease: Duration::from_secs(15), flags: &["--kill-after", "3s"], bears: Duration::from_secs(3) };
 /// Within 17 s.
 const LONG: Timing = Timing {
     lease: Duration::from_secs(24),
-    flags: &["--renew", "3s", "--grace", "3s"],
+    flags: &["--renew", "3s", "--kill-after", "3s"],
     bears: Duration::from_secs(9),
 };
 
@@ -139,7 +139,7 @@ impl World {
     fn start(&mut self, index: usize) {
         let Timing { lease, flags, .. } = self.kind.timing;
         let (lease, url) = (lease.as_secs().to_string(), self.cluster.url());
-        let flags = [&["--lease", &lease, "--drain", "1s", "--store", &url], flags].concat();
+        let flags = [&["--lease", &lease, "--stop-timeout", "1s", "--store", &url], flags].concat();
         let command = leaderrun_in(&self.network.host_file(MEMBERS + index));
         self.fleet.start_as(command, &name(index), &flags, &["ignore-term", "daemon"], &[]);
     }

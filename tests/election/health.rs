@@ -28,9 +28,9 @@ fn ended(play: &mut Play, end: CommandEnd) -> Vec<Action> {
 
 #[test]
 fn an_unhealthy_command_is_stopped_in_order_and_killed_if_it_does_not_obey() {
-    let drain = Duration::from_mins(1);
-    for (limit, kill_after) in [(None, GRACE), (Some(drain), drain)] {
-        let mut play = Play::leading(|settings| settings.drain = limit);
+    let stop_timeout = Duration::from_mins(1);
+    for (limit, kill_after) in [(None, GRACE), (Some(stop_timeout), stop_timeout)] {
+        let mut play = Play::leading(|settings| settings.stop_timeout = limit);
         assert_eq!(told(&mut play), [Action::Say(Notice::Unhealthy(UNHEALTHY)), stop(kill_after)]);
         assert_eq!(told(&mut play), [], "once");
         let mut seized_at = None;
@@ -99,7 +99,7 @@ fn what_ends_a_leadership_before_or_after_keeps_its_word() {
     first(Event::Tree(TreeEvent::Ended(ZERO)), Ended::ByItself(ZERO));
     first(Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed));
     // A loss makes it hurry, and a signal makes it leave.
-    let mut play = Play::leading(|settings| settings.drain = Some(Duration::from_mins(1)));
+    let mut play = Play::leading(|settings| settings.stop_timeout = Some(Duration::from_mins(1)));
     let _ = told(&mut play);
     let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &LOSING), "{actions:?}");
@@ -132,7 +132,7 @@ fn the_run_of_an_unhealthy_job_has_failed() {
 
 #[test]
 fn an_unhealthy_command_and_a_frozen_store_leave_the_deadline_to_rule() {
-    let mut play = Play::leading(|settings| settings.drain = Some(Duration::from_mins(10)));
+    let mut play = Play::leading(|settings| settings.stop_timeout = Some(Duration::from_mins(10)));
     let _ = told(&mut play);
     let actions = play.until(60.0);
     assert!(has(&actions, &Action::Seize), "nothing was renewed: {actions:?}");

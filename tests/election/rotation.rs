@@ -110,10 +110,10 @@ fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
 #[test]
 fn hooks_have_their_time_in_a_drain_that_hands_over() {
     let second = Duration::from_secs(1);
-    let hooks = TimeForHooks { lead: Duration::ZERO, losing: 2 * second, lost: 2 * second };
+    let hooks = TimeForHooks { pre_start: Duration::ZERO, pre_stop: 2 * second, post_stop: 2 * second };
     let mut play = Play::leading(|settings| {
         settings.timing = Timing::new(TimingRequest { hooks, lease: 60 * second, ..TimingRequest::default() }).unwrap();
-        settings.drain = Some(3 * second);
+        settings.stop_timeout = Some(3 * second);
         settings.relinquish_after = Some(TURN);
     });
     assert_eq!(play.until(4.0), [Action::CountStandbys]);

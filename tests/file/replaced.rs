@@ -22,7 +22,7 @@ impl Deep {
     }
 
     fn start(&mut self, owner: &str, url: &str) {
-        let flags = ["--store", url, "--renew", "2s", "--grace", "300ms", "--drain", "300ms"];
+        let flags = ["--store", url, "--renew", "2s", "--kill-after", "300ms", "--stop-timeout", "300ms"];
         self.fleet.start(owner, &flags, &["ignore-term"], &[]);
     }
 

@@ -23,7 +23,7 @@ const SHOWN: [&str; 10] = [
 /// What a shell adds by itself.
 const SHELLS: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 /// What every candidate here is given.
-const GIVEN: [&str; 5] = ["PATH", "LEADERRUN_CONFIG", "LEADERRUN_STORE", "LEADERRUN_GRACE", "WATCHDOG_USEC"];
+const GIVEN: [&str; 5] = ["PATH", "LEADERRUN_CONFIG", "LEADERRUN_STORE", "LEADERRUN_KILL_AFTER", "WATCHDOG_USEC"];
 
 struct Told {
     place: Place,
@@ -35,7 +35,10 @@ impl Told {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = leaderrun();
         command.env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");
-        command.env("LEADERRUN_STORE", &self.place.url).env("LEADERRUN_GRACE", "5s").env("WATCHDOG_USEC", "1000000000");
+        command
+            .env("LEADERRUN_STORE", &self.place.url)
+            .env("LEADERRUN_KILL_AFTER", "5s")
+            .env("WATCHDOG_USEC", "1000000000");
         command.args(["-q", "--owner", "one"]).args(words).stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -102,19 +105,12 @@ fn the_environment_of_what_leaderrun_starts_stays_as_it_is() {
     told.tell("COMMAND, --slots", "slot");
 
     let [lead, losing, lost] = ["lead", "losing", "lost"].map(|name| script(&told, name));
-    told.run(&["--on-lead", &lead, "--on-lost", &lost, "shard", "true"]);
-    told.tell("--on-lead", "lead");
-    told.tell("--on-lost", "lost");
+    told.run(&["--pre-start", &lead, "--post-stop", &lost, "shard", "true"]);
+    told.tell("--pre-start", "lead");
+    told.tell("--post-stop", "lost");
     let leads = script(&told, "leads");
-    let command = told.command(&[
-        "--on-losing",
-        &losing,
-        "--restart",
-        "never",
-        "led",
-        "-c",
-        &format!("{leads}; exec sleep 1000"),
-    ]);
+    let command =
+        told.command(&["--pre-stop", &losing, "--restart", "never", "led", "-c", &format!("{leads}; exec sleep 1000")]);
     let leader = start(command);
     told.wait_for("leads");
     let [standby, change] = ["standby", "change"].map(|name| script(&told, name));
@@ -128,7 +124,7 @@ fn the_environment_of_what_leaderrun_starts_stays_as_it_is() {
     let pid = nix::unistd::Pid::from_raw(leader.0.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
     told.wait_for("losing");
-    told.tell("--on-losing", "losing");
+    told.tell("--pre-stop", "losing");
     golden("environment", &told.text);
 }
 

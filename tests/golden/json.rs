@@ -203,7 +203,7 @@ fn what_leaderctl_prints_as_json_of_a_lease_that_expires_stays_as_it_is() {
     told.ask(&["status", "--json", "db/main"]);
     told.ask(&["verify", "--json", "--term", &term, "db/main"]);
     told.ask(&["why", "--json", "--host", "elsewhere", "db/main"]);
-    told.ask(&["release", "--json", "--force", "--term", &term, "db/main"]);
+    told.ask(&["revoke", "--json", "--force", "--term", &term, "db/main"]);
     golden("json-expiring", &told.text);
 }
 

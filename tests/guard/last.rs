@@ -65,7 +65,7 @@ fn a_candidate_killed_while_it_stands_in_for_a_frozen_guard_leaves_nobody() {
     for _ in 0..3 {
         a_candidate_is_killed_while_it_kills("", |candidate, backstop, guard| {
             kill(guard, Signal::SIGSTOP).unwrap();
-            // The candidate waits for the drain and a second, and kills the tree then.
+            // The candidate waits for the stop timeout and a second, and kills the tree then.
             kill(candidate, Signal::SIGTERM).unwrap();
             vec![backstop, guard]
         });

@@ -4,7 +4,7 @@ use super::*;
 
 /// A slow machine has time for everything that is not waited for.
 const PATIENT: [&str; 10] =
-    ["--lease", "100s", "--renew", "1s", "--grace", "20s", "--retry", "500ms", "--hook-timeout", "20s"];
+    ["--lease", "100s", "--renew", "1s", "--kill-after", "20s", "--retry", "500ms", "--hook-timeout", "20s"];
 /// Soon, and patient with a check that works.
 const SOON: [&str; 4] = ["--health-interval", "100ms", "--health-timeout", "30s"];
 
@@ -50,13 +50,14 @@ const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_OWNER command >> $DIARY; whil
 const CHECK: &str = r"echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
 
 fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
-    let flags = ["--health", CHECK, "--on-losing", LINE, "--on-lost", LINE, "--grace", "1s", "--restart", "always"];
+    let flags =
+        ["--health", CHECK, "--pre-stop", LINE, "--post-stop", LINE, "--kill-after", "1s", "--restart", "always"];
     let _one = place.start_checked("one", &flags, HUNG);
     place.wait_for("one command");
     let mut two = place.start_checked("two", &[], COMMAND);
     place.wait_for("two command");
-    let expected = ["one command", "one health", "one health", "one health", "one losing unhealthy"];
-    let expected = [&expected[..], &["one lost unhealthy 137", "two command"]].concat();
+    let expected = ["one command", "one health", "one health", "one health", "one pre-stop unhealthy"];
+    let expected = [&expected[..], &["one post-stop unhealthy 137", "two command"]].concat();
     assert_eq!(place.lines(), expected, "{}", place.log());
     let log = place.log();
     assert!(
@@ -86,7 +87,7 @@ fn only_failures_in_a_row_count(place: &Place) {
 fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
     place.are_well(true);
     let slow = "echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
-    let flags = ["--health", CHECK, "--on-lead", slow, "--on-losing", slow, "--on-lost", slow];
+    let flags = ["--health", CHECK, "--pre-start", slow, "--pre-stop", slow, "--post-stop", slow];
     let drains = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; sleep 0.5; exit 5' TERM
                    echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.02; done";
     let mut one = place.start_checked("one", &flags, drains);
@@ -100,7 +101,9 @@ fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place)
     let mut lines = place.lines();
     lines.dedup();
     let expected = |name: &str| {
-        ["lead", "command", "health", "losing", "term", "lost"].map(|line| format!("{name} {line}")).to_vec()
+        ["pre-start", "command", "health", "pre-stop", "term", "post-stop"]
+            .map(|line| format!("{name} {line}"))
+            .to_vec()
     };
     assert_eq!(lines, [expected("one"), expected("two")].concat(), "{}", place.log());
 }
@@ -115,7 +118,7 @@ const HUNG_CHECK: &str = r"trap '' TERM
     exec perl -e 'sleep 1000' $PLACE/marker";
 
 fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
-    let flags = ["--health", HUNG_CHECK, "--health-timeout", "2s", "--health-failures", "2", "--grace", "80s"];
+    let flags = ["--health", HUNG_CHECK, "--health-timeout", "2s", "--health-failures", "2", "--kill-after", "80s"];
     let mut one = place.start_checked("one", &[&flags[..], &["--lease", "300s", "-n"]].concat(), PATIENT_COMMAND);
     let marker = place.path("marker");
     place.wait_for("one health");
@@ -154,7 +157,7 @@ fn a_check_that_runs_when_a_stop_begins_delays_nothing_and_does_not_count() {
         let script = "trap 'exit 3' TERM; until test -e $PLACE/end; do sleep 0.02; done; exit 3";
         let mut one = place.start_checked(
             "one",
-            &["--health", check, "--health-timeout", "500s", "--grace", "80s", "--lease", "300s"],
+            &["--health", check, "--health-timeout", "500s", "--kill-after", "80s", "--lease", "300s"],
             script,
         );
         place.wait_for("checking");
@@ -179,7 +182,7 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         let check = r"trap '' TERM; setsid -f perl -e '$SIG{TERM} = q(IGNORE); sleep 1000' $PLACE/marker
                       echo checking >> $DIARY; exec perl -e '$SIG{TERM} = q(IGNORE); sleep 1000' $PLACE/marker";
         let script = format!("echo $$ > $PLACE/pid; {COMMAND}");
-        let flags = ["--health", check, "--health-timeout", "500s", "--grace", "1s"];
+        let flags = ["--health", check, "--health-timeout", "500s", "--kill-after", "1s"];
         let mut one = place.start_checked("one", &flags, &script);
         place.wait_for("checking");
         wait_until("both are there", || processes_naming(&marker).len() == 2);

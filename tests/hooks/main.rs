@@ -21,8 +21,20 @@ use support::place::Place;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.
-const TIMING: [&str; 12] =
-    ["--lease", "9s", "--renew", "1s", "--grace", "1s", "--retry", "500ms", "--drain", "1s", "--hook-timeout", "1s"];
+const TIMING: [&str; 12] = [
+    "--lease",
+    "9s",
+    "--renew",
+    "1s",
+    "--kill-after",
+    "1s",
+    "--retry",
+    "500ms",
+    "--stop-timeout",
+    "1s",
+    "--hook-timeout",
+    "1s",
+];
 
 /// Where neither an expiry nor the end of a hook's time is waited for: a slow machine has time for everything.
 const PATIENT: [&str; 12] = [
@@ -30,11 +42,11 @@ const PATIENT: [&str; 12] = [
     "100s",
     "--renew",
     "1s",
-    "--grace",
+    "--kill-after",
     "20s",
     "--retry",
     "500ms",
-    "--drain",
+    "--stop-timeout",
     "20s",
     "--hook-timeout",
     "20s",
@@ -128,7 +140,7 @@ impl Place {
 /// A hook that writes a line: whose, which, why, and how COMMAND ended.
 const LINE: &str =
     r"set -- $LEADERRUN_OWNER $LEADERRUN_EVENT $LEADERRUN_REASON $LEADERRUN_EXIT_STATUS; echo $* >> $DIARY";
-const LINES: [&str; 6] = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", LINE];
+const LINES: [&str; 6] = ["--pre-start", LINE, "--pre-stop", LINE, "--post-stop", LINE];
 /// A COMMAND that says when it starts and when it is asked to stop.
 const COMMAND: &str = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; exit 5' TERM; echo $LEADERRUN_OWNER command >> $DIARY
                         while :; do sleep 0.02; done";
@@ -138,7 +150,7 @@ fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: 
     let stubborn = r#"setsid -f sh -c 'trap "" TERM; echo $$ > $PLACE/stray; while :; do sleep 1; done'
                       while ! test -s $PLACE/stray; do sleep 0.02; done"#;
     let lost = format!("kill -0 $(cat $PLACE/stray) && echo alive >> $DIARY; cat; sleep 0.5; {LINE}");
-    let flags = ["--on-lead", LINE, "--on-losing", LINE, "--on-lost", &lost, "--grace", "3s"];
+    let flags = ["--pre-start", LINE, "--pre-stop", LINE, "--post-stop", &lost, "--kill-after", "3s"];
     let mut one = place.start("one", &flags, &format!("{stubborn}; {COMMAND}"));
     place.wait_for("one command");
     let mut two = place.start("two", &LINES, COMMAND);
@@ -149,7 +161,9 @@ fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: 
     two.signal(Signal::SIGTERM);
     assert_eq!(two.status(), Some(5));
     let expected = |name: &str| {
-        ["lead", "command", "losing asked", "term", "lost asked 5"].map(|line| format!("{name} {line}")).to_vec()
+        ["pre-start", "command", "pre-stop asked", "term", "post-stop asked 5"]
+            .map(|line| format!("{name} {line}"))
+            .to_vec()
     };
     assert_eq!(place.lines(), [expected("one"), expected("two")].concat(), "{}", place.log());
     assert!(!place.log().contains("hook"), "{}", place.log());
@@ -157,28 +171,28 @@ fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: 
 
 fn a_host_whose_hook_fails_gives_way_to_others(place: &Place) {
     let failing = format!("{LINE}; exit 3");
-    let flags = ["--on-lead", &failing, "--on-losing", LINE, "--on-lost", LINE];
+    let flags = ["--pre-start", &failing, "--pre-stop", LINE, "--post-stop", LINE];
     let output = place.with("none", &[&flags[..], &["-n"]].concat(), COMMAND).status().unwrap();
     assert_eq!(output.code(), Some(75), "{}", place.log());
-    assert_eq!(place.lines(), ["none lead", "none lost failed"]);
-    assert!(place.log().contains("the --on-lead hook exited with 3: giving the lease back"), "{}", place.log());
-    assert!(place.history().contains("not started: the --on-lead hook exited with 3"), "{}", place.history());
+    assert_eq!(place.lines(), ["none pre-start", "none post-stop failed"]);
+    assert!(place.log().contains("the --pre-start hook exited with 3: giving the lease back"), "{}", place.log());
+    assert!(place.history().contains("not started: the --pre-start hook exited with 3"), "{}", place.history());
     let begun = BootInstant::now();
     let mut one = place.start("one", &flags, COMMAND);
-    place.wait_for("one lost failed");
+    place.wait_for("one post-stop failed");
     let mut two = place.start("two", &LINES, COMMAND);
     place.wait_for("two command");
     // It does not storm the store, and its time comes again.
-    let tries = place.lines().iter().filter(|line| *line == "one lead").count();
+    let tries = place.lines().iter().filter(|line| *line == "one pre-start").count();
     let elapsed = BootInstant::now().since(begun);
     assert!(tries <= 1 + usize::try_from(elapsed.as_secs()).unwrap(), "{tries} in {elapsed:?}");
     two.signal(Signal::SIGTERM);
     assert_eq!(two.status(), Some(5));
-    let before = place.lines().iter().filter(|line| *line == "one lead").count();
-    wait_until("it tries again", || place.lines().iter().filter(|line| *line == "one lead").count() > before);
+    let before = place.lines().iter().filter(|line| *line == "one pre-start").count();
+    wait_until("it tries again", || place.lines().iter().filter(|line| *line == "one pre-start").count() > before);
     one.signal(Signal::SIGTERM);
     one.status();
-    assert!(!place.lines().iter().any(|line| line == "one command" || line == "one losing"), "{:?}", place.lines());
+    assert!(!place.lines().iter().any(|line| line == "one command" || line == "one pre-stop"), "{:?}", place.lines());
 }
 
 fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
@@ -192,13 +206,20 @@ fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
     one.0.wait().unwrap();
     place.wait_for("two command");
     let lines = place.lines();
-    let expected =
-        ["one lead", "one command", "one losing killed", "one term", "one lost killed 5", "two lead", "two command"];
+    let expected = [
+        "one pre-start",
+        "one command",
+        "one pre-stop killed",
+        "one term",
+        "one post-stop killed 5",
+        "two pre-start",
+        "two command",
+    ];
     assert_eq!(lines, expected, "{started:?} {}", place.log());
 }
 
 /// A lease whose end is waited for; COMMAND and the hooks still have a while.
-const SHORT: [&str; 6] = ["--lease", "15s", "--grace", "2s", "--hook-timeout", "3s"];
+const SHORT: [&str; 6] = ["--lease", "15s", "--kill-after", "2s", "--hook-timeout", "3s"];
 
 fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
     let one = place.start("one", &[&LINES[..], &SHORT].concat(), COMMAND);
@@ -207,15 +228,22 @@ fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
     one.signal(Signal::SIGSTOP);
     place.wait_for("two command");
     one.signal(Signal::SIGCONT);
-    let expected =
-        ["one lead", "one command", "one losing lost", "one term", "one lost lost 5", "two lead", "two command"];
+    let expected = [
+        "one pre-start",
+        "one command",
+        "one pre-stop lost",
+        "one term",
+        "one post-stop lost 5",
+        "two pre-start",
+        "two command",
+    ];
     assert_eq!(place.lines()[..7], expected, "{}", place.log());
 }
 
 fn every_run_of_a_leadership_is_bracketed_by_its_hooks(place: &Place) {
     let lead = format!("{LINE}; echo $LEADERRUN_TERM >> $PLACE/terms");
-    let flags = ["--restart", "on-failure", "--restart-delay", "100ms", "--on-lead", &lead];
-    let flags = [&flags[..], &["--on-losing", LINE, "--on-lost", LINE]].concat();
+    let flags = ["--restart", "on-failure", "--restart-delay", "100ms", "--pre-start", &lead];
+    let flags = [&flags[..], &["--pre-stop", LINE, "--post-stop", LINE]].concat();
     // It fails twice.
     let failing = "if [ $(wc -l < $PLACE/terms) -lt 3 ]; then echo $LEADERRUN_OWNER command >> $DIARY; exit 3; fi";
     let mut one = place.start("one", &flags, &format!("{failing}; {COMMAND}"));
@@ -223,8 +251,8 @@ fn every_run_of_a_leadership_is_bracketed_by_its_hooks(place: &Place) {
     wait_until_or("it runs for the third time", || place.log(), || runs() == 3);
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(5), "{}", place.log());
-    let failed = ["one lead", "one command", "one lost ended 3"];
-    let last = ["one lead", "one command", "one losing asked", "one term", "one lost asked 5"];
+    let failed = ["one pre-start", "one command", "one post-stop ended 3"];
+    let last = ["one pre-start", "one command", "one pre-stop asked", "one term", "one post-stop asked 5"];
     assert_eq!(place.lines(), [&failed[..], &failed, &last].concat(), "{}", place.log());
     let terms = fs::read_to_string(place.path("terms")).unwrap();
     let terms: Vec<&str> = terms.lines().collect();
@@ -242,7 +270,7 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     let mut fleet = Fleet::new();
     let stubborn = stubborn_hook(&fleet);
     let server = place.server.as_ref().expect("it is a remote one");
-    let flags = [&TIMING[..], &["--store", &place.url, "--on-losing", &stubborn, "--on-lost", &stubborn]].concat();
+    let flags = [&TIMING[..], &["--store", &place.url, "--pre-stop", &stubborn, "--post-stop", &stubborn]].concat();
     fleet.start("one", &flags, &["ignore-term", "daemon"], place.environment);
     fleet.start("two", &flags, &["ignore-term", "daemon"], place.environment);
     let leader = fleet.leader();
@@ -264,14 +292,14 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     assert!(alive < LEASE - Duration::from_millis(100) + stood, "{alive:?}\n{}", fleet.logs());
     server.thaw();
     fleet.leader_where(|life| life.term > leader.term);
-    assert!(fleet.logs().contains("the --on-losing hook took longer than --hook-timeout"), "{}", fleet.logs());
+    assert!(fleet.logs().contains("the --pre-stop hook took longer than --hook-timeout"), "{}", fleet.logs());
     fleet.conclude();
 }
 
 fn stubborn_hooks_are_dead_before_another_leads(place: &Place) {
     let mut fleet = Fleet::new();
     let stubborn = stubborn_hook(&fleet);
-    let flags = [&TIMING[..], &["--store", &place.url, "--on-losing", &stubborn, "--on-lost", &stubborn]].concat();
+    let flags = [&TIMING[..], &["--store", &place.url, "--pre-stop", &stubborn, "--post-stop", &stubborn]].concat();
     for owner in ["one", "two", "three"] {
         fleet.start(owner, &flags, &["daemon"], place.environment);
     }
@@ -289,7 +317,7 @@ fn stubborn_hooks_are_dead_before_another_leads(place: &Place) {
 
 fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
     for victim in ["candidate", "backstop", "guard"] {
-        for hook in ["--on-lead", "--on-losing", "--on-lost"] {
+        for hook in ["--pre-start", "--pre-stop", "--post-stop"] {
             let mut fleet = Fleet::new();
             let marker = fleet.scratch.path().join("hook");
             let stubborn = format!("echo up > {}; {}", marker.display(), stubborn_hook(&fleet));
@@ -297,7 +325,7 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
             let flags = [&timing(&TIMING, &more)[..], &more].concat();
             fleet.start("one", &flags, &["daemon"], place.environment);
             let candidate = fleet.pid("one");
-            if hook != "--on-lead" {
+            if hook != "--pre-start" {
                 fleet.leader();
                 fleet.signal("one", Signal::SIGTERM);
             }
@@ -325,20 +353,20 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
 fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
     let place = Place::local();
     let hanging = format!("{LINE}; trap '' TERM; while :; do sleep 0.1; done");
-    let flags = ["--on-losing", &hanging, "--on-lost", &hanging, "--hook-timeout", "3s"];
+    let flags = ["--pre-stop", &hanging, "--post-stop", &hanging, "--hook-timeout", "3s"];
     let mut one = place.start("one", &flags, COMMAND);
     place.wait_for("one command");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(5));
-    assert_eq!(place.lines(), ["one command", "one losing asked", "one term", "one lost asked 5"]);
-    for hook in ["losing", "lost"] {
-        let said = format!("the --on-{hook} hook took longer than --hook-timeout");
+    assert_eq!(place.lines(), ["one command", "one pre-stop asked", "one term", "one post-stop asked 5"]);
+    for hook in ["pre-stop", "post-stop"] {
+        let said = format!("the --{hook} hook took longer than --hook-timeout");
         assert_eq!(place.log().matches(&said).count(), 1, "{}", place.log());
     }
-    let flags = ["--on-lead", &hanging, "--on-lost", LINE, "-n", "--hook-timeout", "3s"];
+    let flags = ["--pre-start", &hanging, "--post-stop", LINE, "-n", "--hook-timeout", "3s"];
     assert_eq!(place.start("two", &flags, COMMAND).status(), Some(75));
-    assert_eq!(place.lines()[4..], ["two lead", "two lost failed"]);
-    assert!(place.log().contains("the --on-lead hook took longer than --hook-timeout"), "{}", place.log());
+    assert_eq!(place.lines()[4..], ["two pre-start", "two post-stop failed"]);
+    assert!(place.log().contains("the --pre-start hook took longer than --hook-timeout"), "{}", place.log());
     assert_eq!(processes_naming(place.fleet.scratch.path()), Vec::<i32>::new());
 }
 
@@ -346,11 +374,11 @@ fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
 fn a_stop_while_the_first_hook_runs_starts_nothing() {
     let place = Place::local();
     let slow = format!("trap 'echo cut >> $DIARY; exit' TERM; {LINE}; while :; do sleep 0.02; done");
-    let mut one = place.start("one", &["--on-lead", &slow, "--on-losing", LINE, "--on-lost", LINE], COMMAND);
-    place.wait_for("one lead");
+    let mut one = place.start("one", &["--pre-start", &slow, "--pre-stop", LINE, "--post-stop", LINE], COMMAND);
+    place.wait_for("one pre-start");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(143));
-    assert_eq!(place.lines(), ["one lead", "cut", "one lost asked"], "{}", place.log());
+    assert_eq!(place.lines(), ["one pre-start", "cut", "one post-stop asked"], "{}", place.log());
     assert!(!place.log().contains("giving the lease back"), "{}", place.log());
 }
 
@@ -358,23 +386,28 @@ fn a_stop_while_the_first_hook_runs_starts_nothing() {
 fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
     let place = Place::local();
     let slow = format!("{LINE}; sleep 50");
-    let flags = ["--on-losing", &slow, "--on-lost", LINE, "--hook-timeout", "60s", "--lease", "300s"];
+    let flags = ["--pre-stop", &slow, "--post-stop", LINE, "--hook-timeout", "60s", "--lease", "300s"];
     let mut one = place.start("one", &flags, COMMAND);
     place.wait_for("one command");
     one.signal(Signal::SIGTERM);
-    place.wait_for("one losing asked");
+    place.wait_for("one pre-stop asked");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(137));
-    assert_eq!(place.lines(), ["one command", "one losing asked", "one lost asked 137"], "{}", place.log());
+    assert_eq!(place.lines(), ["one command", "one pre-stop asked", "one post-stop asked 137"], "{}", place.log());
 }
 
 #[test]
 fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
     let place = Place::local();
     for (flags, script, status, expected) in [
-        (&[][..], "exit 7", 7, &["x lead", "x lost ended 7"][..]),
-        (&[], "kill -9 $$", 137, &["x lead", "x lost ended 137"]),
-        (&["--max-run", "300ms"], "exec sleep 60", 124, &["x lead", "x losing max-run", "x lost max-run 143"]),
+        (&[][..], "exit 7", 7, &["x pre-start", "x post-stop ended 7"][..]),
+        (&[], "kill -9 $$", 137, &["x pre-start", "x post-stop ended 137"]),
+        (
+            &["--max-run", "300ms"],
+            "exec sleep 60",
+            124,
+            &["x pre-start", "x pre-stop max-run", "x post-stop max-run 143"],
+        ),
     ] {
         fs::write(place.diary(), "").unwrap();
         assert_eq!(place.start("x", &[&LINES, flags].concat(), script).status(), Some(status));
@@ -387,16 +420,19 @@ fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
     let removing = format!("{LINE}; rm {}", program.display());
     let mut command = leaderrun();
     command.args(PATIENT).args(["--store", &place.url, "--owner", "x"]);
-    command.args(["--on-lead", &removing, "--on-lost", LINE, "shard"]);
+    command.args(["--pre-start", &removing, "--post-stop", LINE, "shard"]);
     let status = command.arg(&program).env("DIARY", place.diary()).stderr(Stdio::null()).status().unwrap();
-    assert_eq!((status.code(), place.lines()), (Some(127), vec!["x lead".to_owned(), "x lost not-started".to_owned()]));
+    assert_eq!(
+        (status.code(), place.lines()),
+        (Some(127), vec!["x pre-start".to_owned(), "x post-stop not-started".to_owned()])
+    );
 }
 
 #[test]
 fn the_time_of_the_first_hook_does_not_count_as_commands() {
     let place = Place::local();
     let slow = format!("sleep 3.2; {LINE}");
-    let flags = ["--on-lead", &slow, "--max-run", "3s"];
+    let flags = ["--pre-start", &slow, "--max-run", "3s"];
     let mut one = place.start("one", &flags, "sleep 0.3; exit 7");
     assert_eq!(one.status(), Some(7), "{}", place.log());
 }
@@ -406,12 +442,12 @@ fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
     let place = Place::local();
     let helper = "(trap 'echo helper >> $DIARY; exit' TERM; echo up >> $DIARY; while :; do sleep 0.02; done) & 
                   while ! test -s $DIARY; do sleep 0.02; done";
-    let mut one = place.start("one", &["--on-lead", helper, "--on-lost", LINE], COMMAND);
+    let mut one = place.start("one", &["--pre-start", helper, "--post-stop", LINE], COMMAND);
     place.wait_for("one command");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.status(), Some(5));
     let lines = place.lines();
-    assert!(lines[2..4].contains(&"helper".to_owned()) && lines[4..] == ["one lost asked 5"], "{lines:?}");
+    assert!(lines[2..4].contains(&"helper".to_owned()) && lines[4..] == ["one post-stop asked 5"], "{lines:?}");
 }
 
 #[test]
@@ -422,32 +458,32 @@ fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
     let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; {until}");
     let script = "trap 'echo command got it >> $DIARY' USR1; trap 'exit 5' TERM; echo up >> $DIARY
                   while :; do sleep 0.02; done";
-    let mut one = place.start("one", &["--on-lead", lead, "--on-losing", &losing], script);
+    let mut one = place.start("one", &["--pre-start", lead, "--pre-stop", &losing], script);
     place.wait_for("up");
     one.signal(Signal::SIGTERM);
-    place.wait_for("one losing asked");
+    place.wait_for("one pre-stop asked");
     one.signal(Signal::SIGUSR1);
     assert_eq!(one.status(), Some(5));
     let lines = place.lines();
-    assert_eq!(lines[..3], ["LEADERRUN_EVENT=lead", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
+    assert_eq!(lines[..3], ["LEADERRUN_EVENT=pre-start", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
     assert!(lines[3].starts_with("LEADERRUN_TERM="), "{lines:?}");
     let without = Command::new("/bin/sh").args(["-c", "ls /proc/self/fd | wc -l"]).stdin(Stdio::null()).output();
     assert_eq!(lines[4].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
-    assert_eq!(lines[5..], ["up", "one losing asked", "command got it"], "{lines:?}");
+    assert_eq!(lines[5..], ["up", "one pre-stop asked", "command got it"], "{lines:?}");
 }
 
 #[test]
 fn a_job_whose_hook_fails_has_not_run() {
     let place = Place::local();
-    let status = place.start("one", &["--once", "job", "--on-lead", "exit 1", "-n"], COMMAND).status();
+    let status = place.start("one", &["--once", "job", "--pre-start", "exit 1", "-n"], COMMAND).status();
     assert_eq!(status, Some(75), "{}", place.log());
     let slow = format!("{LINE}; sleep 50");
-    let mut two = place.start("two", &["--once", "job", "--on-lead", &slow], COMMAND);
-    place.wait_for("two lead");
+    let mut two = place.start("two", &["--once", "job", "--pre-start", &slow], COMMAND);
+    place.wait_for("two pre-start");
     two.signal(Signal::SIGTERM);
     assert_eq!(two.status(), Some(143));
-    let status = place.start("three", &["--once", "job", "--on-lead", LINE], "exit 0").status();
-    assert_eq!((status, place.lines().last().unwrap().as_str()), (Some(0), "three lead"), "{}", place.log());
+    let status = place.start("three", &["--once", "job", "--pre-start", LINE], "exit 0").status();
+    assert_eq!((status, place.lines().last().unwrap().as_str()), (Some(0), "three pre-start"), "{}", place.log());
 }
 
 #[test]
@@ -458,21 +494,23 @@ fn hooks_without_time_or_words_are_usage_errors() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{said}");
         said
     };
-    assert!(refused(&["--on-lead", " "]).contains("write a command for the shell"));
+    assert!(refused(&["--pre-start", " "]).contains("write a command for the shell"));
     assert!(refused(&["--hook-timeout", "0"]).contains("leaves a hook no time to run"));
-    let said = refused(&["--on-losing", "x", "--on-lost", "x", "--hook-timeout", "4s"]);
-    assert!(said.contains("+ on-losing 4s + grace 3s + on-lost 4s + margin 750ms = "), "{said}");
+    let said = refused(&["--pre-stop", "x", "--post-stop", "x", "--hook-timeout", "4s"]);
+    assert!(said.contains("+ pre-stop 4s + kill-after 3s + post-stop 4s + margin 750ms = "), "{said}");
     // The one before COMMAND takes no time from the lease.
     let explain = |flags: &[&str]| {
         let output = leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     let without = explain(&[]);
-    assert_eq!(explain(&["--on-lead", "x", "--hook-timeout", "60s"]), without);
-    let text = explain(&["--on-losing", "x", "--on-lost", "x", "--lease", "60s"]);
-    for line in
-        ["on-losing            2s", "on-lost              2s", "renew + request timeout + on-losing + grace + on-lost"]
-    {
+    assert_eq!(explain(&["--pre-start", "x", "--hook-timeout", "60s"]), without);
+    let text = explain(&["--pre-stop", "x", "--post-stop", "x", "--lease", "60s"]);
+    for line in [
+        "pre-stop             2s",
+        "post-stop            2s",
+        "renew + request timeout + pre-stop + kill-after + post-stop",
+    ] {
         assert!(text.contains(line), "{text}");
     }
     let at =

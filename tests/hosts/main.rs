@@ -27,12 +27,14 @@ use support::server::{Server, prepare};
 use support::world::{Story, name};
 
 const LEASE: Duration = Duration::from_secs(8);
-const TIMING: [&str; 10] = ["--lease", "8s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+const TIMING: [&str; 10] =
+    ["--lease", "8s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 /// TCP itself tries 6.2 s after the first packet that was lost, which a renewal may send a second after the cut, and
 /// then not before 12.6 s. With [`LONG_TIMING`] an outage may last for 11.2 s, so leaderrun must not leave it to one
 /// connection; and a slow machine has some seconds to spare.
 const MOMENT: Duration = Duration::from_millis(7300);
-const LONG_TIMING: [&str; 10] = ["--lease", "14s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+const LONG_TIMING: [&str; 10] =
+    ["--lease", "14s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 const HOSTS: usize = 3;
 
 /// Three candidates on hosts of their own.

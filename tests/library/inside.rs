@@ -202,7 +202,7 @@ mod network {
         const GRACE: Duration = Duration::from_secs(5);
         const LEASE: Duration = Duration::from_secs(12);
         let place = Place::redis();
-        let member = place.builder("one").lease(LEASE).grace(GRACE).join().await.unwrap();
+        let member = place.builder("one").lease(LEASE).kill_after(GRACE).join().await.unwrap();
         let leadership = member.leadership().await.unwrap();
         assert!(leadership.remaining() <= LEASE);
         place.server().freeze();

@@ -54,7 +54,7 @@ impl Place {
     fn builder(&self, owner: &str) -> Builder {
         let seconds = Duration::from_secs;
         let builder = Member::builder(&self.url, "shard").owner(owner);
-        builder.lease(LEASE).renew(seconds(1)).grace(seconds(1)).retry(seconds(1))
+        builder.lease(LEASE).renew(seconds(1)).kill_after(seconds(1)).retry(seconds(1))
     }
 
     /// With a lease of [`LONG`]: what comes long before that has not waited for its end.

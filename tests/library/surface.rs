@@ -37,8 +37,8 @@ async fn mistakes_are_reported_before_anything_begins_and_without_the_password()
     assert!(matches!(&error, Error::Shard(message) if message.contains("' '")), "{error:?}");
     let error = refused(place.builder("one").owner("")).await;
     assert!(matches!(error, Error::Owner(_)), "{error:?}");
-    let error = refused(place.builder("one").grace(Duration::from_secs(5))).await;
-    assert!(matches!(&error, Error::Timing(message) if message.contains("grace 5s")), "{error:?}");
+    let error = refused(place.builder("one").kill_after(Duration::from_secs(5))).await;
+    assert!(matches!(&error, Error::Timing(message) if message.contains("kill-after 5s")), "{error:?}");
     let error = refused(place.builder("one").lease(Duration::ZERO)).await;
     assert!(matches!(&error, Error::Timing(message) if !message.contains("--")), "{error:?}");
     assert!(!format!("{:?}", Member::builder("redis://me:Kiwi7Qx@host", "shard")).contains("Kiwi7Qx"));

@@ -565,8 +565,8 @@ impl Host {
                 // Of hooks, and there are none.
                 Effect::Start
                 | Effect::ReportUnready(_)
-                | Effect::RunLosing
-                | Effect::RunLost
+                | Effect::RunPreStop
+                | Effect::RunPostStop
                 | Effect::KillHook
                 | Effect::Finish => unreachable!("{effect:?}"),
             }

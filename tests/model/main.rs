@@ -35,7 +35,7 @@
 //! - A process that is stopped between the machine's decision and its first effect, but for the start of a guard: see
 //!   `a_candidate_frozen_while_it_starts_its_guard_starts_a_tree_too_late`.
 //! - What a standby reads before it claims may be lost with the link, but is never stale: a claim judges again.
-//! - The file store, `-w`, `--drain`, `--after-loss=exit`: they have no deadline, or only stop earlier.
+//! - The file store, `-w`, `--stop-timeout`, `--after-loss=exit`: they have no deadline, or only stop earlier.
 //! - The real stores. That they do what the abstract one does is for tests/conformance.rs to show.
 //!
 //! A state is hashed as it is, with the machines in it (they derive `Hash`): no abstraction can hide a difference. The

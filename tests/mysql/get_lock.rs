@@ -153,7 +153,7 @@ async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
     let lock = Lock::new().await;
     let mut fleet = Fleet::new();
     let url = lock.url();
-    let flags = ["--lease", "9s", "--renew", "1s", "--grace", "3s", "--retry", "1s", "--store", &url];
+    let flags = ["--lease", "9s", "--renew", "1s", "--kill-after", "3s", "--retry", "1s", "--store", &url];
     fleet.start("one", &flags, &["ignore-term"], &[]);
     fleet.leader();
     assert!(!lock.is_free());

@@ -318,7 +318,7 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
 }
 
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.
-const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--grace", "3s", "--retry", "1s"];
+const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--kill-after", "3s", "--retry", "1s"];
 
 #[tokio::test]
 async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {

@@ -146,7 +146,7 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &
 }
 
 fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
-    let line = readme("leaderrun --lease 20s --on-lead ");
+    let line = readme("leaderrun --lease 20s --pre-start ");
     let page = text("man/leaderrun.1");
     let of_manual = page.lines().find_map(|line| line.strip_prefix(".Ql ").filter(|line| line.contains("ip addr")));
     let of_manual = of_manual.expect("the manual has it as well");
@@ -225,7 +225,7 @@ fn a_dangerous_step_is_taken_only_while_the_lease_lasts(site: &Site) {
         return;
     }
     // Its lease is shorter than it wants.
-    let short = "leaderrun --lease 4s --renew 1s --grace 1s s -- ./steps";
+    let short = "leaderrun --lease 4s --renew 1s --kill-after 1s s -- ./steps";
     assert!(!site.run(short).status.success());
     assert_eq!(site.ran(), ["publish"]);
 }

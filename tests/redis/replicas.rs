@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 const TIMING: [&str; 10] =
-    ["--lease", "6s", "--renew", "500ms", "--grace", "500ms", "--retry", "500ms", "--drain", "1s"];
+    ["--lease", "6s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "500ms", "--stop-timeout", "1s"];
 
 fn replica_of(master: &Server) -> Server {
     let replica = Server::start();
@@ -186,7 +186,7 @@ fn a_failover_under_a_leader_disturbs_nothing() {
     let mut fleet = Fleet::new();
     let url = world.url();
     // A slow machine needs seconds for the failover. One that disturbs shows 10.3 s after the last renewal.
-    let timing = ["--lease", "12s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--store", &url];
+    let timing = ["--lease", "12s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--store", &url];
     for owner in ["one", "two", "three"] {
         fleet.start(owner, &timing, &[], &[]);
     }

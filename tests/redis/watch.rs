@@ -139,7 +139,7 @@ async fn a_standby_asks_about_once_a_lease() {
     let term = lead(&store, &one).await;
     let mut fleet = Fleet::new();
     let url = server.plain_url();
-    let timing = ["--lease", "6s", "--renew", "300ms", "--grace", "200ms", "--store", &url];
+    let timing = ["--lease", "6s", "--renew", "300ms", "--kill-after", "200ms", "--store", &url];
     fleet.start("standby", &timing, &[], &[]);
     eventually("the standby listens", async || {
         store.renew(&one, term, server.scripts_run()).await.unwrap();

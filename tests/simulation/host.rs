@@ -473,8 +473,8 @@ impl Guard {
                     // Of hooks, and there are none.
                     Effect::Start
                     | Effect::ReportUnready(_)
-                    | Effect::RunLosing
-                    | Effect::RunLost
+                    | Effect::RunPreStop
+                    | Effect::RunPostStop
                     | Effect::KillHook
                     | Effect::Finish => unreachable!("{effect:?}"),
                 }

@@ -144,7 +144,7 @@ impl Story {
         }
         let settings = Settings {
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
-            drain: random.one_of(&[None, Some(Duration::from_secs(3))]),
+            stop_timeout: random.one_of(&[None, Some(Duration::from_secs(3))]),
             restart: random.per_mille(600).then(|| Restart {
                 when: RestartWhen::Always,
                 limit: random.one_of(&[0, 1, 3]),

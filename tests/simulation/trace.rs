@@ -188,8 +188,8 @@ fn effect_words(effect: Effect) -> String {
     match effect {
         Effect::Start => "start".to_owned(),
         Effect::ReportUnready(end) => format!("report-unready {}", hook_end_words(end)),
-        Effect::RunLosing => "run-losing".to_owned(),
-        Effect::RunLost => "run-lost".to_owned(),
+        Effect::RunPreStop => "run-losing".to_owned(),
+        Effect::RunPostStop => "run-lost".to_owned(),
         Effect::KillHook => "kill-hook".to_owned(),
         Effect::AskTree => "ask-tree".to_owned(),
         Effect::KillTree => "kill-tree".to_owned(),

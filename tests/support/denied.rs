@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const SHARD: &str = "db/main";
-const TIMING: [&str; 6] = ["--renew", "1s", "--grace", "1s", "--retry", "1s"];
+const TIMING: [&str; 6] = ["--renew", "1s", "--kill-after", "1s", "--retry", "1s"];
 
 /// Who reaches a store: by which URL, with which environment.
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
     let term = owner.status()["term"].to_string();
     let before = owner.status();
     let release: &[&[&str]] =
-        &[&["release", "--term", &term, "--force", SHARD], &["release", "--term", &term, "--force", "--json", SHARD]];
+        &[&["revoke", "--term", &term, "--force", SHARD], &["revoke", "--term", &term, "--force", "--json", SHARD]];
     let orders: &[&[&str]] = &[
         &["pause", SHARD],
         &["pause", "--keep", "--for", "1m", "--json", SHARD],

@@ -372,7 +372,7 @@ fn relay(
 /// A standby whose connections say things without end in the middle of their lives cuts them off, takes little memory,
 /// and leads in its turn once they are as they were.
 pub fn a_standby_survives(server: &dyn super::server::Server, opening: &'static [u8], filling: &'static [u8]) {
-    let flags = ["--lease", "6s", "--renew", "1s", "--retry", "500ms", "--grace", "1s", "--store"];
+    let flags = ["--lease", "6s", "--renew", "1s", "--retry", "500ms", "--kill-after", "1s", "--store"];
     let injector = Injector::before(server.address(), opening, filling);
     let mut fleet = super::fleet::Fleet::new();
     let with_url = |url: &str| flags.iter().map(|&flag| flag.to_owned()).chain([url.to_owned()]).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long the lock of the others lasts, and our lease.
 pub const TTL: Duration = Duration::from_secs(4);
-const FLAGS: [&str; 8] = ["--lease", "4s", "--renew", "1s", "--grace", "500ms", "--retry", "500ms"];
+const FLAGS: [&str; 8] = ["--lease", "4s", "--renew", "1s", "--kill-after", "500ms", "--retry", "500ms"];
 
 pub struct Mixed {
     fleet: Fleet,

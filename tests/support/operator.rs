@@ -47,7 +47,7 @@ impl Order {
     /// Of what may have changed something.
     pub fn name(&self) -> Option<String> {
         let verb = self.words[0].as_str();
-        let steers = ["pause", "resume", "step-down", "release"].contains(&verb);
+        let steers = ["pause", "resume", "step-down", "revoke"].contains(&verb);
         (steers && self.status.is_none_or(|status| status == 0)).then(|| format!("{ORDERED}{verb}"))
     }
 }
@@ -127,7 +127,7 @@ impl Console {
             7 | 8 => {
                 let how = random.one_of(&["--force", "--for=3s"]);
                 match self.term() {
-                    Some(term) => ["release", how, "--term", &term].map(str::to_owned).to_vec(),
+                    Some(term) => ["revoke", how, "--term", &term].map(str::to_owned).to_vec(),
                     None => vec!["status".to_owned()],
                 }
             }

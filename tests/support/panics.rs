@@ -64,7 +64,7 @@ async fn lead(store: &str, file: &str) {
         lease: timing.lease,
     };
     let grace = Duration::from_secs(1);
-    let containment = Arc::new(Containment::find(Contain::Tree).expect("/proc is there"));
+    let containment = Arc::new(Containment::find(Contain::Walk).expect("/proc is there"));
     let command = Command {
         words: ["sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", file].map(Into::into).to_vec(),
         environment: Vec::new(),

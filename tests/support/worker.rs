@@ -27,8 +27,10 @@ async fn main() {
         let number = flags.iter().find_map(|word| word.strip_prefix(name));
         number.map(|text| seconds(text.parse().expect("seconds")))
     };
-    let builder =
-        Member::builder(store, "shard").lease(told("lease=").unwrap_or(seconds(6))).renew(seconds(1)).grace(seconds(1));
+    let builder = Member::builder(store, "shard")
+        .lease(told("lease=").unwrap_or(seconds(6)))
+        .renew(seconds(1))
+        .kill_after(seconds(1));
     let builder = builder.retry(seconds(1)).owner(owner.clone());
     let builder = if let Some(margin) = told("margin=") { builder.margin(margin) } else { builder };
     let builder = if has("warn") { builder.on_overrun(Overrun::Warn) } else { builder };

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(6);
 /// For [`LEASE`].
-pub const TIMING: [&str; 10] = ["--lease", "6s", "--renew", "1s", "--grace", "1s", "--retry", "1s", "--drain", "1s"];
+pub const TIMING: [&str; 10] =
+    ["--lease", "6s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 
 /// What is told, and of which store.
 #[derive(Clone, Copy)]
@@ -144,9 +145,9 @@ impl World {
         let standby = format!("trap '' TERM; : >>{0}; tail -f -n0 {0}", hooks.display());
         let options = [
             ("hook-timeout", "500ms".to_owned()),
-            ("on-lead", hook("lead")),
-            ("on-losing", hook("losing")),
-            ("on-lost", hook("lost")),
+            ("pre-start", hook("lead")),
+            ("pre-stop", hook("losing")),
+            ("post-stop", hook("lost")),
             match self.kit {
                 Kit::Slots(_) => ("slots", "2".to_owned()),
                 Kit::Bare | Kit::Equipped(_) => ("on-leader-change", "true".to_owned()),

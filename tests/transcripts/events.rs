@@ -9,14 +9,14 @@ use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observa
 use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
 
-/// Those of `leaderrun --grace 5s` on a store that is polled, changed by `wishes`.
+/// Those of `leaderrun --kill-after 5s` on a store that is polled, changed by `wishes`.
 pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
     let timing = TimingRequest { stop_grace: Duration::from_secs(5), ..TimingRequest::default() };
     let mut settings = Settings::new(Timing::new(timing).unwrap(), true, Delivery::Poll);
     for wish in wishes {
         match wish {
             "a store that tells of changes" => settings.delivery = Delivery::Push,
-            "a drain of at most 60s" => settings.drain = Some(Duration::from_mins(1)),
+            "a stop timeout of 60s" => settings.stop_timeout = Some(Duration::from_mins(1)),
             "a job" => settings.job_gate = true,
             "a standby task" => settings.standby_tasks = true,
             "one restart after a failure" => {

@@ -65,17 +65,17 @@ pub struct SelftestFlags {
           allow_hyphen_values = true)]
     renew: Duration,
 
-    /// Time from the stop signal to SIGKILL
+    /// From the stop signal to SIGKILL when the lease is being lost
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
           allow_hyphen_values = true)]
-    grace: Duration,
+    kill_after: Duration,
 
     /// How often a standby checks the lease
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = flags::duration,
           allow_hyphen_values = true)]
     retry: Duration,
 
-    /// The kill method: auto, tree, cgroup, pidns
+    /// The kill method: auto, walk, cgroup, pidns
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
     contain: Contain,
 
@@ -91,7 +91,7 @@ impl SelftestFlags {
             lease: self.lease,
             renew_interval: self.renew,
             retry_interval: self.retry,
-            stop_grace: self.grace,
+            stop_grace: self.kill_after,
             ..TimingRequest::default()
         });
         let timing = match timing {
@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
             writeln!(
                 stdout(),
                 "{held} held, {failed} failed, {not_run} not run, in {took}; \
-                 lease {lease}, renewed every {renew}, grace {grace}"
+                 lease {lease}, renewed every {renew}, kill-after {grace}"
             )?;
         }
         let passed = *failed == 0 && *held > 0;

@@ -105,10 +105,6 @@ pub(super) struct Waiting {
     /// When leadership is lost: standby or exit [default: standby]
     #[arg(long, value_name = "WHAT", env = "LEADERRUN_AFTER_LOSS", value_enum, hide_possible_values = true)]
     after_loss: Option<AfterLoss>,
-
-    /// The name of --after-loss in version 0.1
-    #[arg(long, hide = true, value_name = "WHAT", env = "LEADERRUN_ON_LOSS", value_enum)]
-    on_loss: Option<AfterLoss>,
 }
 
 #[derive(Debug, Args)]
@@ -134,15 +130,15 @@ pub(super) struct Stopping {
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
-    /// Time until SIGKILL [default: 3s, up to lease/5]
-    #[arg(short = 'k', long, visible_alias = "kill-after", value_name = "DURATION", env = "LEADERRUN_GRACE",
+    /// Kill delay when losing the lease [default: 3s, up to lease/5]
+    #[arg(short = 'k', long, value_name = "DURATION", env = "LEADERRUN_KILL_AFTER",
           value_parser = flags::duration, allow_hyphen_values = true)]
-    grace: Option<Duration>,
+    kill_after: Option<Duration>,
 
     /// Time to SIGKILL in an orderly stop [default: no limit]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_DRAIN", value_parser = flags::duration,
+    #[arg(long, value_name = "DURATION", env = "LEADERRUN_STOP_TIMEOUT", value_parser = flags::duration,
           allow_hyphen_values = true)]
-    pub(super) drain: Option<Duration>,
+    pub(super) stop_timeout: Option<Duration>,
 
     /// Stop COMMAND after this long, and exit with 124
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
@@ -197,16 +193,16 @@ struct HealthFlags {
 #[derive(Debug, Args)]
 struct HookFlags {
     /// Run CMD once the lease is held, before COMMAND starts
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEAD", value_parser = hook)]
-    on_lead: Option<OsString>,
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_PRE_START", value_parser = hook)]
+    pre_start: Option<OsString>,
 
     /// Run CMD before COMMAND gets the stop signal
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOSING", value_parser = hook)]
-    on_losing: Option<OsString>,
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_PRE_STOP", value_parser = hook)]
+    pre_stop: Option<OsString>,
 
     /// Run CMD when COMMAND is dead, before the lease is released
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LOST", value_parser = hook)]
-    on_lost: Option<OsString>,
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_POST_STOP", value_parser = hook)]
+    post_stop: Option<OsString>,
 
     /// Kill a hook that takes longer than this [default: 2s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
@@ -224,17 +220,17 @@ struct HookFlags {
 
 #[derive(Debug, Args)]
 pub(super) struct TimingFlags {
-    /// How long a lease lasts if it is not renewed [default: 15s, in a bucket 1m]
+    /// How long a lease lasts unrenewed [default: 15s, in object storage 1m]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", value_parser = flags::duration,
           allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// How often to renew the lease [default: 5s, in a bucket 20s; up to lease/3]
+    /// How often to renew [default: 5s, in object storage 20s; up to lease/3]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
 
-    /// How often a standby checks the lease [default: 2s, in a bucket 10s]
+    /// How often a standby checks the lease [default: 2s, in object storage 10s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", value_parser = flags::duration,
           allow_hyphen_values = true)]
     retry: Option<Duration>,
@@ -290,7 +286,7 @@ pub(super) struct Advanced {
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
     pub(super) relinquish: Option<Relinquish>,
 
-    /// The kill method: auto, tree, cgroup, pidns
+    /// The kill method: auto, walk, cgroup, pidns
     #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
     pub(super) contain: Contain,
 
@@ -346,15 +342,15 @@ impl Flags {
     }
 
     pub(super) fn has_hooks(&self) -> bool {
-        self.hooks.on_lead.is_some() || self.hooks.on_losing.is_some() || self.hooks.on_lost.is_some()
+        self.hooks.pre_start.is_some() || self.hooks.pre_stop.is_some() || self.hooks.post_stop.is_some()
     }
 
     pub(super) fn hooks(&self) -> Hooks {
         let bytes = |command: &Option<OsString>| command.as_ref().map(|command| command.as_bytes().to_vec());
         Hooks {
-            lead: bytes(&self.hooks.on_lead),
-            losing: bytes(&self.hooks.on_losing),
-            lost: bytes(&self.hooks.on_lost),
+            pre_start: bytes(&self.hooks.pre_start),
+            pre_stop: bytes(&self.hooks.pre_stop),
+            post_stop: bytes(&self.hooks.post_stop),
             timeout: self.hooks.hook_timeout.unwrap_or(hooks::DEFAULT_TIMEOUT),
         }
     }
@@ -398,15 +394,10 @@ impl Flags {
     }
 
     pub(super) fn on_loss(&self) -> OnLoss {
-        match self.waiting.after_loss.or(self.waiting.on_loss) {
+        match self.waiting.after_loss {
             Some(AfterLoss::Standby) | None => OnLoss::Standby,
             Some(AfterLoss::Exit) => OnLoss::Exit,
         }
-    }
-
-    /// A line about each option that has another name now.
-    pub(super) fn renamed(&self) -> Option<&'static str> {
-        self.waiting.on_loss.map(|_| "--on-loss (LEADERRUN_ON_LOSS) is called --after-loss now, and will be removed")
     }
 
     pub(super) fn patience(&self) -> Patience {

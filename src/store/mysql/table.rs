@@ -53,7 +53,7 @@ fn trigger(server: &Server) -> String {
     format!(
         "CREATE TRIGGER {}.{} BEFORE DELETE ON {table} FOR EACH ROW \
          IF OLD.shard = {MARKER} OR NOT (OLD.released <> 0 OR OLD.expires < {NOW} - INTERVAL 1 DAY) THEN \
-         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl release'; END IF",
+         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl revoke'; END IF",
         quoted(&address.database),
         quoted(&name)
     )

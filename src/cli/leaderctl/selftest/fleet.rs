@@ -100,9 +100,9 @@ impl<'a> Fleet<'a> {
             ("--lease", lease),
             ("--renew", renew_interval),
             ("--retry", retry_interval),
-            ("--grace", stop_grace),
+            ("--kill-after", stop_grace),
             // The end of the test does not wait for a stubborn COMMAND.
-            ("--drain", stop_grace),
+            ("--stop-timeout", stop_grace),
         ] {
             command.arg(flag).arg(humantime::format_duration(duration).to_string());
         }

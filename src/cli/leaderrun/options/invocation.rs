@@ -119,7 +119,7 @@ impl Flags {
             lease: self.timing.lease,
             renew: self.timing.renew,
             retry: self.timing.retry,
-            grace: self.stopping.grace,
+            kill_after: self.stopping.kill_after,
             request_timeout: self.advanced.request_timeout,
             margin: self.advanced.margin,
         };

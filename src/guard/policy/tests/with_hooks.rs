@@ -7,8 +7,9 @@ use proptest::prelude::*;
 const GRACE: Duration = Duration::from_secs(5);
 const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 const ALL: HookTimeouts =
-    HookTimeouts { lead: Some(HOOK_TIMEOUT), losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
-const AROUND: HookTimeouts = HookTimeouts { lead: None, losing: Some(HOOK_TIMEOUT), lost: Some(HOOK_TIMEOUT) };
+    HookTimeouts { pre_start: Some(HOOK_TIMEOUT), pre_stop: Some(HOOK_TIMEOUT), post_stop: Some(HOOK_TIMEOUT) };
+const AROUND: HookTimeouts =
+    HookTimeouts { pre_start: None, pre_stop: Some(HOOK_TIMEOUT), post_stop: Some(HOOK_TIMEOUT) };
 const OK: Input = Input::HookEnded(HookEnd::Exited(0));
 const STOP: Input = Input::Order(Order::Stop { kill_after: None });
 
@@ -23,7 +24,7 @@ fn until(kill_at: u64) -> Deadline {
 
 fn policy(hook_timeouts: HookTimeouts) -> Policy {
     let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hook_timeouts);
-    if hook_timeouts.lead.is_none() {
+    if hook_timeouts.pre_start.is_none() {
         assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
     }
     policy
@@ -45,7 +46,7 @@ fn a_lead_hook_that_fails_or_times_out_starts_nothing_and_the_lost_hook_runs() {
     for (now, input, end) in failing.into_iter().chain([(at(3), Input::Tick, HookEnd::TimedOut)]) {
         let mut policy = policy(ALL);
         assert_eq!(policy.handle(now, input), [Effect::ReportUnready(end), Effect::KillTree]);
-        assert_eq!(policy.handle(now, Input::Empty), [Effect::RunLost]);
+        assert_eq!(policy.handle(now, Input::Empty), [Effect::RunPostStop]);
         assert_eq!(policy.reason(), Some(Reason::Failed));
         assert_eq!(policy.handle(at(4), OK), [Effect::KillTree]);
         assert_eq!(policy.handle(at(4), Input::Empty), [Effect::Finish]);
@@ -75,7 +76,7 @@ fn a_stop_before_command_ends_the_lead_hook_and_runs_no_losing_hook() {
         assert_eq!(effects.to_vec(), [reported, stopped, killed].concat());
         // Even a stop that would wait for COMMAND without limit.
         assert!(policy.wake_at() <= at(16) || effects.contains(&Effect::KillTree), "{policy:?}");
-        assert_eq!(policy.handle(at(12), Input::Empty), [Effect::RunLost]);
+        assert_eq!(policy.handle(at(12), Input::Empty), [Effect::RunPostStop]);
     }
 }
 
@@ -83,11 +84,11 @@ fn a_stop_before_command_ends_the_lead_hook_and_runs_no_losing_hook() {
 fn the_stop_signal_follows_the_losing_hook_and_the_lost_hook_follows_the_tree() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::Order(Order::Because(Reason::Paused))), []);
-    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), STOP), []);
     assert_eq!(policy.handle(at(3), OK), [Effect::AskTree]);
     assert_eq!(policy.handle(at(5), Input::CommandEnded), []);
-    assert_eq!(policy.handle(at(6), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(6), Input::Empty), [Effect::RunPostStop]);
     assert_eq!((policy.reason(), policy.wake_at()), (Some(Reason::Paused), at(8)));
     assert_eq!(policy.handle(at(8), Input::Tick), [Effect::KillHook, Effect::KillTree]);
     assert_eq!(policy.handle(at(8), Input::Empty), [Effect::Finish]);
@@ -96,13 +97,13 @@ fn the_stop_signal_follows_the_losing_hook_and_the_lost_hook_follows_the_tree() 
 #[test]
 fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
     let mut policy = policy(AROUND);
-    assert_eq!(policy.handle(at(11), Input::Tick), [Effect::ReportDeadline, Effect::RunLosing]);
+    assert_eq!(policy.handle(at(11), Input::Tick), [Effect::ReportDeadline, Effect::RunPreStop]);
     assert_eq!(policy.handle(at(13), Input::Tick), [Effect::KillHook, Effect::AskTree]);
     // The end of a killed hook is not the end of COMMAND.
     assert_eq!(policy.handle(at(13), Input::HookEnded(HookEnd::Signalled(9))), []);
     assert_eq!(policy.handle(at(17), Input::Tick), []);
     assert_eq!(policy.handle(at(18), Input::Tick), [Effect::KillTree]);
-    assert_eq!(policy.handle(at(18), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(18), Input::Empty), [Effect::RunPostStop]);
     assert_eq!(policy.handle(at(20), Input::Tick), [Effect::KillHook, Effect::KillTree]);
 }
 
@@ -110,7 +111,7 @@ fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
 fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
     let mut policy = Policy::with_hooks(at(1), Deadline::NONE, GRACE, AROUND);
     assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
-    assert_eq!(policy.handle(at(1), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(1), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::Tick), [Effect::KillHook, Effect::AskTree]);
     assert_eq!(policy.handle(at(3), Input::HookEnded(HookEnd::Signalled(9))), []);
     assert_eq!(policy.wake_at(), BootInstant::NEVER);
@@ -119,7 +120,7 @@ fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
 #[test]
 fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
     let mut late = policy(AROUND);
-    assert_eq!(late.handle(at(12), Input::Tick), [Effect::ReportDeadline, Effect::RunLosing]);
+    assert_eq!(late.handle(at(12), Input::Tick), [Effect::ReportDeadline, Effect::RunPreStop]);
     assert_eq!(late.wake_at(), at(13));
     let mut later = policy(AROUND);
     assert_eq!(later.handle(at(14), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
@@ -131,10 +132,10 @@ fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
 #[test]
 fn an_immediate_kill_skips_the_losing_hook_but_not_the_lost_hook() {
     let mut policy = policy(AROUND);
-    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::Order(Order::Kill)), [Effect::KillTree]);
     assert_eq!(policy.handle(at(3), Input::HookEnded(HookEnd::Signalled(9))), []);
-    assert_eq!(policy.handle(at(3), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(3), Input::Empty), [Effect::RunPostStop]);
     assert_eq!(policy.handle(at(4), Input::Order(Order::Kill)), []);
 }
 
@@ -142,14 +143,14 @@ fn an_immediate_kill_skips_the_losing_hook_but_not_the_lost_hook() {
 fn no_losing_hook_runs_when_command_ends_by_itself() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::CommandEnded), [Effect::AskTree]);
-    assert_eq!(policy.handle(at(2), Input::Empty), [Effect::RunLost]);
+    assert_eq!(policy.handle(at(2), Input::Empty), [Effect::RunPostStop]);
     assert_eq!(policy.reason(), Some(Reason::Ended));
 }
 
 #[test]
 fn a_losing_hook_that_ends_command_may_finish() {
     let mut policy = policy(AROUND);
-    assert_eq!(policy.handle(at(2), STOP), [Effect::RunLosing]);
+    assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::CommandEnded), []);
     assert_eq!(policy.handle(at(3), OK), [Effect::AskTree]);
     assert_eq!(policy.wake_at(), at(8));
@@ -184,11 +185,11 @@ impl Below {
                     self.command = true;
                     self.feed(policy, now, Input::CommandStarted)?;
                 }
-                Effect::RunLosing => {
+                Effect::RunPreStop => {
                     prop_assert!(self.command && self.count(Effect::AskTree) == 0);
                     self.hook = true;
                 }
-                Effect::RunLost => {
+                Effect::RunPostStop => {
                     prop_assert!(self.is_empty() && now < policy.deadline.kill_at);
                     self.hook = true;
                 }
@@ -204,7 +205,7 @@ impl Below {
         if self.is_empty() && input != Input::Empty && self.count(Effect::Finish) == 0 && !self.seen.is_empty() {
             self.feed(policy, now, Input::Empty)?;
         }
-        for once in [Effect::Start, Effect::RunLosing, Effect::AskTree, Effect::RunLost, Effect::Finish] {
+        for once in [Effect::Start, Effect::RunPreStop, Effect::AskTree, Effect::RunPostStop, Effect::Finish] {
             prop_assert!(self.count(once) <= 1, "{:?}", self.seen);
         }
         prop_assert!(now < policy.deadline.kill_at || self.is_empty(), "alive at {now:?}: {self:?} {policy:?}");
@@ -240,7 +241,11 @@ fn steps() -> impl Strategy<Value = (u64, Step)> {
 
 fn hook_timeouts() -> impl Strategy<Value = HookTimeouts> {
     let most = || proptest::option::of(Just(HOOK_TIMEOUT));
-    (most(), most(), most()).prop_map(|(lead, losing, lost)| HookTimeouts { lead, losing, lost })
+    (most(), most(), most()).prop_map(|(pre_start, pre_stop, post_stop)| HookTimeouts {
+        pre_start,
+        pre_stop,
+        post_stop,
+    })
 }
 
 proptest! {
@@ -249,7 +254,7 @@ proptest! {
         hook_timeouts in hook_timeouts(), script in proptest::collection::vec(steps(), 1..40)
     ) {
         let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hook_timeouts);
-        let leads = hook_timeouts.lead.is_some();
+        let leads = hook_timeouts.pre_start.is_some();
         let mut below = Below { hook: leads, command: !leads, ..Below::default() };
         if below.command {
             below.feed(&mut policy, at(1), Input::CommandStarted)?;
@@ -285,6 +290,6 @@ proptest! {
             }
         }
         prop_assert_eq!(below.count(Effect::Finish), 1);
-        prop_assert_eq!(below.count(Effect::RunLost), usize::from(hook_timeouts.lost.is_some()));
+        prop_assert_eq!(below.count(Effect::RunPostStop), usize::from(hook_timeouts.post_stop.is_some()));
     }
 }

@@ -1,4 +1,4 @@
-//! `leaderctl release`: takes a lease away from its holder.
+//! `leaderctl revoke`: takes a lease away from its holder.
 //!
 //! The hazard: a host that does not answer may still run COMMAND, and nobody can know that from afar. So this takes the
 //! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then
@@ -28,7 +28,7 @@ const UNCERTAINTY: Duration = Duration::from_millis(1500);
 const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
-pub struct ReleaseFlags {
+pub struct RevokeFlags {
     /// The name of the shard
     #[arg(value_name = "SHARD")]
     shard: Shard,
@@ -50,12 +50,12 @@ pub struct ReleaseFlags {
     json: bool,
 }
 
-impl ReleaseFlags {
+impl RevokeFlags {
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
         let holder = match operator.inspect().await?.holder {
-            None => return Ok(operator.refuse("nobody holds the lease: there is nothing to release")),
+            None => return Ok(operator.refuse("nobody holds the lease: there is nothing to revoke")),
             Some(holder) if holder.term != Some(term) => {
                 return Ok(operator.refuse(&format!("term {term} does not lead: {holder} does")));
             }
@@ -71,7 +71,7 @@ impl ReleaseFlags {
         match within(patience, store.revoke(&self.shard, term)).await? {
             Release::NotHeld => Ok(operator.refuse(&format!("term {term} had already ended"))),
             Release::Released => {
-                let ordered = Ordered::now(history::RELEASE, None, None);
+                let ordered = Ordered::now(history::REVOKE, None, None);
                 operator.note_in_history([(&self.shard, Some(term))], &ordered).await;
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
@@ -127,7 +127,7 @@ fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdic
     // A short lease never has that much more time left, but it outlives its earlier end.
     if longer || since >= left + UNCERTAINTY {
         Verdict::Renewed(format!(
-            "{holder} renews its lease: use step-down or pause, or release --force to take it away"
+            "{holder} renews its lease: use step-down or pause, or revoke --force to take it away"
         ))
     } else {
         Verdict::Unrenewed
