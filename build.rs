@@ -1,14 +1,19 @@
-//! Links the programs, and tells a release build which commit it is made from: `SOURCE_COMMIT`, if that is known.
+//! Links the programs, renders the manual that `leaderctl man` shows, and tells a release build which commit it is made
+//! from: `SOURCE_COMMIT`, if that is known.
 //!
 //! Other builds do not ask for the commit, or each one would compile everything again.
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     link_without_relocations();
+    if env::var_os("CARGO_FEATURE_CLI").is_some() {
+        render_the_manual();
+    }
     println!("cargo::rerun-if-env-changed=SOURCE_COMMIT");
     let released = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let commit = env::var("SOURCE_COMMIT").ok().or_else(|| released.then(of_the_sources).flatten());
@@ -28,6 +33,34 @@ fn link_without_relocations() {
     if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|libc| libc == "gnu") && !is_static {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
+}
+
+/// Writes each page of the manual as text, for `leaderctl man` where there is no man(1). Without mandoc it is the source,
+/// which can also be read: only packages have to have it better.
+fn render_the_manual() {
+    println!("cargo::rerun-if-changed=man");
+    let to = env::var("OUT_DIR").expect("cargo says where");
+    for entry in fs::read_dir("man").expect("the pages are there") {
+        let page = entry.expect("an entry").path();
+        let rendered = Command::new("mandoc").args(["-T", "utf8"]).arg(&page).output();
+        let text = rendered.ok().filter(|output| output.status.success()).map(|output| plain(&output.stdout));
+        let text = text.unwrap_or_else(|| fs::read(&page).expect("the page is there"));
+        let name = page.file_name().expect("a file has a name").to_str().expect("our names are ASCII");
+        fs::write(Path::new(&to).join(format!("{name}.txt")), text).expect("it can be written");
+    }
+}
+
+/// Without what a printer would strike twice: a letter, a backspace, and the letter again or an underline.
+fn plain(rendered: &[u8]) -> Vec<u8> {
+    let mut letters: Vec<char> = Vec::new();
+    for letter in String::from_utf8_lossy(rendered).chars() {
+        if letter == '\u{8}' {
+            letters.pop();
+        } else {
+            letters.push(letter);
+        }
+    }
+    String::from_iter(letters).into_bytes()
 }
 
 /// The commit of a packed crate, which cargo notes in it, or of the repository that these sources are in.

@@ -77,7 +77,9 @@ binary leaderrun 755 bin/leaderrun
 binary leaderctl 755 bin/leaderctl
 page leaderrun.1 644 share/man/man1/leaderrun.1
 page leaderctl.1 644 share/man/man1/leaderctl.1
+page leaderrun-formats.5 644 share/man/man5/leaderrun-formats.5
 page leaderrun.7 644 share/man/man7/leaderrun.7
+page leaderrun-stores.7 644 share/man/man7/leaderrun-stores.7
 completion leaderrun.bash 644 share/bash-completion/completions/leaderrun
 completion leaderctl.bash 644 share/bash-completion/completions/leaderctl
 completion leaderrun.zsh 644 share/zsh/site-functions/_leaderrun

@@ -4,6 +4,7 @@
 
 use leaderrun::{Leadership, Member};
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,9 +12,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let member =
         Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/background").join().await?;
     println!("{} waits", member.owner());
+    let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         stopped = member.run(work) => stopped?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
+        // As service managers and containers stop a program.
+        _ = terminated.recv() => {}
     }
     // The work has been dropped, so the next replica leads at once.
     Ok(member.stop().await?)

@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use leaderrun::Member;
 use std::convert::Infallible;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,9 +21,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let member =
         Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/health").join().await?;
     println!("listening on {}", listener.local_addr()?);
+    let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         never = serve(listener, &member) => never?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
+        // As service managers and containers stop a program.
+        _ = terminated.recv() => {}
     }
     Ok(member.stop().await?)
 }

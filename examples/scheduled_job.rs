@@ -5,6 +5,7 @@
 use leaderrun::{Leadership, Member};
 use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The longest that the job takes.
 const MOST: Duration = Duration::from_secs(2);
@@ -17,9 +18,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let member =
         Member::builder(store.unwrap_or("file:/tmp/leaderrun-examples".into()), "examples/schedule").join().await?;
     println!("{} waits", member.owner());
+    let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         stopped = member.run(|leadership| keep_schedule(leadership, every)) => stopped?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
+        // As service managers and containers stop a program.
+        _ = terminated.recv() => {}
     }
     Ok(member.stop().await?)
 }

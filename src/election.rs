@@ -27,10 +27,12 @@ mod health;
 mod hooks;
 mod job_gate;
 mod leading;
+mod log_event;
 mod notice;
 mod orders;
 mod outcome;
 mod random;
+mod reason;
 mod releasing;
 mod restart;
 mod rotation;
@@ -41,17 +43,19 @@ mod state;
 mod view;
 
 pub use crate::exit::StartError;
-pub use action::{Action, Ran, StandbyStop, Stop, StopReason};
-pub use event::{Booking, CommandEnd, Directives, Event, Handover, Pause, Skipped, TreeEvent};
+pub use action::{Action, Behind, Ran, StandbyStop, Stop};
+pub use event::{Booked, Booking, CommandEnd, Directives, Event, Handover, Interrupt, Pause, Skipped, TreeEvent};
 pub use health::{CheckEnd, Unhealthy};
 pub use hooks::HookEnd;
+pub use log_event::LogEvent;
 pub use notice::Notice;
-pub use outcome::{Ended, Loss, Outcome};
+pub use outcome::{Ended, Loss, Outcome, Why};
+pub use reason::Reason;
 pub use settings::{OnLoss, Patience, Restart, RestartWhen, Settings};
 pub(crate) use state::GUARD_PATIENCE;
 pub use view::{Hold, Obstacle, Role, View};
 
-use crate::lease::{Deadline, Term};
+use crate::lease::{Deadline, Late, Term};
 use crate::store::{Claim, Delivery, ErrorKind, StoreError};
 use crate::time::BootInstant;
 use random::Random;
@@ -89,6 +93,7 @@ struct Core {
     orders_worked: bool,
     /// The last handover that held us back, and until when.
     yielding: Option<(Term, BootInstant)>,
+    behind: Behind,
     /// Some after we gave a lease up by ourselves, until another candidate has led.
     standing_back: Option<StandingBack>,
     counting: Counting,
@@ -99,6 +104,8 @@ struct Core {
     waiting: Waiting,
     trouble: Option<Trouble>,
     standby_tasks: StandbyTasks,
+    /// How late guard and backstop were woken, also those of the leadership before.
+    late: Late,
 }
 
 impl Election {
@@ -112,6 +119,7 @@ impl Election {
             claim_in_doubt: false,
             orders_worked: false,
             yielding: None,
+            behind: Behind::default(),
             standing_back: None,
             counting: Counting::Allowed,
             unready: 0,
@@ -119,6 +127,7 @@ impl Election {
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
             trouble: None,
             standby_tasks: StandbyTasks::DEAD,
+            late: Late::default(),
         };
         let state = core.become_standby(now);
         Self { core, state }
@@ -154,7 +163,7 @@ impl Election {
                         let going_on = leadership.ending.is_none();
                         let losing = if going_on { deadline.term_at.min(overrun_at) } else { BootInstant::NEVER };
                         let renewal = leadership.renewal_due().min(leadership.rotation_due());
-                        renewal.min(losing).min(deadline.backstop_at).min(seize_at)
+                        renewal.min(losing).min(self.core.backstop_at(leadership)).min(seize_at)
                     }
                     Tree::Seized => leadership.renewal_due(),
                 }
@@ -207,7 +216,7 @@ impl Election {
             State::Withdrawing { .. } | State::Releasing(_) | State::Ended => Role::Leaving,
         };
         let trouble = self.core.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
-        View { role, trouble, hindrance }
+        View { role, trouble, hindrance, late: self.core.late }
     }
 
     /// Whether [`Event::Doubted`] has an effect.
@@ -250,6 +259,13 @@ impl Core {
             Event::Booked { term, answer } => self.booked(now, state, term, answer, actions),
             Event::Settled { term, answer } => self.settled(now, state, term, answer, actions),
             Event::Tree(event) => self.tree(now, state, &event, actions),
+            Event::Late(worst) => {
+                let before = std::mem::replace(&mut self.late, Late::new(worst, self.settings.timing.most_extra()));
+                if self.late.beyond && !before.beyond {
+                    actions.push(Action::Say(Notice::Late(self.late)));
+                }
+                None
+            }
             Event::RotationDue => {
                 rotation::due(now, state);
                 None
@@ -292,7 +308,7 @@ impl Core {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
-                    Ok(Claim::Granted(grant)) => Some(self.granted(now, sent, &grant, actions)),
+                    Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant, actions))),
                     Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder, actions)),
                     Err(error) => self.standby_failed(now, standby, Request::Claim, error, actions),
                 }
@@ -370,7 +386,8 @@ impl Core {
                 }
                 if leadership.ending.is_none() {
                     leadership.ending = Some(EndCause::Asked(signal));
-                    actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: stop_timeout }));
+                    let reason = Reason::of_signal(signal);
+                    actions.push(Action::Stop(Stop::Orderly { reason, kill_after: stop_timeout }));
                 }
             }
             Tree::Seized => {}
@@ -406,6 +423,18 @@ impl Core {
             trouble.logged_at = Some(now);
             actions.push(Action::Say(Notice::Trouble { message, lasting: now.since(trouble.since) }));
         }
+    }
+
+    /// The least rest of a lease with which COMMAND may start: the guard of a late host begins a stop earlier.
+    fn least_to_start(&self) -> Duration {
+        self.settings.timing.least_to_start() + self.late.extra
+    }
+
+    /// When this process kills the tree itself. Where guard and backstop are woken late, it is woken late as well. But it
+    /// gives the lease up no earlier for that: it may not have read the answer to a renewal yet, and the guard stops the
+    /// tree by itself.
+    fn backstop_at(&self, leadership: &Leadership) -> BootInstant {
+        self.deadline(leadership).backstop_at.minus(self.late.extra)
     }
 
     fn deadline(&self, leadership: &Leadership) -> Deadline {

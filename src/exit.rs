@@ -1,6 +1,7 @@
 //! Exit statuses. They follow sysexits.h, timeout(1) and the shell.
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Wrong usage: options, durations, shard names, store URLs, timing without room.
@@ -30,10 +31,12 @@ pub const SIGNALLED: u8 = 128;
 pub mod ctl {
     /// `selftest` found a fault that failover does not handle, or could not run any.
     pub const FAILED: u8 = 1;
+    /// The store has never seen the shard: EX_NOINPUT.
+    pub const UNKNOWN_SHARD: u8 = 66;
 }
 
 /// The kernel's error number for a program that could not be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StartError(pub i32);
 
 impl StartError {

@@ -23,21 +23,26 @@
 //! - *A descendant hides* in its own session or process group, or double-forks. The guard is a subreaper, so every
 //!   descendant becomes its child when the descendant's own parent dies, or before.
 //! - *A tree forks as fast as it is killed*, or hides from `/proc`: see [`contain`], [`cgroup`] and [`tree`].
-//! - *The scheduler does not wake the guard*: see [`priority`].
+//! - *The scheduler does not wake the guard*: see [`priority`], and [`lateness`] for what no priority prevents.
 //!
-//! Signals from the terminal and from systemd are for the candidate. The guard and the backstop block every signal, and
-//! each has its own process group.
+//! Signals from the terminal and from systemd are for the candidate (see [`foreground`]). The guard and the backstop
+//! block every signal, and each has its own process group.
 
 mod backstop;
+pub mod calls;
 pub mod cgroup;
 pub mod contain;
-mod foreground;
+pub mod foreground;
 pub mod health;
 pub mod hooks;
 mod init;
+mod keyboard;
+pub mod lateness;
 pub mod orphan_release;
 pub mod policy;
 pub mod priority;
+pub mod quota;
+mod sampler;
 mod spec;
 pub mod tree;
 pub mod walk;
@@ -46,20 +51,22 @@ pub mod wire;
 
 pub use spec::{GuardSpec, in_memory};
 
-use crate::election::{CommandEnd, HookEnd, StartError};
+use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError};
 use crate::observe::terminal;
-use crate::sys::{self, Birth, ChildState, KillTimer, Namespaces, Scheduling, SingleThread};
+use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread};
 use crate::time::BootInstant;
 use cgroup::Leaf;
-use foreground::Foreground;
+use foreground::{Foreground, Lent};
 use health::Checker;
-use hooks::{Hook, Reason, Runner};
+use hooks::{Hook, Runner};
+use lateness::Caution;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::checks::{Due, Failed};
 use policy::{Effect, Input, Order, Policy};
 use priority::Priority;
+use sampler::Sampler;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,6 +76,9 @@ use std::time::Duration;
 use tree::Tree;
 use watch::Watch;
 use wire::{Heard, Line};
+
+/// How often a COMMAND that waits for the terminal of its pipeline asks for it.
+const ASKS_EVERY: Duration = Duration::from_millis(200);
 
 /// The process name that makes a respawned leaderrun become backstop and guard. No word of leaderrun's command line is in
 /// theirs, so something still looks after the tree that `pkill -f leaderrun` or `pkill -f SHARD` leaves.
@@ -103,9 +113,12 @@ fn guard(
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
+    let sampler = spec.measure.map(Sampler::new).transpose()?;
     let hook_timeouts = spec.hooks.hook_timeouts();
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hook_timeouts),
+        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hook_timeouts)
+            .cautious(spec.measure.map(Caution::from).unwrap_or_default())
+            .with_max_run(spec.max_run),
         tree,
         command: None,
         group: None,
@@ -113,6 +126,12 @@ fn guard(
         namespaces: spec.namespaces,
         stop_signal: Signal::try_from(spec.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
+        ask_terminal_at: BootInstant::NEVER,
+        keyboard: None,
+        key: None,
+        grace: spec.grace,
+        command_end: None,
+        listens: spec.listens,
         line: Some(line),
         command_line: spec.command,
         start: Start { single_thread, mask, scheduling: spec.scheduling, most_real_time: priority.most_below() },
@@ -125,6 +144,7 @@ fn guard(
         finished: false,
         // Without a kill timer, the backstop and the candidate still kill a frozen guard.
         kill_timer: KillTimer::new().ok(),
+        sampler,
     };
     guard.set_kill_timer();
     if hook_timeouts.pre_start.is_some() {
@@ -134,10 +154,9 @@ fn guard(
     }
     loop {
         guard.reap();
+        guard.hear_keyboard();
         if guard.tree.is_empty() && guard.has_settled() {
-            if let Some(terminal) = &guard.terminal {
-                terminal.take_back();
-            }
+            guard.settle_terminal();
             guard.report_kill();
             guard.take(Input::Empty);
             if guard.finished {
@@ -152,6 +171,7 @@ fn guard(
         while let Some(input) = guard.hear() {
             guard.take(input);
         }
+        guard.measure_lateness();
         // Orders that have arrived come first: one of them may forbid starting COMMAND.
         if let Some(end) = guard.hook_ended.take() {
             guard.take(Input::HookEnded(end));
@@ -159,10 +179,14 @@ fn guard(
         }
         guard.take(Input::Tick);
         guard.look_after_health();
+        if BootInstant::now() >= guard.ask_terminal_at {
+            guard.ask_for_terminal();
+        }
         // A tree that is being killed may fork as fast as it dies, so look at it again soon.
         let wake_at = if guard.killing { guard.kill() } else { guard.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
-        watch.wait(guard.line.as_ref(), inits_line, guard.tree.events(), guard.tree.wake_at(wake_at))?;
+        let keyboard = guard.keyboard.as_ref().map(AsFd::as_fd);
+        watch.wait(guard.line.as_ref(), [inits_line, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at))?;
     }
 }
 
@@ -182,6 +206,8 @@ impl Start {
             scheduling: self.scheduling,
             most_real_time: self.most_real_time,
             terminal,
+            companion: None,
+            listens: Listens::default(),
             cgroup: tree.leaf().map(Leaf::directory),
             not_after: not_after.since_boot().unwrap_or(Duration::MAX),
         }
@@ -210,6 +236,17 @@ struct Guard {
     namespaces: Option<Namespaces>,
     stop_signal: Signal,
     terminal: Option<Foreground>,
+    /// When to ask again for the terminal that another process of the pipeline has.
+    ask_terminal_at: BootInstant,
+    /// To the process that sees what the keyboard sends to COMMAND.
+    keyboard: Option<Line>,
+    /// The last key that may end COMMAND, and when it was seen.
+    key: Option<(Interrupt, BootInstant)>,
+    /// How soon COMMAND ends after a key that it obeys.
+    grace: Duration,
+    /// How COMMAND ended, and when. Some once it has.
+    command_end: Option<(CommandEnd, BootInstant)>,
+    listens: Listens,
     /// None once the candidate is gone.
     line: Option<Line>,
     /// COMMAND and its arguments. Empty once it was started.
@@ -227,6 +264,8 @@ struct Guard {
     kill: Option<Kill>,
     finished: bool,
     kill_timer: Option<KillTimer>,
+    /// Some if the lease expires.
+    sampler: Option<Sampler>,
 }
 
 impl Guard {
@@ -235,8 +274,13 @@ impl Guard {
         let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
         let program = command_line.next().unwrap_or_default();
         let arguments: Vec<OsString> = command_line.collect();
-        let terminal = self.terminal.as_ref().and_then(Foreground::to_hand_over);
-        let birth = self.start.birth(&self.tree, terminal, not_after);
+        let (keyboard, keyboards_end) = match self.terminal.as_ref().and_then(|_| Line::pair().ok()) {
+            Some((keyboard, end)) => (Some(keyboard), Some(end)),
+            None => (None, None),
+        };
+        let companion = keyboards_end.as_ref().map(|end| Companion { run: keyboard::run, line: end.as_fd() });
+        let terminal = self.terminal.as_mut().and_then(Foreground::to_hand_over);
+        let birth = Birth { companion, listens: self.listens, ..self.start.birth(&self.tree, terminal, not_after) };
         let started = match self.namespaces {
             None => sys::start_command(&program, &arguments, birth).map(|command| (command, None)),
             Some(namespaces) => {
@@ -246,6 +290,7 @@ impl Guard {
         };
         match started {
             Ok((child, inits_line)) => {
+                self.keyboard = keyboard;
                 self.started(child, inits_line);
                 self.take(Input::CommandStarted);
                 if let Some(checker) = &mut self.checker {
@@ -314,7 +359,15 @@ impl Guard {
 
     fn wake_at(&self) -> BootInstant {
         let check = self.checker.as_ref().map_or(BootInstant::NEVER, Checker::wake_at);
-        self.policy.wake_at().min(check)
+        let sample = self.sampler.as_ref().map_or(BootInstant::NEVER, Sampler::due);
+        self.policy.wake_at().min(check).min(sample).min(self.ask_terminal_at)
+    }
+
+    fn measure_lateness(&mut self) {
+        if let Some(worst) = self.sampler.as_mut().and_then(Sampler::sample) {
+            self.report(&wire::Report::Late(worst));
+            self.take(Input::Late(worst));
+        }
     }
 
     /// Checks COMMAND's health if that is due. Called after the policy has acted, so that no stop waits for a check.
@@ -412,17 +465,30 @@ impl Guard {
                     self.set_kill_timer();
                     self.kill = Some(Kill { due, woken: now, signalled: None });
                 }
-                Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
-                Effect::Signal(signal) => self.signal_command(signal),
-                Effect::Continue => {
+                Effect::ReportOverrun => {
+                    self.report(&wire::Report::Overran);
+                    // A job that the terminal stopped ends as well.
                     if let Some(terminal) = &self.terminal {
-                        terminal.hand_over();
+                        terminal.wake_owner();
+                    }
+                }
+                Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
+                Effect::Signal(signal) => {
+                    // Perhaps Ctrl-\, typed while the candidate's group has the terminal.
+                    if signal == libc::SIGQUIT && self.terminal.is_some() {
+                        self.interrupted(Interrupt { signal, command_alone: false }, now);
+                    }
+                    self.signal_command(signal);
+                }
+                Effect::Continue => {
+                    if let Some(terminal) = &mut self.terminal {
+                        terminal.lend_again();
                     }
                     self.continue_command();
                 }
             }
         }
-        if matches!(input, Input::Order(Order::Extend(_))) {
+        if matches!(input, Input::Order(Order::Extend(_) | Order::Late(_)) | Input::Late(_)) {
             self.set_kill_timer();
         }
     }
@@ -508,6 +574,17 @@ impl Guard {
     fn command_ended(&mut self, end: CommandEnd) {
         self.report(&wire::Report::Ended(end));
         self.runner.command_end = Some(end);
+        self.command_end = Some((end, BootInstant::now()));
+        self.ask_terminal_at = BootInstant::NEVER;
+        // Nothing else is left to see.
+        if let Some(keyboard) = &self.keyboard {
+            keyboard.order(Order::Stop { kill_after: None });
+        }
+        if let Some((interrupt, at)) = self.key
+            && BootInstant::now().since(at) <= self.grace
+        {
+            self.report(&wire::Report::Interrupted(interrupt));
+        }
         // From here on another process group may get the number.
         (self.command, self.group) = (None, None);
         self.just_ended = true;
@@ -517,10 +594,10 @@ impl Guard {
     fn hear_init(&mut self) {
         while let Some(line) = self.inits_line() {
             match line.hear_report() {
-                Heard::Message(wire::Report::Ended(end)) => self.command_ended(end),
-                Heard::Message(wire::Report::Paused { signal }) => self.stopped(signal),
+                Heard::Message(wire::Report::Ended(end), _) => self.command_ended(end),
+                Heard::Message(wire::Report::Paused { signal }, _) => self.stopped(signal),
                 // An init reports nothing else.
-                Heard::Message(_) => {}
+                Heard::Message(..) => {}
                 Heard::Silence => return,
                 // The init is dying, and the kernel kills the rest of its namespace before it can be reaped.
                 Heard::Closed => {
@@ -534,20 +611,70 @@ impl Guard {
 
     /// Handles a stop of COMMAND. Only stops by the terminal matter: a SIGSTOP is the sender's business.
     fn stopped(&mut self, signal: i32) {
-        let Some(terminal) = &self.terminal else { return };
         match Signal::try_from(signal) {
-            Ok(Signal::SIGTTIN | Signal::SIGTTOU) if terminal.hand_over() => self.continue_command(),
-            Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) => {
-                terminal.take_back();
-                self.report(&wire::Report::Paused { signal });
-            }
+            Ok(Signal::SIGTTIN | Signal::SIGTTOU) => self.ask_for_terminal(),
+            Ok(Signal::SIGTSTP) => self.pause(signal),
             _ => {}
+        }
+    }
+
+    /// COMMAND is stopped until it has the terminal.
+    fn ask_for_terminal(&mut self) {
+        self.ask_terminal_at = BootInstant::NEVER;
+        let Some(terminal) = &mut self.terminal else { return };
+        match terminal.lend() {
+            Lent::ToCommand => self.continue_command(),
+            Lent::ToSibling => self.ask_terminal_at = BootInstant::now().plus(ASKS_EVERY),
+            Lent::ToOthers => self.pause(libc::SIGTTIN),
+        }
+    }
+
+    /// COMMAND is stopped as a job is: so is the candidate's group then.
+    fn pause(&mut self, signal: i32) {
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back();
+            self.report(&wire::Report::Paused { signal });
+        }
+    }
+
+    fn hear_keyboard(&mut self) {
+        while let Some(keyboard) = &self.keyboard {
+            match keyboard.hear_report() {
+                Heard::Message(wire::Report::Key { signal: libc::SIGHUP }, _) => self.report(&wire::Report::HungUp),
+                Heard::Message(wire::Report::Key { signal }, sent_at) => {
+                    self.interrupted(Interrupt { signal, command_alone: true }, sent_at);
+                }
+                // It reports nothing else.
+                Heard::Message(..) => {}
+                Heard::Silence => return,
+                Heard::Closed => self.keyboard = None,
+            }
+        }
+    }
+
+    /// A key was typed that may end COMMAND, if COMMAND has not ended by it already. A COMMAND that goes on is left
+    /// alone.
+    fn interrupted(&mut self, interrupt: Interrupt, at: BootInstant) {
+        self.key = Some((interrupt, at));
+        if self.command_end.is_some() {
+            self.report(&wire::Report::Interrupted(interrupt));
+        }
+    }
+
+    fn settle_terminal(&mut self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.settle(matches!(self.command_end, Some((CommandEnd::Signalled(_), _))));
         }
     }
 
     fn hear(&mut self) -> Option<Input> {
         match self.line.as_ref()?.hear_order() {
-            Heard::Message(order) => Some(Input::Order(order)),
+            Heard::Message(order, sent_at) => {
+                if let Some(sampler) = &mut self.sampler {
+                    sampler.heard(sent_at);
+                }
+                Some(Input::Order(order))
+            }
             Heard::Silence => None,
             Heard::Closed => {
                 self.line = None;

@@ -1,11 +1,13 @@
 //! The basic types of the election: shard, owner, session, term, and the timing of a lease.
 
+mod late;
 mod timing;
 
+pub use late::Late;
 pub(crate) use timing::parts_of_a_stop;
 pub use timing::{
-    DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY, DRIFT_PARTS, Deadline, TimeForHooks, Timing,
-    TimingOptions, TimingRequest, show, show_seconds,
+    DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_RENEW, DEFAULT_RETRY, Deadline, TimeForHooks, Timing, TimingOptions,
+    TimingRequest, kept, most_apart, show, show_seconds, to_count, usable,
 };
 
 use crate::text::quoted;
@@ -14,15 +16,48 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes.
+/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes. Or that of a
+/// slot: such a name, `#` and the slot's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(String);
+
+/// The most slots of a shard.
+pub const MOST_SLOTS: u32 = 64;
+/// Between the name of a shard and the number of its slot. No shard has it in its name.
+const SLOT: char = '#';
 
 impl Shard {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// A shard, and not a slot of one.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the name.
+    pub fn whole(name: &str) -> Result<Self, String> {
+        let shard = Self::from_str(name)?;
+        match shard.of_slot() {
+            Some((parent, _)) => Err(format!("{name} is a slot of the shard {parent}: name the shard")),
+            None => Ok(shard),
+        }
+    }
+
+    /// The shard and the number of its slot, if this is one.
+    #[must_use]
+    pub fn of_slot(&self) -> Option<(Self, u32)> {
+        let (parent, slot) = split_slot(&self.0)?;
+        Some((Self(parent.to_owned()), slot))
+    }
+}
+
+/// The name of a shard, and the number of one of its slots. None if this does not end like the name of a slot.
+fn split_slot(name: &str) -> Option<(&str, u32)> {
+    let (parent, number) = name.rsplit_once(SLOT)?;
+    let slot =
+        number.parse().ok().filter(|slot: &u32| (1..=MOST_SLOTS).contains(slot) && slot.to_string() == number)?;
+    Some((parent, slot))
 }
 
 impl fmt::Display for Shard {
@@ -35,11 +70,13 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        check_characters("shard", name)?;
-        if name.is_empty() {
+        let parent = split_slot(name).map_or(name, |(parent, _)| parent);
+        check_length("shard", name)?;
+        check_characters("shard", parent)?;
+        if parent.is_empty() {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
-        if is_path(name) {
+        if is_path(parent) {
             return Err(format!("the shard {name:?} has a '.' or '..' between slashes: it is a name, not a path"));
         }
         Ok(Self(name.to_owned()))
@@ -61,6 +98,13 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(prefix: &str) -> Result<Self, String> {
+        check_length("prefix", prefix)?;
+        if let Some((parent, number)) = prefix.split_once(SLOT)
+            && (number.is_empty() || split_slot(prefix).is_some())
+            && Shard::from_str(parent).is_ok()
+        {
+            return Ok(Self(prefix.to_owned()));
+        }
         check_characters("prefix", prefix)?;
         // A dot at the end may be the beginning of a longer part, if the length allows one more byte.
         let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
@@ -75,10 +119,14 @@ const ALPHABET: &str = "letters, digits and . _ - / :";
 /// The most bytes in the name of a shard.
 const LONGEST: usize = 200;
 
-fn check_characters(what: &str, name: &str) -> Result<(), String> {
+fn check_length(what: &str, name: &str) -> Result<(), String> {
     if name.len() > LONGEST {
         return Err(format!("the {what} is {} bytes long: use 1 to {LONGEST} {ALPHABET}", name.len()));
     }
+    Ok(())
+}
+
+fn check_characters(what: &str, name: &str) -> Result<(), String> {
     if let Some(character) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
         return Err(format!("the {what} {} has a {character:?} in it: use {ALPHABET}", quoted(name)));
     }
@@ -177,19 +225,27 @@ pub struct Candidate {
     pub session: Session,
     pub host: String,
     pub pid: u32,
-    /// How long a granted lease lasts.
+    /// How long the store keeps a granted lease, by its own clock: [`kept`] of the holder's.
     pub lease: Duration,
 }
 
 impl Candidate {
-    /// This process, in a new session.
+    /// This process, in a new session. Every store is told from here how long it has to keep a lease of `lease`.
     ///
     /// # Errors
     /// If the kernel gives no random bytes, or no name of the host.
     pub fn here(shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
-        let (session, host, pid) = (Session::random()?, host_name()?, std::process::id());
+        Self::on(host_name()?, shard, owner, lease)
+    }
+
+    /// This process, in a new session, on a host of this name.
+    ///
+    /// # Errors
+    /// If the kernel gives no random bytes.
+    pub fn on(host: String, shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
+        let (session, pid) = (Session::random()?, std::process::id());
         let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
-        Ok(Self { shard, owner, session, host, pid, lease })
+        Ok(Self { shard, owner, session, host, pid, lease: kept(lease) })
     }
 
     #[cfg(test)]
@@ -221,6 +277,21 @@ mod tests {
         }
         for bad in ["", "../x", "a/../b", "a/..", ".", "a b", "ä", "a\n", &"x".repeat(201)] {
             assert!(Shard::from_str(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_slot_is_not_a_shard_and_no_shard_is_a_slot() {
+        let slot: Shard = "db/main#64".parse().unwrap();
+        assert_eq!(slot.of_slot(), Some(("db/main".parse().unwrap(), 64)));
+        assert_eq!(Shard::whole("db/1").unwrap().of_slot(), None);
+        let refusal = Shard::whole("db#2").unwrap_err();
+        assert_eq!(refusal, "db#2 is a slot of the shard db: name the shard");
+        for bad in ["db#", "db#0", "db#65", "db#07", "db#x", "#1", "db#1#2", "db#1/x", "..#1", "db #1"] {
+            fuzz::assert_is_one_line(&Shard::from_str(bad).unwrap_err());
+        }
+        for (prefix, good) in [("db#", true), ("db#6", true), ("db#65", false), ("#1", false), ("db#1x", false)] {
+            assert_eq!(Prefix::from_str(prefix).is_ok(), good, "{prefix}");
         }
     }
 
@@ -269,12 +340,14 @@ mod tests {
     #[test]
     fn a_million_names_are_shards_exactly_when_the_manual_says_so() {
         let long = "x/y".repeat(67);
-        let seeds = ["db/main:0", "A-Z_0.9", "a/../b", ".", &long, &long[1..]];
+        let seeds = ["db/main:0", "A-Z_0.9", "db#7", "a#64", "a/../b", ".", &long, &long[1..]];
         fuzz::bent_text("shard", &seeds, |text, _| {
             let read = Shard::from_str(text);
             let known = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
-            let is_path = text.split('/').any(|part| [".", ".."].contains(&part));
-            assert_eq!(read.is_ok(), (1..=200).contains(&text.len()) && text.chars().all(known) && !is_path);
+            let parent = (1..=64).find_map(|slot| text.strip_suffix(&format!("#{slot}"))).unwrap_or(text);
+            let is_path = parent.split('/').any(|part| [".", ".."].contains(&part));
+            let is_name = !parent.is_empty() && text.len() <= 200 && parent.chars().all(known) && !is_path;
+            assert_eq!(read.is_ok(), is_name);
             match &read {
                 Ok(shard) => assert_eq!(shard.to_string(), text),
                 Err(message) => {

@@ -1,4 +1,4 @@
-//! Leader election over a lease: do something on exactly one of many hosts.
+//! Leader election over a lease: do something on one of many hosts, and never on two at once.
 //!
 //! The crate has the programs `leaderrun` and `leaderctl`, and the same election for use inside a program. A [`Member`]
 //! takes part, and work that only one host may do holds a [`Leadership`].
@@ -27,8 +27,8 @@
 //! # Features
 //!
 //! `dynamodb`, `redis`, `postgres`, `mysql`, `nats` and `etcd` are the stores of these names, and `bucket` is `s3://`,
-//! `gs://` and `azblob://`. All of them are on by default. `file:` is always there. A program that knows its store needs
-//! only that one:
+//! `gs://` and `azblob://`. `cli` is the two programs. All of them are on by default. `file:` is always there. A program
+//! that knows its store needs only that one:
 //!
 //! ```sh
 //! cargo add leaderrun --no-default-features --features redis
@@ -51,13 +51,13 @@
 //!   it aborts the process. With [`Overrun::Warn`] it does not, and **two may then work at once**.
 //! - The crate does not know of work that holds no `Leadership`: a spawned task or thread that got none, a request on
 //!   its way to another service, a child process. `leaderrun COMMAND` kills whole process trees; this does not.
-//! - The promises hold while clock *rates* differ by less than 1 %. After a suspend, or after a freeze of PID 1 (a
+//! - The promises hold while no clock is slewed by more than a twelfth. After a suspend, or after a freeze of PID 1 (a
 //!   container without an init: use `docker run --init`), work may run for the moment that the thread needs to end it.
 //!   Only a fencing token closes that gap: [`Leadership::term`].
 //! - exec(2) removes the thread and the timer that would have ended the process. fork(2) without exec(2) copies work
 //!   that the crate does not know of.
-//! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. leaderrun(7) says for each
-//!   store how leaderrun handles that.
+//! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. leaderrun-stores(7) says for
+//!   each store how leaderrun handles that.
 //!
 //! # Time
 //!
@@ -69,10 +69,11 @@
 //!
 //! The crate reports events through [`tracing`](https://docs.rs/tracing), with targets that begin with `leaderrun`.
 
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports, reason = "the programs use it"))]
+
 // Each module imports only from those above it; tests/layers.rs holds them to that. ARCHITECTURE.md draws them.
 mod exit;
 mod mounts;
-mod mutex;
 mod runtime;
 mod sys;
 mod text;
@@ -93,6 +94,7 @@ mod guard;
 
 mod runner;
 
+#[cfg(feature = "cli")]
 mod cli;
 mod member;
 
@@ -100,17 +102,21 @@ mod member;
 #[path = "../tests/support/fuzz.rs"]
 mod fuzz;
 
-pub use member::{Builder, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
+pub use member::{Builder, Detail, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
 
 macro_rules! internals {
     ($($module:ident)*) => {
         /// Internals for the two programs and the tests. They may change in any release.
         #[doc(hidden)]
         pub mod internals {
+            #[cfg(feature = "cli")]
+            pub mod cli {
+                pub use crate::cli::*;
+            }
             $(pub mod $module {
                 pub use crate::$module::*;
             })*
         }
     };
 }
-internals! { cli election exit guard lease notes observe runner slots store sys time }
+internals! { election exit guard lease notes observe runner slots store sys time }

@@ -11,7 +11,7 @@ mod leadership;
 mod role;
 mod roles;
 
-pub use error::Error;
+pub use error::{Detail, Error};
 pub use leadership::Leadership;
 pub use role::{Ending, Leader, Overrun, Role};
 pub use roles::Roles;
@@ -26,7 +26,6 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::str::FromStr;
 use std::sync::{Arc, Weak, mpsc as threads};
 use std::thread;
 use std::time::Duration;
@@ -71,18 +70,6 @@ impl Builder {
     /// [`Leadership::ending`].
     pub fn kill_after(mut self, grace: Duration) -> Self {
         self.timing.kill_after = Some(grace);
-        self
-    }
-
-    /// The most time for one request to the store (default: what the other durations leave, at most 10 s).
-    pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.timing.request_timeout = Some(timeout);
-        self
-    }
-
-    /// The time from the last moment of work to the end of the lease (default: 600 ms and 1 % of the lease).
-    pub fn margin(mut self, margin: Duration) -> Self {
-        self.timing.margin = Some(margin);
         self
     }
 
@@ -164,7 +151,7 @@ fn timing(chosen: TimingOptions, location: &Location) -> Result<Timing, Error> {
 }
 
 fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candidate, Error> {
-    let shard = Shard::from_str(name).map_err(Error::Shard)?;
+    let shard = Shard::whole(name).map_err(Error::Shard)?;
     let is_bad = |owner: &String| !(1..=256).contains(&owner.len()) || owner.contains(char::is_control);
     if owner.as_ref().is_some_and(is_bad) {
         return Err(Error::Owner("the owner is not 1 to 256 printable bytes".to_owned()));

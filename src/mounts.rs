@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 /// Enough for the table of most machines. The kernel tells no size, and each further read costs it another pass.
 const USUAL_SIZE: usize = 16 << 10;
@@ -20,6 +21,16 @@ pub struct Mount<'a> {
     pub kind: &'a str,
     /// Those of the mount, and those of the file system.
     pub options: [&'a str; 2],
+}
+
+impl Mount<'_> {
+    /// The directory in which this mount of a cgroup file system shows the cgroup `own`. None if it does not.
+    #[must_use]
+    pub fn directory_of(&self, own: &str) -> Option<PathBuf> {
+        let below = Path::new(own).strip_prefix(Path::new(&self.root)).ok()?;
+        // Joining an empty path would add a slash at the end.
+        Some(if below.as_os_str().is_empty() { PathBuf::from(&self.point) } else { Path::new(&self.point).join(below) })
+    }
 }
 
 /// Reads the table of this process.

@@ -1,7 +1,10 @@
 //! What others see of a candidate: log lines, a status line, metrics, messages to the service manager, and the query
 //! socket.
 
+#[cfg(feature = "watch")]
 pub mod http;
+pub mod listen;
+#[cfg(feature = "cli")]
 pub mod log;
 pub mod metrics;
 pub mod metrics_file;
@@ -19,6 +22,11 @@ pub trait Observer {
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     fn began(&mut self, shard: &Shard, slot: Option<u32>, term: Term, deadline: Deadline) {
         let _ = (shard, slot, term, deadline);
+    }
+
+    /// Its backstop and its guard run, as these processes.
+    fn guarded(&mut self, backstop: i32, guard: i32) {
+        let _ = (backstop, guard);
     }
 
     /// COMMAND was started.

@@ -1,7 +1,7 @@
 //! Several leaders of one shard, each in a slot of its own: a layer over a store, for one candidate.
 //!
-//! Slot 2 of the shard `S` is the shard `S/2`, with its own lease, terms and orders. So everything that works for a
-//! shard works for a slot, operators' commands among them.
+//! To a store, slot 2 of the shard `S` is a shard with the name `S#2`, which no shard of a user can have, with its own
+//! lease, terms and orders. So everything that works for a shard works for a slot, operators' commands among them.
 //!
 //! The hazards:
 //!
@@ -17,42 +17,38 @@
 mod holds;
 
 use crate::election::Directives;
-use crate::lease::{Candidate, Shard, Term};
-use crate::mutex::Mutex;
+use crate::lease::{Candidate, MOST_SLOTS, Shard, Term};
+use crate::notes::hosts;
 use crate::notes::orders::{self, Orders};
 use crate::store::{
     Claim, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
-    StoreError, parallel,
+    StoreError, Takeover, parallel,
 };
 use crate::time::BootInstant;
 use holds::{Gate, Holds};
+use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The most slots of a shard. A standby looks at each of them.
-pub const MOST: u32 = 64;
+pub const MOST: u32 = MOST_SLOTS;
 
 /// The name of slot `slot` of `shard`.
 ///
 /// # Errors
 /// If it would be too long.
 pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
-    Shard::from_str(&format!("{shard}/{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
+    Shard::from_str(&format!("{shard}#{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
-/// The shard that `shard` may be a slot of.
+/// The shard that `shard` is a slot of.
 #[must_use]
 pub fn parent(shard: &Shard) -> Option<Shard> {
-    parent_and_number(shard).map(|(parent, _)| parent)
-}
-
-fn parent_and_number(shard: &Shard) -> Option<(Shard, u32)> {
-    let (parent, number) = shard.as_str().rsplit_once('/')?;
-    let slot = number.parse().ok().filter(|slot: &u32| (1..=MOST).contains(slot) && slot.to_string() == number)?;
-    Some((parent.parse().ok()?, slot))
+    shard.of_slot().map(|(parent, _)| parent)
 }
 
 /// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without
@@ -62,12 +58,12 @@ fn parent_and_number(shard: &Shard) -> Option<(Shard, u32)> {
 /// possible slot by name.
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
     if !store.is_metered() {
-        match store.list(&format!("{shard}/")).await {
+        match store.list(&format!("{shard}#")).await {
             Err(error) if error.kind == ErrorKind::Denied => {}
             list => {
                 let is_slot = |found: &Shard| parent(found).as_ref() == Some(shard);
                 let mut slots: Vec<_> = list?.into_iter().filter(|(found, _)| is_slot(found)).collect();
-                slots.sort_by_key(|(slot, _)| parent_and_number(slot).map(|(_, number)| number));
+                slots.sort_by_key(|(slot, _)| slot.of_slot().map(|(_, number)| number));
                 return Ok(slots);
             }
         }
@@ -102,13 +98,9 @@ pub fn check(location: &Location, slots: u32) -> Result<(), String> {
         Location::Postgres(address) if address.advisory_lock.is_some() && slots > 1 => {
             Err(format!("--slots {slots} does not work with advisory_lock=, which allows one leader"))
         }
-        #[cfg(feature = "mysql")]
-        Location::Mysql(address) if address.get_lock.is_some() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with get_lock=, which allows one leader"))
-        }
         #[cfg(feature = "nats")]
         Location::Nats(address) if address.lock_key.is_some() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with key=, which allows one leader"))
+            Err(format!("--slots {slots} does not work with lock_key=, which allows one leader"))
         }
         #[cfg(feature = "redis")]
         Location::Redis(address) if address.shares_a_lock() && slots > 1 => {
@@ -204,13 +196,17 @@ pub struct Place {
 pub struct Campaign {
     store: Arc<dyn Store>,
     slots: Option<Slots>,
+    /// How the leadership before ours ended.
+    takeover: Mutex<Option<Takeover>>,
+    /// Nothing has held the host back since the last claim.
+    host_may_lead: AtomicBool,
 }
 
 impl Campaign {
     /// A campaign for the one lease of the candidate's shard.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, slots: None }
+        Self { store, slots: None, takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) }
     }
 
     /// A campaign for one of `slots` slots of the candidate's shard. A request takes at most `patience`.
@@ -224,13 +220,18 @@ impl Campaign {
         patience: Duration,
     ) -> Result<Self, String> {
         let slots = Slots::new(Arc::clone(&store), candidate, slots, patience)?;
-        Ok(Self { store, slots: Some(slots) })
+        Ok(Self { store, slots: Some(slots), takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) })
     }
 
     /// The store, for notes of the shard and its slots, and for its properties.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    #[must_use]
+    pub fn has_slots(&self) -> bool {
+        self.slots.is_some()
     }
 
     #[must_use]
@@ -241,12 +242,42 @@ impl Campaign {
         }
     }
 
-    /// The directives for the candidate, from operators' orders.
-    pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
-        match &self.slots {
-            Some(slots) => slots.directives(candidate).await,
-            None => Ok(orders::read(&*self.store, &candidate.shard).await?.directives(candidate)),
+    /// Claims the lease, or one of the slots.
+    ///
+    /// # Errors
+    /// As [`Leases::claim`].
+    pub async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        self.host_may_lead.store(false, Ordering::Relaxed);
+        let claim = self.leases().claim(candidate).await;
+        if let Ok(Claim::Granted(grant)) = &claim {
+            *self.takeover.lock() = Some(grant.takeover);
         }
+        claim
+    }
+
+    /// How the leadership ended that was before the one of the last grant.
+    #[must_use]
+    pub fn takeover(&self) -> Option<Takeover> {
+        *self.takeover.lock()
+    }
+
+    /// The directives for the candidate, from operators' orders. Those for its host count until they let it lead: after
+    /// that, a leader need not ask again.
+    pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
+        let own = async {
+            match &self.slots {
+                Some(slots) => slots.directives(candidate).await,
+                None => Ok(orders::read(&*self.store, &candidate.shard).await?.directives(candidate)),
+            }
+        };
+        if self.host_may_lead.load(Ordering::Relaxed) {
+            return own.await;
+        }
+        let (own, host) = tokio::join!(own, hosts::pause(&*self.store, candidate));
+        let (mut directives, host) = (own?, host?);
+        self.host_may_lead.store(host.is_none(), Ordering::Relaxed);
+        directives.pause = directives.pause.or(host);
+        Ok(directives)
     }
 
     /// Renews the lease. Returns also the directives, if the orders came with the answer.
@@ -525,11 +556,9 @@ mod tests {
     #[test]
     fn the_name_of_a_slot_tells_its_shard_and_its_number() {
         let shard = |name: &str| name.parse::<Shard>().unwrap();
-        assert_eq!(name(&shard("db/main"), 7).as_ref().map(Shard::as_str), Ok("db/main/7"));
-        assert_eq!(parent_and_number(&shard("db/main/7")), Some((shard("db/main"), 7)));
-        for none in ["7", "db/0", "db/65", "db/07", "db/x", "/7"] {
-            assert_eq!(parent(&shard(none)), None, "{none}");
-        }
+        assert_eq!(name(&shard("db/main"), 7).as_ref().map(Shard::as_str), Ok("db/main#7"));
+        assert_eq!(parent(&shard("db/main#7")), Some(shard("db/main")));
+        assert_eq!(parent(&shard("db/main/7")), None);
         assert!(name(&shard(&"x".repeat(199)), 1).unwrap_err().contains("201 bytes"));
     }
 }

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 #[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod allowance;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod anchor;
+pub mod anchor;
 #[cfg(feature = "aws")]
 mod aws;
 #[cfg(feature = "bucket")]
@@ -25,32 +24,32 @@ pub mod dynamodb;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(feature = "aws")]
 mod expiry;
 pub mod file;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+mod foreign_lock;
 #[cfg(feature = "tls")]
 mod kept_connection;
+pub mod lease_store;
 mod location;
-pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod notes;
 pub mod parallel;
-#[cfg(feature = "postgres")]
-pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod rows;
-#[cfg(feature = "aws")]
 mod server_clock;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "postgres")]
 mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
+#[cfg(feature = "postgres")]
+pub mod sql;
 pub(crate) mod stable_hash;
 mod steps;
 #[cfg(feature = "tls")]
@@ -59,7 +58,7 @@ pub mod tls;
 pub mod tls_mode;
 pub mod url;
 
-pub use error::{ErrorKind, StoreError};
+pub use error::{Cause, ErrorKind, StoreError};
 pub use location::{BUILT_IN, Location, SCHEMES};
 pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
@@ -248,8 +247,33 @@ pub struct Grant {
     /// without a release. By this instant that tree is dead. The wait is counted from the answer, never from the
     /// request, because its holder may have renewed in between.
     pub start_after: Option<BootInstant>,
-    /// The cause of that wait.
-    pub doubt: Doubt,
+    pub takeover: Takeover,
+}
+
+/// How the leadership before a grant ended, as far as the store knows. A grant that repeats one of the same session,
+/// whose answer was lost, says that it expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Takeover {
+    /// The store knows of none.
+    First,
+    /// Its tree was dead when it gave the lease back.
+    Released,
+    /// Nobody gave the lease back: it expired, its record vanished, or the kernel freed a lock.
+    Expired,
+    /// An operator took it away.
+    Revoked,
+}
+
+impl Takeover {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
 }
 
 /// Why a tree may run that the store knows nothing of.
@@ -260,6 +284,15 @@ pub enum Doubt {
     /// It may have forgotten a lease, or the record vanished without a release.
     #[default]
     Forgotten,
+}
+
+impl From<Takeover> for Doubt {
+    fn from(takeover: Takeover) -> Self {
+        match takeover {
+            Takeover::First => Self::FirstUse,
+            Takeover::Released | Takeover::Expired | Takeover::Revoked => Self::Forgotten,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -275,6 +308,8 @@ pub enum Renewal {
     Overtaken,
     /// Definite: another session holds the lease (`Some`), or the record is gone.
     Lost(Option<Holder>),
+    /// Definite: an operator took the lease away. Where a store cannot tell, it is `Lost`.
+    Revoked,
 }
 
 /// The answer of [`Leases::renew_and_read`].
@@ -319,11 +354,13 @@ pub struct Holder {
     pub renewed_ago: Option<Duration>,
     /// Some if this stands for a leader that the store does not know of.
     pub doubt: Option<Doubt>,
+    /// Some if this is another program: the lock that it shares with leaderrun, in words.
+    pub foreign_lock: Option<String>,
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&on_one_line(self.owner.clone()))?;
+        f.write_str(&self.named())?;
         if let Some(term) = self.term {
             write!(f, " (term {term})")?;
         }
@@ -332,6 +369,19 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
+    /// The owner and the lock of another program, for people, on one line.
+    #[must_use]
+    pub fn named(&self) -> String {
+        let lock = self.foreign_lock.as_ref().map(|lock| format!(" (holds {lock})")).unwrap_or_default();
+        on_one_line(format!("{}{lock}", self.owner))
+    }
+
+    /// Whether it is another program, which reads no orders and records nothing.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.foreign_lock.is_some()
+    }
+
     /// A holder that stands for a record of another program.
     pub(crate) fn stranger() -> Self {
         Self { owner: "something that writes other records".to_owned(), ..Self::default() }

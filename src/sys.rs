@@ -7,11 +7,12 @@
 mod start;
 
 pub use start::{
-    Birth, NO_PROCESS, Namespaces, Scheduling, SingleThread, exit_at_once, refused, set_nice, start_check,
-    start_command, start_hook,
+    Birth, Companion, Listens, NO_PROCESS, Namespaces, Scheduling, SingleThread, exit_at_once, listens, refused,
+    set_nice, start_check, start_command, start_hook,
 };
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
@@ -123,6 +124,42 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Closes every descriptor of this process but `file`, which gets number 0. For a process that was forked and only uses
+/// that file from here on.
+///
+/// # Errors
+/// The kernel's.
+fn leave_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: these calls take only numbers. Whatever owns the closed descriptors is not used again, because the caller
+    // never returns to it. Number 0 is open after dup2(2), and nothing else owns it.
+    unsafe {
+        if libc::dup2(file.as_raw_fd(), 0) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0) < 0 {
+            let most = sysconf(SysconfVar::OPEN_MAX).ok().flatten().unwrap_or(1024).min(1 << 16);
+            for number in 1..RawFd::try_from(most).unwrap_or(1024) {
+                libc::close(number);
+            }
+        }
+        Ok(OwnedFd::from_raw_fd(0))
+    }
+}
+
+/// Ends this process, or with `group` all of that group, by the default action of `signal`, without a core file: it
+/// would hold the store's password. A core pattern that is a pipe ignores the limit, so the kernel is told twice.
+/// Returns only in process 1, which no signal ends.
+pub fn end_by(signal: Signal, group: Option<Pid>) {
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    let _ = nix::sys::prctl::set_dumpable(false);
+    default_action(signal);
+    unblock([signal]);
+    let _ = match group {
+        Some(group) => nix::sys::signal::killpg(group, signal),
+        None => nix::sys::signal::raise(signal),
+    };
+}
+
 /// A process, so that a signal cannot reach another one that got its number.
 ///
 /// Before Linux 5.3 the kernel cannot keep a process and its number together. Then a caller that looks at the process
@@ -162,6 +199,17 @@ impl Pinned {
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Asks clone(2) for what it never makes: a thread that shares no memory.
+///
+/// # Errors
+/// The kernel's, if it does not get as far as to refuse that.
+pub fn try_clone() -> io::Result<()> {
+    // SAFETY: with this flag alone the kernel returns EINVAL, and has made nothing.
+    let made = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_THREAD, 0, 0, 0, 0) };
+    let error = io::Error::last_os_error();
+    if made == -1 && error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
 }
 
 /// A new file in memory, which has no name in the file system. The system call itself: glibc has a function for it only
@@ -295,10 +343,20 @@ impl Drop for KillTimer {
 /// differently in each process, and would not fake the kernel's timers.
 #[must_use]
 pub fn boot_clock() -> Duration {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
+/// Reads `CLOCK_MONOTONIC` in the same way. It stands still while the machine sleeps.
+#[must_use]
+pub fn monotonic_clock() -> Duration {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+fn clock(clock: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime(2) writes one timespec to the pointer, and `now` is one.
-    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut now) };
-    assert!(failed == 0, "every Linux since 2.6.39 has CLOCK_BOOTTIME");
+    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut now) };
+    assert!(failed == 0, "every Linux since 2.6.39 has both clocks");
     let seconds = u64::try_from(now.tv_sec).expect("the time since boot is not negative");
     let nanos = u32::try_from(now.tv_nsec).expect("a fraction of a second fits");
     Duration::new(seconds, nanos)
@@ -386,13 +444,14 @@ fn given_mask() -> SigSet {
     *GIVEN_MASK.get_or_init(|| SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty()))
 }
 
-/// Saves the signal mask that this process was given, for the programs that it starts, and blocks two signals. With
+/// Saves the signal mask that this process was given, for the programs that it starts, and blocks three signals. With
 /// SIGXFSZ blocked, a file that may not grow (`RLIMIT_FSIZE`) is an error like others. With SIGTTOU blocked, a terminal
-/// that refuses output from the background (`stty tostop`) does not stop the candidate while COMMAND has it. Call this
-/// before another thread runs.
+/// that refuses output from the background (`stty tostop`) does not stop the candidate while COMMAND has it. With SIGTTIN
+/// blocked, another process of the pipeline that wants to read from it does not either. Call this before another thread
+/// runs.
 pub fn keep_given_mask() {
     given_mask();
-    let _ = [Signal::SIGXFSZ, Signal::SIGTTOU].into_iter().collect::<SigSet>().thread_block();
+    let _ = [Signal::SIGXFSZ, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>().thread_block();
 }
 
 /// Unblocks `signals` in this thread.

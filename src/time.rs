@@ -95,6 +95,31 @@ impl BootInstant {
     }
 }
 
+/// How long the machine has slept since it started: what `CLOCK_BOOTTIME` counts and `CLOCK_MONOTONIC` does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Slept {
+    least: Duration,
+    most: Duration,
+}
+
+impl Slept {
+    /// Between the readings of two clocks this process may have waited for a processor, which looks like a sleep. So one
+    /// of them is read before and after the other.
+    #[must_use]
+    pub fn now() -> Self {
+        let before = sys::monotonic_clock();
+        let boot = sys::boot_clock();
+        let after = sys::monotonic_clock();
+        Self { least: boot.saturating_sub(after), most: boot.saturating_sub(before) }
+    }
+
+    /// For how long the machine has slept since `earlier`, at least.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.least.saturating_sub(earlier.most)
+    }
+}
+
 fn boot_clock() -> BootInstant {
     let since_boot = sys::boot_clock();
     BootInstant(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
@@ -148,6 +173,22 @@ pub fn rfc3339_seconds(millis: u64) -> String {
     exact.strip_suffix('Z').and_then(|time| time.rsplit_once('.')).map_or(exact.clone(), |(time, _)| format!("{time}Z"))
 }
 
+/// Reads a time in RFC 3339 in any time zone, as other programs write it: milliseconds since 1970.
+#[must_use]
+pub fn millis_of_rfc3339(text: &str) -> Option<u64> {
+    let (local, offset) = if let Some(local) = text.strip_suffix(['Z', 'z']) {
+        (local, 0)
+    } else {
+        // The sign is behind the date, which has hyphens too.
+        let (local, zone) = text.split_at_checked(text.rfind(['+', '-']).filter(|&at| at > "2000-01-01".len())?)?;
+        let (hours, minutes) = zone[1..].split_once(':')?;
+        let seconds = i64::from(hours.parse::<u8>().ok()?) * 3600 + i64::from(minutes.parse::<u8>().ok()?) * 60;
+        (local, if zone.starts_with('-') { -seconds } else { seconds })
+    };
+    let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    whole_millis(local).checked_add_signed(-offset * 1000)
+}
+
 /// A timer that goes on through a suspend.
 pub(crate) fn boot_timer() -> io::Result<TimerFd> {
     Ok(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?)
@@ -168,6 +209,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_time_in_any_zone_is_read_and_nonsense_is_not() {
+        for (text, millis) in [
+            ("2026-11-21T13:43:31Z", Some(1_795_268_611_000)),
+            ("2026-11-21T13:43:31.256789z", Some(1_795_268_611_256)),
+            ("2026-11-21T14:43:31+01:00", Some(1_795_268_611_000)),
+            ("2026-11-21T08:13:31.5-05:30", Some(1_795_268_611_500)),
+            ("1970-01-01T00:00:00+00:01", None),
+            ("0001-01-01T00:00:00Z", None),
+            ("2026-11-21", None),
+            ("2026-11-21T13:43:31", None),
+            ("2026-11-21T13:43:31+1", None),
+            ("2026-11-21T13:43:31+é:00", None),
+            ("2026-11-21T13:43:31+999:00", None),
+            ("", None),
+        ] {
+            assert_eq!(millis_of_rfc3339(text), millis, "{text}");
+        }
+    }
+
+    #[test]
     fn never_is_not_moved_by_arithmetic() {
         assert_eq!(BootInstant::NEVER.plus(Duration::from_secs(1)), BootInstant::NEVER);
         assert_eq!(BootInstant::NEVER.minus(Duration::from_secs(1)), BootInstant::NEVER);
@@ -181,6 +242,18 @@ mod tests {
             assert_eq!((whole_millis(duration), millis(duration)), (down, up), "{nanos}");
         }
         assert_eq!((whole_millis(Duration::MAX), millis(Duration::MAX)), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn a_wait_for_a_processor_is_no_sleep_of_the_machine() {
+        let seconds = Duration::from_secs;
+        let slept = |least, most| Slept { least: seconds(least), most: seconds(most) };
+        assert_eq!(slept(100, 100).since(slept(40, 40)), seconds(60));
+        assert_eq!(slept(40, 47).since(slept(40, 40)), Duration::ZERO);
+        assert_eq!(slept(40, 40).since(slept(40, 47)), Duration::ZERO);
+        let now = Slept::now();
+        assert!(now.least <= now.most);
+        assert_eq!(Slept::now().since(now), Duration::ZERO, "nobody suspends the machine in this test");
     }
 
     #[test]

@@ -93,6 +93,9 @@ fn bash_offers_the_shards_of_the_store(place: &Place) {
         words 'leaderrun -n --lease 9s db/main.'
         words 'leaderctl status --js'
         words 'leaderctl step'
+        words 'leaderctl bal'
+        words 'leaderctl balance --dr'
+        words 'leaderctl resume --ho'
         words 'leaderrun --announce n'
     ";
     let expected = [
@@ -105,6 +108,9 @@ fn bash_offers_the_shards_of_the_store(place: &Place) {
         "db/main.old",
         "--json",
         "step-down",
+        "balance",
+        "--dry-run",
+        "--host",
         "never",
     ];
     let in_bash = |script: &str| place.shell("bash", &["--norc"], &format!("{BASH}{script}"));

@@ -15,8 +15,11 @@ mod support;
 mod forgotten;
 
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::lease_store::memory::{Direct, Memory, Server, Style};
 use leaderrun::internals::store::{
-    Claim, Delivery, ErrorKind, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, notes,
+    Claim, Delivery, ErrorKind, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, Takeover,
+    notes,
 };
 use std::cell::RefCell;
 use std::future::{Ready, ready};
@@ -67,7 +70,8 @@ async fn a_first_claim_is_granted(bench: &Bench) {
     let store = bench.store();
     let one = candidate("first", "one");
     assert!(matches!(store.observe(&one.shard).await, Ok(Observation::Free)));
-    assert!(granted(&*store, &one).await.term > Term(0));
+    let grant = granted(&*store, &one).await;
+    assert!(grant.term > Term(0) && grant.takeover == Takeover::First, "{grant:?}");
 }
 
 async fn the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970(bench: &Bench) {
@@ -152,18 +156,26 @@ async fn a_release_frees_the_lease_at_once(bench: &Bench) {
     assert_eq!((report.holder, report.last_term), (None, Some(grant.term)));
     let next = granted(&*other, &two).await;
     assert!(next.term > grant.term && next.start_after.is_none(), "{next:?}");
+    assert_eq!(next.takeover, Takeover::Released);
     assert_eq!(store.release(&one, grant.term).await, Ok(Release::NotHeld));
     assert_eq!(other.renew(&two, next.term, 1).await, Ok(Renewal::Renewed));
 }
 
 /// Beside a shard, those whose records are named most like its own.
-const NEIGHBOURS: [&str; 4] = ["forgotten.x", "forgotten/1", "x/forgotten", "forgotten1"];
+const NEIGHBOURS: [&str; 6] = ["forgotten.x", "forgotten/1", "x/forgotten", "forgotten1", "forgotten:1", "x:forgotten"];
 
 async fn a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let one = candidate("forgotten", "one");
     let job = "forgotten".parse().unwrap();
-    let pages = [Page::Orders, Page::History, Page::Runs, Page::Standby(Session::random().unwrap()), Page::Once(job)];
+    let pages = [
+        Page::Orders,
+        Page::History,
+        Page::Runs,
+        Page::Jobs,
+        Page::Standby(Session::random().unwrap()),
+        Page::Once(job),
+    ];
     let note = Note::for_ever("note");
     let mut kept = Vec::new();
     for name in NEIGHBOURS {
@@ -181,6 +193,8 @@ async fn a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_term
     for _ in 0..3 {
         let grant = granted(&*store, &one).await;
         assert!(grant.term > last && grant.start_after.is_none(), "{grant:?} after {last}");
+        // Released where its term had to be kept.
+        assert!(matches!(grant.takeover, Takeover::First | Takeover::Released), "{grant:?}");
         last = grant.term;
         assert_eq!(store.renew(&one, last, 1).await, Ok(Renewal::Renewed));
         // Until the clock has passed it, a term is kept.
@@ -237,7 +251,7 @@ async fn a_lease_that_is_not_renewed_expires_and_not_before(bench: &Bench) {
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let next = granted_in_time(&*other, &two).await;
     assert!(sent.elapsed() >= LEAST, "given away after {:?}", sent.elapsed());
-    assert!(next.term > term && next.start_after.is_none(), "{next:?}");
+    assert!(next.term > term && next.start_after.is_none() && next.takeover == Takeover::Expired, "{next:?}");
     // The old holder's late writes change nothing.
     let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 2).await else { panic!("the old holder renewed") };
     assert_eq!(holder.session, Some(two.session.clone()));
@@ -250,7 +264,8 @@ async fn a_lease_ends_when_its_holder_is_gone(bench: &Bench) {
     let store = bench.store();
     let term = granted(&*store, &one).await.term;
     drop(store);
-    assert!(granted(&*bench.store(), &two).await.term > term);
+    let next = granted(&*bench.store(), &two).await;
+    assert!(next.term > term && next.takeover == Takeover::Expired, "{next:?}");
 }
 
 async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &Bench) {
@@ -413,7 +428,7 @@ fn standby() -> Page {
 /// One of each kind, and of jobs those whose names are hard to keep apart.
 fn pages() -> Vec<Page> {
     let jobs = ["a", "A", "a.b", "a-b_1", "...", &"x".repeat(100)].map(|job| Page::Once(job.parse().unwrap()));
-    [Page::Orders, Page::History, standby(), Page::Runs].into_iter().chain(jobs).collect()
+    [Page::Orders, Page::History, standby(), Page::Runs, Page::Jobs].into_iter().chain(jobs).collect()
 }
 
 async fn a_note_is_read_by_others_as_it_was_written(bench: &Bench) {
@@ -649,10 +664,11 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
     let sent = leaderrun::internals::time::BootInstant::now();
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::Released));
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Revoked));
     let start_after = loop {
         match other.claim(&two).await.expect("the store answers") {
             Claim::Granted(grant) => {
-                assert!(grant.term > term, "{grant:?}");
+                assert!(grant.term > term && grant.takeover == Takeover::Revoked, "{grant:?}");
                 break grant.start_after.unwrap_or_else(leaderrun::internals::time::BootInstant::now);
             }
             Claim::Refused(holder) => {
@@ -663,9 +679,26 @@ async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(be
         assert!(leaderrun::internals::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
     };
     assert!(start_after.since(sent) >= LEAST, "started {:?} after", start_after.since(sent));
-    let lost = store.renew(&one, term, 2).await;
-    assert!(matches!(lost, Ok(Renewal::Lost(_))), "{lost:?}");
+    let lost = store.renew(&one, term, 3).await;
+    assert!(matches!(lost, Ok(Renewal::Lost(_) | Renewal::Revoked)), "{lost:?}");
     assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));
+}
+
+async fn a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same(bench: &Bench) {
+    let (store, other) = (bench.store(), bench.store());
+    if !store.expires() {
+        return;
+    }
+    let (one, two) = (candidate("revoked/taken", "one"), candidate("revoked/taken", "two"));
+    let term = granted(&*store, &one).await.term;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::Released));
+    let claim = other.claim(&two).await.expect("the store answers");
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Revoked), "after {claim:?}");
+    let Claim::Granted(grant) = claim else { return };
+    // What was revoked before is over with the next release.
+    assert_eq!(other.release(&two, grant.term).await, Ok(Release::Released));
+    assert_eq!(granted(&*store, &one).await.takeover, Takeover::Released);
 }
 
 /// A standby that hears nothing looks again when the lease that it saw would end, which is long after this.
@@ -766,7 +799,8 @@ macro_rules! other_servers {
 
 macro_rules! everywhere {
     ($($case:ident),* $(,)?) => {
-        suite!(memory, memory_bench(), [$($case),*]);
+        suite!(scripted_documents, documents_bench(Style::SCRIPTED), [$($case),*]);
+        suite!(compared_documents, documents_bench(Style::COMPARING), [$($case),*]);
         suite!(file, file_bench(), [$($case),*]);
         every_store!(remote_suite: $($case),*);
         other_servers!($($case),*);
@@ -805,11 +839,16 @@ everywhere!(
     an_order_is_heard_with_the_next_renewal_and_so_is_its_end,
     an_order_that_ends_by_itself_is_heard_until_then,
     a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended,
+    a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same,
 );
 
-fn memory_bench() -> Ready<(Bench, ())> {
-    let store: Arc<dyn Store> = Arc::new(leaderrun::internals::store::memory::Memory::default());
-    ready((Bench::of(std::iter::repeat_n(store, 8)), ()))
+async fn documents_bench(style: Style) -> (Bench, ()) {
+    let server = Arc::new(Server::new(style, leaderrun::internals::time::wall_clock_millis));
+    let open = |_| Arc::new(LeaseStore::new(Memory::new(Arc::clone(&server), Direct))) as Arc<dyn Store>;
+    let stores: Vec<_> = (0..8).map(open).collect();
+    stores[0].prepare().await.unwrap();
+    stores[0].vouch().await.unwrap();
+    (Bench::of(stores), ())
 }
 
 fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {

@@ -8,28 +8,29 @@ mod restart;
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Booking, CheckEnd, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss, Notice,
-    Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Restart, RestartWhen, Role, Settings, Skipped, StandbyStop,
-    StartError, Stop, StopReason, TreeEvent, Unhealthy,
+    Action, Behind, Booked, Booking, CheckEnd, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd,
+    Loss, Notice, Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings,
+    Skipped, StandbyStop, StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
-use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::internals::store::{
+    Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError, Takeover,
+};
 use leaderrun::internals::time::BootInstant;
-use std::path::Path;
 use std::time::Duration;
 
 #[path = "election/standby_tasks.rs"]
 mod standby_tasks;
 
 const TERM: Term = Term(7);
-const LOSING: Action = Action::Stop(Stop::Losing { certain: true });
+const LOSING: Action = Action::Stop(Stop::Losing { reason: Reason::Lost, certain: true });
 const RELEASED: Action = Action::ReleaseOver { failed: None };
 
-fn orderly(reason: StopReason) -> Action {
+fn orderly(reason: Reason) -> Action {
     Action::Stop(Stop::Orderly { reason, kill_after: None })
 }
 
-/// An election of 15 s leases (renew 5 s, grace 5 s, margin 0.75 s), and its clock.
+/// An election of 15 s leases (renew 5 s, grace 5 s, margin 1.85 s), and its clock.
 struct Play {
     election: Election,
     now: Duration,
@@ -129,7 +130,7 @@ impl Play {
 }
 
 fn granted() -> Claim {
-    Claim::Granted(Grant { term: TERM, start_after: None, doubt: Doubt::Forgotten })
+    Claim::Granted(Grant { term: TERM, start_after: None, takeover: Takeover::Expired })
 }
 
 fn other() -> Holder {
@@ -155,8 +156,8 @@ fn a_leader_renews_in_its_interval_and_tells_the_guard() {
     assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
     let actions = play.renewed(Ok(Renewal::Renewed));
     let [Action::Extend(deadline)] = actions[..] else { panic!("{actions:?}") };
-    assert_eq!(deadline.kill_at, BootInstant::from_nanos(19_250_000_000));
-    assert_eq!(deadline.term_at, BootInstant::from_nanos(14_250_000_000));
+    assert_eq!(deadline.kill_at, BootInstant::from_nanos(18_150_000_000));
+    assert_eq!(deadline.term_at, BootInstant::from_nanos(13_150_000_000));
     assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
 }
 
@@ -168,7 +169,7 @@ fn a_lease_counts_from_when_the_request_was_sent() {
     play.now = Duration::from_secs(3);
     let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
     let Some(Action::Start { deadline, .. }) = actions.last() else { panic!("{actions:?}") };
-    assert_eq!(deadline.kill_at, BootInstant::from_nanos(14_250_000_000));
+    assert_eq!(deadline.kill_at, BootInstant::from_nanos(13_150_000_000));
 }
 
 #[test]
@@ -196,15 +197,15 @@ fn a_late_answer_does_not_move_the_lease_back() {
 #[test]
 fn a_renewal_that_hangs_is_followed_by_others() {
     let mut play = Play::leading(|_| {});
-    // At 5 and 7.1 s, then denser and denser; the stop signal goes out at 9.25 s, and renewing goes on after that.
-    assert_eq!(renewals(&play.until(7.2)), 2);
-    let dense = renewals(&play.until(9.24));
+    // At 5 and 6.6 s, then denser and denser; the stop signal goes out at 8.15 s, and renewing goes on after that.
+    assert_eq!(renewals(&play.until(6.7)), 2);
+    let dense = renewals(&play.until(8.14));
     assert!((3..=6).contains(&dense), "{dense}");
-    let actions = play.until(9.25);
+    let actions = play.until(8.15);
     assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
-    let later = renewals(&play.until(14.0));
+    let later = renewals(&play.until(12.9));
     assert!((2..=3).contains(&later), "{later}");
-    assert!(has(&play.until(14.6), &Action::Seize));
+    assert!(has(&play.until(13.5), &Action::Seize));
 }
 
 #[test]
@@ -217,11 +218,14 @@ fn a_server_that_was_frozen_has_hardly_more_than_one_request_of_each_leader_to_a
         })
         .led();
         play.orders = None;
-        // It is frozen for a third of the lease, and the leases are of any age then.
+        // It is frozen for a quarter of the lease, and the leases are of any age then.
         let frozen = f64::from(leader) * 5.0 / f64::from(LEADERS);
         assert_eq!(play.until(frozen), []);
-        let actions = play.until(frozen + 5.0);
-        assert!(renewals(&actions) > 0);
+        let actions = play.until(frozen + 3.75);
+        // Who has renewed just before has nothing to ask yet.
+        if actions.is_empty() {
+            continue;
+        }
         assert!(
             actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::ReadOrders)),
             "{actions:?}"
@@ -232,11 +236,11 @@ fn a_server_that_was_frozen_has_hardly_more_than_one_request_of_each_leader_to_a
             play.brought(play.at().since(BootInstant::from_nanos(0)).as_secs_f64() - 0.5, Directives::default());
         assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
     }
-    assert!((1000..1600).contains(&waiting), "{waiting} requests of {LEADERS} leaders");
+    assert!((900..1600).contains(&waiting), "{waiting} requests of {LEADERS} leaders");
 }
 
 #[test]
-fn an_answer_after_three_seconds_every_time_loses_nothing() {
+fn an_answer_after_two_and_a_half_seconds_every_time_loses_nothing() {
     let mut play = Play::leading(|settings| {
         let timing = TimingRequest {
             lease: Duration::from_secs(6),
@@ -256,7 +260,7 @@ fn an_answer_after_three_seconds_every_time_loses_nothing() {
         writes += begun;
         sent.extend(std::iter::repeat_n(play.now, begun));
         assert!(!actions.iter().any(|action| matches!(action, Action::Say(_) | Action::Seize)), "{now}: {actions:?}");
-        while sent.first().is_some_and(|&sent| play.now - sent >= Duration::from_secs(3)) {
+        while sent.first().is_some_and(|&sent| play.now - sent >= Duration::from_millis(2500)) {
             let sent = BootInstant::from_nanos(0).plus(sent.remove(0));
             let actions = play.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: None });
             writes += renewals(&actions);
@@ -287,7 +291,7 @@ fn leaders_that_renew_together_do_not_do_so_from_then_on() {
     let after_an_outage = |play: &mut Play| {
         let _ = play.until(5.0);
         play.renewed(Err(away()));
-        assert_eq!(renewals(&play.until(7.0)), 1);
+        assert_eq!(renewals(&play.until(6.6)), 1);
     };
     let ways: [&dyn Fn(&mut Play); 2] = [&began_together, &after_an_outage];
     for renew in ways {
@@ -313,11 +317,16 @@ fn leaders_that_renew_together_do_not_do_so_from_then_on() {
 
 #[test]
 fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again() {
-    for (answer, loss) in [(Some(other()), Loss::TakenBy(other())), (None, Loss::RecordGone)] {
+    for (answer, loss) in [
+        (Renewal::Lost(Some(other())), Loss::TakenBy(other())),
+        (Renewal::Lost(None), Loss::RecordGone),
+        (Renewal::Revoked, Loss::Revoked),
+    ] {
         let mut play = Play::leading(|_| {});
         let _ = play.until(5.0);
-        let actions = play.renewed(Ok(Renewal::Lost(answer)));
-        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), LOSING]);
+        let actions = play.renewed(Ok(answer));
+        let losing = Action::Stop(Stop::Losing { reason: loss.reason(), certain: true });
+        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), losing]);
         assert_eq!(play.until(7.0), [], "nothing is renewed, and nothing claimed while the tree lives");
         assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Claim]);
     }
@@ -336,7 +345,7 @@ fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
 fn the_lease_is_released_only_after_the_tree_is_dead() {
     let mut play = Play::leading(|_| {});
     let actions = play.tell(Event::Asked { signal: 15 });
-    assert_eq!(actions, [Action::Say(Notice::Stopping { signal: 15 }), orderly(StopReason::Asked)]);
+    assert_eq!(actions, [Action::Say(Notice::Stopping { signal: 15 }), orderly(Reason::Asked)]);
     // It goes on renewing while COMMAND drains, for as long as that takes.
     let mut writes = 0;
     for second in 1..=100 {
@@ -486,7 +495,7 @@ fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
     let mut play = Play::new(|_| {});
     let _ = play.tell(Event::Tick);
     let start_after = Some(BootInstant::from_nanos(13_000_000_000));
-    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after, doubt: Doubt::Forgotten })));
+    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after, takeover: Takeover::Expired })));
     assert!(!actions.iter().any(|action| matches!(action, Action::Start { .. })), "{actions:?}");
     let mut started = None;
     for tenth in 1..200 {
@@ -535,8 +544,8 @@ fn news_that_come_during_a_look_are_newer_than_its_answer() {
     let _ = play.tell(Event::Tick);
     let _ = play.claimed(Ok(Claim::Refused(other())));
     assert!(play.election.wants_change());
-    assert_eq!(play.until(15.0), [], "a store that pushes is not polled");
-    assert_eq!(play.until(15.9), [Action::Observe]);
+    assert_eq!(play.until(16.25), [], "a store that pushes is not polled");
+    assert_eq!(play.until(17.1), [Action::Observe]);
     assert_eq!(play.tell(Event::Changed(Ok(()))), []);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }), [Action::Claim]);
 }
@@ -583,39 +592,6 @@ fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
     assert_eq!(standby.tell(Event::Doubted), []);
 }
 
-#[test]
-fn the_same_events_give_the_same_actions() {
-    let play = || {
-        let mut play = Play::new(|_| {});
-        let mut transcript = play.tell(Event::Tick);
-        transcript.extend(play.claimed(Ok(Claim::Refused(other()))));
-        for second in 1..60 {
-            transcript.extend(play.until(f64::from(second)));
-            transcript.extend(play.tell(Event::Observed { answer: Err(away()) }));
-        }
-        transcript
-    };
-    assert_eq!(play(), play());
-}
-
-#[test]
-fn what_decides_reads_no_clock_and_draws_no_random_numbers() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let within = std::fs::read_dir(sources.join("election")).unwrap().map(|entry| entry.unwrap().path());
-    let files: Vec<_> = within.chain([sources.join("election.rs"), sources.join("guard/policy.rs")]).collect();
-    assert!(files.len() > 10, "{files:?}");
-    for file in files {
-        let (text, file) = (std::fs::read_to_string(&file).unwrap(), file.display());
-        for impure in ["tokio", "::now()", "getrandom", "std::thread", "std::fs", "std::net", "Instant::", "SystemTime"]
-        {
-            let uses = text.lines().filter(|line| line.contains(impure) && !line.contains("BootInstant::"));
-            let uses: Vec<&str> = uses.filter(|line| !line.trim_start().starts_with("//")).collect();
-            assert!(uses.is_empty(), "{file} uses {impure}: {uses:?}");
-        }
-        assert!(!text.contains("BootInstant::now"), "{file} reads the clock");
-    }
-}
-
 fn paused() -> Directives {
     Directives { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
 }
@@ -639,7 +615,7 @@ fn starts(actions: &[Action]) -> bool {
 
 /// Stops in order, releases, and is a standby that claims nothing.
 fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
-    assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");
+    assert!(actions.last() == Some(&orderly(Reason::Paused)), "{actions:?}");
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && on_hold(&actions), "{actions:?}");
@@ -720,24 +696,24 @@ fn orders_are_read_when_a_renewal_does_not_bring_them_or_fails_or_hangs() {
     assert_eq!(play.renewed(Err(away())), [Action::ReadOrders], "it failed");
     let _ = play.ordered(Directives::default());
     // It hangs: the next one does not wait for it, nor do the orders.
-    let actions = play.until(12.5);
+    let actions = play.until(11.7);
     assert!(renewals(&actions) == 2 && !has(&actions, &Action::ReadOrders), "{actions:?}");
-    let actions = play.until(13.5);
+    let actions = play.until(12.7);
     assert!(renewals(&actions) > 0 && has(&actions, &Action::ReadOrders), "{actions:?}");
     let actions = play.ordered(paused());
-    assert!(actions.last() == Some(&orderly(StopReason::Paused)), "{actions:?}");
+    assert!(actions.last() == Some(&orderly(Reason::Paused)), "{actions:?}");
 }
 
 #[test]
 fn an_answer_that_comes_late_brings_no_order_back_that_was_over_and_takes_none_back() {
-    // The renewal of 5 s hangs; it saw a pause that was over when those of 7 s and later were applied.
+    // The renewal of 5 s hangs; it saw a pause that was over when those of 6.5 s and later were applied.
     let mut play = Play::leading(|_| {});
-    let _ = play.until(7.5);
-    let _ = play.brought(7.0, Directives::default());
+    let _ = play.until(7.0);
+    let _ = play.brought(6.5, Directives::default());
     let actions = play.brought(5.0, paused());
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
-    let actions = play.brought(7.0, paused());
-    assert_eq!(actions.last(), Some(&orderly(StopReason::Paused)), "it is no older");
+    let actions = play.brought(6.5, paused());
+    assert_eq!(actions.last(), Some(&orderly(Reason::Paused)), "it is no older");
     // The same for a request for them that was sent before.
     let mut play = Play::leading(|_| {});
     play.orders = None;
@@ -811,7 +787,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     assert!(!has(&actions, &Action::Claim), "{actions:?}");
     assert!(has(&play.until(130.0), &Action::Claim));
     // It may lead again, and says that the handover is over.
-    let grant = Grant { term: Term(9), start_after: None, doubt: Doubt::Forgotten };
+    let grant = Grant { term: Term(9), start_after: None, takeover: Takeover::Expired };
     let actions = play.claimed(Ok(Claim::Granted(grant)));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: TERM }), "{actions:?}");
 }
@@ -837,7 +813,7 @@ fn a_handover_to_another_goes_back_once_and_bars_for_a_bounded_time() {
     let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert!(!has(&play.until(29.9), &Action::Claim));
     assert!(has(&play.until(31.0), &Action::Claim));
-    let grant = Grant { term: Term(8), start_after: None, doubt: Doubt::Forgotten };
+    let grant = Grant { term: Term(8), start_after: None, takeover: Takeover::Expired };
     assert!(starts(&play.claimed(Ok(Claim::Granted(grant)))));
 }
 
@@ -866,15 +842,29 @@ fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
 }
 
 #[test]
-fn who_does_not_wait_leaves_a_store_that_may_have_forgotten_without_leading() {
+fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
     let mut play = Play::new(|settings| settings.patience = Patience::Once);
     let _ = play.tell(Event::Tick);
-    let doubted =
-        Grant { term: TERM, start_after: Some(play.at().plus(Duration::from_secs(12))), doubt: Doubt::FirstUse };
-    assert_eq!(play.claimed(Ok(Claim::Granted(doubted))), [Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    let doubt = Obstacle::Doubt(Doubt::FirstUse, Duration::from_secs(12));
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(doubt)))));
+    let start_after = Some(play.at().plus(Duration::from_secs(3)));
+    let grant = Grant { term: TERM, start_after, takeover: Takeover::First };
+    let actions = play.claimed(Ok(Claim::Granted(grant)));
+    let said = Action::Say(Notice::HoldingBack(Doubt::FirstUse, Duration::from_secs(3)));
+    assert!(has(&actions, &said) && !has(&actions, &RELEASE), "{actions:?}");
+    assert!(!starts(&play.until(2.9)));
+    assert!(starts(&play.until(3.1)));
+    // The store does not grant it before.
+    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    let _ = play.tell(Event::Tick);
+    let forgotten = Holder { doubt: Some(Doubt::Forgotten), expires_in: Some(Duration::from_secs(3)), ..other() };
+    let actions = play.claimed(Ok(Claim::Refused(forgotten.clone())));
+    assert_eq!(actions, [Action::Say(Notice::Waiting(forgotten))]);
+    assert!(has(&play.until(4.0), &Action::Observe));
+    let actions = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+    let led = Outcome::NotAcquired(Some(Obstacle::Holder(other())));
+    assert_eq!(actions, [Action::End(led.clone())], "another one was faster");
+    let doubt = Outcome::NotAcquired(Some(Obstacle::Doubt(Doubt::FirstUse, Duration::from_secs(1))));
+    let paused = Outcome::NotAcquired(Some(Obstacle::Hold(Hold::Paused { said: String::new(), left: None })));
+    assert_eq!([led, paused, doubt, Outcome::NotAcquired(None)].map(|end| end.exit_status(0)), [0, 0, 75, 75]);
 }
 
 #[test]
@@ -976,7 +966,7 @@ fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released()
     assert!(renewals(&play.until(10.0)) == 1 && play.renewed(Ok(Renewal::Renewed)).len() == 1);
     assert_eq!(play.until(11.9), []);
     let kill_after = Some(Duration::from_secs(5));
-    let stop = Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after });
+    let stop = Action::Stop(Stop::Orderly { reason: Reason::MaxRun, kill_after });
     assert_eq!(play.until(12.0), [Action::Say(Notice::Overran(Duration::from_secs(12))), stop]);
     assert_eq!(renewals(&play.until(15.0)), 1, "it is renewed meanwhile");
     let actions = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
@@ -986,6 +976,16 @@ fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released()
     assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
     assert_eq!(actions.last(), Some(&Action::End(Outcome::Overran)));
+}
+
+#[test]
+fn a_guard_that_stops_a_command_that_ran_for_too_long_is_believed() {
+    let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(2)));
+    let actions = play.tell(Event::Tree(TreeEvent::Overran));
+    assert!(has(&actions, &Action::Say(Notice::Overran(Duration::from_secs(2)))), "{actions:?}");
+    assert_eq!(play.tell(Event::Tree(TreeEvent::Overran)), []);
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Overran }), "{actions:?}");
 }
 
 #[test]
@@ -1008,14 +1008,14 @@ fn entering_with(change: impl FnOnce(&mut Settings)) -> Play {
     });
     assert_eq!(play.tell(Event::Tick), [Action::Claim]);
     let actions = play.claimed(Ok(granted()));
-    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Book { term: TERM }]);
+    assert_eq!(actions, [Action::Say(Notice::Leading(TERM)), Action::Book { term: TERM, behind: Behind::default() }]);
     play
 }
 
 /// The same, and it runs.
 fn running_a_job() -> Play {
     let mut play = entering();
-    let actions = play.tell(booked(Ok(Booking::Booked)));
+    let actions = play.tell(booked(Ok(Booking::Booked(Booked::default()))));
     assert!(matches!(actions[..], [Action::Start { term: TERM, .. }]), "{actions:?}");
     play
 }
@@ -1053,7 +1053,7 @@ fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
         (Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed)),
     ] {
         let mut play = entering_with(|settings| settings.max_run = Some(Duration::from_secs(1)));
-        play.tell(booked(Ok(Booking::Booked)));
+        play.tell(booked(Ok(Booking::Booked(Booked::default()))));
         play.tell(Event::Tree(TreeEvent::Started));
         if matches!(event, Event::Tick) {
             let _ = play.until(1.0);
@@ -1071,6 +1071,66 @@ fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
 }
 
 #[test]
+fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
+    let again = || booked(Ok(Booking::Booked(Booked { again: true, ..Booked::default() })));
+    let failed = CommandEnd::Exited(3);
+    let fails = |play: &mut Play, end| {
+        play.tell(Event::Tree(TreeEvent::Started));
+        play.tell(Event::Tree(TreeEvent::Ended(end)));
+        play.dead();
+        play.tell(settled(Ok(())));
+        play.tell(Event::Released { answer: Ok(Release::Released) })
+    };
+    let leaves = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::End(_)));
+    let mut play = entering();
+    play.tell(again());
+    let actions = fails(&mut play, failed);
+    let first = |action: &Action| matches!(action, Action::Say(Notice::Held(Hold::StandingBack { .. })));
+    assert!(actions.iter().any(first) && !leaves(&actions), "{actions:?}");
+    // It looks whether another one leads, and claims in the end.
+    let mut actions = Vec::new();
+    while !has(&actions, &Action::Claim) {
+        actions = play.until(play.now.as_secs_f64() + 1.0);
+        if has(&actions, &Action::Observe) {
+            actions = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+        }
+    }
+    assert!(play.now >= Duration::from_secs(8), "{:?}", play.now);
+    assert!(has(&play.claimed(Ok(granted())), &Action::Book { term: TERM, behind: Behind::default() }));
+    assert!(starts(&play.tell(booked(Ok(Booking::Booked(Booked::default()))))));
+    // No run is left.
+    let actions = fails(&mut play, CommandEnd::Exited(4));
+    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(4)))), "{actions:?}");
+
+    let mut done = entering();
+    done.tell(again());
+    assert!(leaves(&fails(&mut done, CommandEnd::Exited(0))));
+    let mut hurried = entering_with(|settings| settings.patience = Patience::Once);
+    hurried.tell(again());
+    assert!(has(&fails(&mut hurried, failed), &Action::End(Outcome::Ended(failed))), "with -n it does not wait");
+    let mut asked = entering();
+    asked.tell(again());
+    asked.tell(Event::Asked { signal: 15 });
+    assert!(leaves(&fails(&mut asked, CommandEnd::Signalled(15))));
+}
+
+#[test]
+fn a_candidate_tells_the_ledger_whom_it_waited_behind_first() {
+    let mut play = Play::new(|settings| settings.job_gate = true);
+    let _ = play.tell(Event::Tick);
+    // A store may report a leader before it knows the term.
+    for term in [None, Some(Term(4)), Some(Term(5))] {
+        let holder = Holder { term, ..other() };
+        let _ = play.claimed(Ok(Claim::Refused(holder)));
+        let _ = play.until(play.now.as_secs_f64() + 3.0);
+        let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+    }
+    let actions = play.claimed(Ok(granted()));
+    let behind = Behind { session: other().session, term: Some(Term(4)) };
+    assert!(has(&actions, &Action::Book { term: TERM, behind }), "{actions:?}");
+}
+
+#[test]
 fn a_job_that_is_done_gives_the_lease_back_and_ends() {
     let mut play = entering();
     let done = Skipped { said: "by a".to_owned(), status: 0, failed: false };
@@ -1085,10 +1145,10 @@ fn a_job_is_not_started_before_it_is_entered() {
     let mut play = entering();
     assert_eq!(play.tell(booked(Err(away()))), []);
     let actions = play.until(4.0);
-    assert_eq!(actions, [Action::Book { term: TERM }]);
+    assert_eq!(actions, [Action::Book { term: TERM, behind: Behind::default() }]);
     let actions = play.tell(booked(Err(away())));
     assert!(matches!(&actions[..], [Action::Say(Notice::NotEntered(_))]), "{actions:?}");
-    assert!(has(&play.until(9.0), &Action::Book { term: TERM }));
+    assert!(has(&play.until(9.0), &Action::Book { term: TERM, behind: Behind::default() }));
     let actions = play.tell(booked(Err(StoreError::denied("no"))));
     // It may stand there by now.
     assert_eq!(actions, [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
@@ -1100,7 +1160,7 @@ fn an_entry_is_withdrawn_where_nothing_was_started() {
     let mut play = entering();
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
-    assert_eq!(play.tell(booked(Ok(Booking::Booked))), [], "nobody waits for it");
+    assert_eq!(play.tell(booked(Ok(Booking::Booked(Booked::default())))), [], "nobody waits for it");
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
 
     let mut play = entering();
@@ -1243,11 +1303,11 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
 #[test]
 fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
     let mut play = Play::leading(|_| {});
-    let actions = play.until(9.2);
+    let actions = play.until(8.1);
     assert!(!has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
-    let actions = play.until(9.3);
+    let actions = play.until(8.2);
     assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
-    assert!(has(&actions, &Action::Stop(Stop::Losing { certain: false })), "{actions:?}");
+    assert!(has(&actions, &Action::Stop(Stop::Losing { reason: Reason::Lost, certain: false })), "{actions:?}");
     // A renewal that is answered after that takes nothing back.
     let actions = play.renewed(Ok(Renewal::Renewed));
     assert!(actions.iter().all(|action| matches!(action, Action::Extend(_))), "{actions:?}");

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
 #[cfg(feature = "redis")]
 use std::time::{Duration, Instant};
-use support::fleet::{Life, children_of, wait_until};
+use support::fleet::{ANNOUNCED, Life, children_of, wait_until};
 use support::place::Place;
 #[cfg(feature = "redis")]
 use support::proxy::{NetworkFault, Proxy};
@@ -26,8 +26,8 @@ impl Place {
     }
 
     fn start(&mut self, owner: &str) {
-        let flags = [&TIMING, &["-v", "--announce", "always", "--store", &self.url][..]].concat();
-        self.fleet.start(owner, &flags, &[], self.environment);
+        let flags = [&TIMING, &["-v", "--store", &self.url][..]].concat();
+        self.fleet.start(owner, &flags, &[], &[self.environment, &[ANNOUNCED]].concat());
     }
 
     fn forget(&self, shard: &str) -> Output {
@@ -62,7 +62,7 @@ impl Place {
             assert!(status.get(member).is_none_or(Value::is_null), "{member}: {status}");
         }
         assert!(status["held"] == false && status["paused"] == false, "{status}");
-        assert_eq!(self.order(&["history", shard]), "", "{status}");
+        assert_eq!(self.ctl(&["history", shard]).output().unwrap().status.code(), Some(66), "{status}");
         let list = self.order(&["list", "--json", shard]);
         assert!(!list.contains(&format!("\"{shard}\"")), "{list}");
     }
@@ -86,7 +86,9 @@ fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut 
 
     assert_eq!(place.forgets("shard"), "shard: forgotten\n");
     place.assert_knows_nothing_of("shard");
-    assert_eq!(place.forgets("shard"), "shard: nothing of it is in the store\n");
+    let again = place.forget("shard");
+    assert_eq!(again.status.code(), Some(66), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("nobody has led shard so far"), "{again:?}");
     place.assert_knows_nothing_of("shard");
 
     let next = place.run_once("c1");
@@ -111,10 +113,11 @@ fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: 
         assert!(place.fleet.end_of(shard).success(), "{}", place.fleet.logs());
     }
     place.forgets("shard");
-    for (shard, state) in [("shard", "never"), ("shard.x", "succeeded")] {
-        let job: Value = serde_json::from_str(&place.order(&["status", "--once", "a.job", "--json", shard])).unwrap();
-        assert_eq!(job["state"], state, "{job}");
-    }
+    let told = |shard| place.ctl(&["jobs", "--json", shard, "a.job"]).output().unwrap();
+    // The store knows no such shard.
+    assert_eq!(told("shard").status.code(), Some(66));
+    let job: Value = serde_json::from_slice(&told("shard.x").stdout).unwrap();
+    assert_eq!(job["state"], "succeeded", "{job}");
     place.fleet.end_all();
 }
 
@@ -128,12 +131,12 @@ fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: 
     let (one, two) = (led_in(1), led_in(2));
     place.fleet.stop(&one);
     let said = place.keeps("shard");
-    assert!(said.contains(&two) && said.contains("shard/2"), "{said}");
+    assert!(said.contains(&two) && said.contains("shard#2"), "{said}");
     // What was free was given back.
-    assert!(place.status("shard/1")["last_term"].is_u64());
+    assert!(place.status("shard#1")["last_term"].is_u64());
     place.fleet.stop(&two);
-    assert_eq!(place.forgets("shard"), "shard: forgotten, as are shard/1, shard/2\n");
-    for shard in ["shard", "shard/1", "shard/2"] {
+    assert_eq!(place.forgets("shard"), "shard: forgotten, as are shard#1, shard#2\n");
+    for shard in ["shard", "shard#1", "shard#2"] {
         place.assert_knows_nothing_of(shard);
     }
     place.fleet.end_all();
@@ -157,7 +160,7 @@ fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
     place.url = place.server().url(proxy.address);
     let began = Instant::now();
     let said = place.order(&["--request-timeout", "30s", "forget", "--lease", "4s", "shard"]);
-    assert!(said.starts_with("shard: forgotten, as are shard/1"), "{said}");
+    assert!(said.starts_with("shard: forgotten, as are shard#1"), "{said}");
     // Longer than the leases would have lasted.
     assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
     place.url = fast;
@@ -208,8 +211,8 @@ fn of_two_that_forget_at_once_neither_harms_the_other(mut place: Place) {
         last = led.term;
         let verbs = [0; 3].map(|_| place.forgetting("shard").spawn().unwrap());
         let ended = verbs.map(|verb| verb.wait_with_output().unwrap());
-        // The second one saw that the first was at it, or found nothing.
-        assert!(ended.iter().all(|end| [Some(0), Some(75)].contains(&end.status.code())), "{ended:?}");
+        // The second one saw that the first was at it, or that nothing is left.
+        assert!(ended.iter().all(|end| [Some(0), Some(66), Some(75)].contains(&end.status.code())), "{ended:?}");
         assert!(ended.iter().any(|end| end.status.success()), "{ended:?}");
         place.assert_knows_nothing_of("shard");
     }
@@ -242,7 +245,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
     place.fleet.conclude();
 }
 
-everywhere!(
+on_each_kind!(
     [
         a_crashed_leader_keeps_its_shard_until_its_lease_has_ended,
         a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead,

@@ -3,6 +3,9 @@
 
 #[path = "guard/last.rs"]
 mod last;
+#[cfg(feature = "redis")]
+#[path = "guard/late.rs"]
+mod late;
 mod support;
 
 use leaderrun::internals::time::BootInstant;
@@ -11,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
 use tempfile::TempDir;
@@ -448,10 +452,10 @@ fn command_sees_no_settings_and_no_descriptors_of_ours() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[..2], ["LEADERRUN_OWNER=me", "LEADERRUN_SHARD=shard"], "{text}");
+    assert_eq!(lines[..2], ["LEADERRUN_CANDIDATE=me", "LEADERRUN_SHARD=shard"], "{text}");
     assert!(lines[2].starts_with("LEADERRUN_SOCKET=") && lines[3].starts_with("LEADERRUN_SOCKET_KEY="), "{text}");
-    assert!(lines[4].starts_with("LEADERRUN_TERM="), "{text}");
-    assert_eq!(lines[5..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
+    assert!(lines[4] == "LEADERRUN_TAKEOVER=first" && lines[5].starts_with("LEADERRUN_TERM="), "{text}");
+    assert_eq!(lines[6..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
 }
 
 #[test]
@@ -525,11 +529,50 @@ fn a_candidate_that_is_asked_to_stop_while_it_waits_ends_at_once() {
         assert!(lines.any(|line| line.unwrap().contains("waiting: ")));
         kill(Pid::from_raw(standby.id().cast_signed()), signal).unwrap();
         let output = standby.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(128 + signal as i32));
+        // From SIGINT it dies, so that a script that waits for it ends as well.
+        let (status, died_of) = (output.status.code(), output.status.signal());
+        assert!(status == Some(143) || (signal, died_of) == (Signal::SIGINT, Some(2)), "{output:?}");
         assert!(output.stdout.is_empty());
     }
     fleet.stop("one");
     fleet.conclude();
+}
+
+#[test]
+fn from_sigint_a_leader_dies_once_the_lease_is_free_and_without_a_core_file() {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let up = scratch.path().join("up");
+    let script = format!("trap 'exit 3' TERM; : > {}; while :; do sleep 0.02; done", up.display());
+    for (signal, died_of, status) in [(Signal::SIGINT, Some(2), None), (Signal::SIGTERM, None, Some(3))] {
+        let _ = fs::remove_file(&up);
+        // With leave to write a core file where it works.
+        let mut leader = std::process::Command::new("sh")
+            .args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_leaderrun")])
+            .args(["-q", "--store", &store, "shard", "-c", &script])
+            .current_dir(scratch.path())
+            .spawn()
+            .unwrap();
+        wait_until("the command runs", || up.exists());
+        kill(Pid::from_raw(leader.id().cast_signed()), signal).unwrap();
+        let ended = leader.wait().unwrap();
+        assert_eq!((ended.signal(), ended.code(), ended.core_dumped()), (died_of, status, false));
+        let next = leaderrun().args(["-n", "--store", &store, "shard", "true"]).status().unwrap();
+        assert!(next.success(), "the lease was given back");
+    }
+}
+
+#[test]
+fn as_process_1_it_cannot_die_from_a_signal_and_exits_with_130() {
+    let scratch = TempDir::new().unwrap();
+    let ended = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(env!("CARGO_BIN_EXE_leaderrun"))
+        .args(["-q", "--store", &format!("file:{}", scratch.path().display()), "shard", "-c"])
+        .arg("trap 'exit 3' TERM; kill -INT 1; while :; do sleep 0.02; done")
+        .status()
+        .expect("unshare runs");
+    assert_eq!(ended.code(), Some(130));
 }
 
 #[test]

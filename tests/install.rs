@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 13] = [
     "bin/leaderctl",
     "bin/leaderrun",
     "share/bash-completion/completions/leaderctl",
@@ -16,12 +16,14 @@ const FILES: [&str; 11] = [
     "share/fish/vendor_completions.d/leaderrun.fish",
     "share/man/man1/leaderctl.1",
     "share/man/man1/leaderrun.1",
+    "share/man/man5/leaderrun-formats.5",
+    "share/man/man7/leaderrun-stores.7",
     "share/man/man7/leaderrun.7",
     "share/zsh/site-functions/_leaderctl",
     "share/zsh/site-functions/_leaderrun",
 ];
 
-const PAGES: [&str; 3] = ["leaderctl.1", "leaderrun.1", "leaderrun.7"];
+const PAGES: [&str; 5] = ["leaderctl.1", "leaderrun-formats.5", "leaderrun-stores.7", "leaderrun.1", "leaderrun.7"];
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh")
@@ -313,12 +315,16 @@ fn an_archive_needs_no_cargo_and_no_argument() {
 
 /// Whatever it does beyond that, nobody could try anywhere else.
 #[test]
-fn the_workflow_runs_the_tests_and_makes_the_packages_and_nothing_else_of_substance() {
-    let workflow = fs::read_to_string(script().with_file_name(".github").join("workflows/release.yml")).unwrap();
-    let runs: Vec<&str> = workflow.lines().filter_map(|line| line.trim().strip_prefix("- run: ")).collect();
-    let prepares = |run: &&str| run.starts_with("rustup component add ") || run.starts_with("git config ");
-    let substance: Vec<&str> = runs.into_iter().filter(|run| !prepares(run)).collect();
-    assert_eq!(substance, ["tests/run", "packaging/build"]);
+fn the_workflows_run_the_tests_and_make_the_packages_and_do_nothing_else_of_substance() {
+    let of = |workflow: &str| {
+        let file = script().with_file_name(".github").join("workflows").join(workflow);
+        let workflow = fs::read_to_string(file).unwrap();
+        let runs = workflow.lines().filter_map(|line| line.trim().strip_prefix("- run: "));
+        let prepares = |run: &&str| run.starts_with("rustup ") || run.starts_with("git config ");
+        runs.filter(|run| !prepares(run)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(of("ci.yml"), ["tests/run"]);
+    assert_eq!(of("release.yml"), ["tests/run", "packaging/build --target ${{ matrix.target }}"]);
 }
 
 #[test]

@@ -191,23 +191,20 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     let (reader, writer) = full_pipe();
     let runs = scratch.path().join("runs");
     let mut candidate = leaderrun();
-    candidate.args(["-vv", "--log-format", "json", "--restart", "always", "--restart-limit", "1000000"]);
+    candidate.args(["-vv", "--log-format", "json", "--lease", "3s", "--renew", "100ms", "--kill-after", "200ms"]);
+    candidate.args(["--retry", "100ms"]);
     // A line of each run names the owner, whose letters JSON doubles: thirty runs are more than is kept.
-    candidate.args(["--restart-delay", "1ms", "--restart-healthy", "1ms", "--owner", &"\\".repeat(256)]);
-    // A shorter run may count as unhealthy, and the pause after such runs doubles.
-    candidate.args([
-        "--store",
-        &store(&scratch),
-        "s",
-        "--",
-        "sh",
-        "-c",
-        "exec 2>/dev/null; echo >> \"$0\"; sleep 0.02",
-    ]);
-    candidate.arg(&runs).stderr(writer);
+    candidate.args(["--owner", &"\\".repeat(256), "--store", &store(&scratch), "s", "--", "sh", "-c"]);
+    candidate.args(["exec 2>/dev/null; echo >> \"$0\"; exec sleep 600"]).arg(&runs).stderr(writer);
     let mut candidate = Started::by(candidate);
     let length = || fs::read(&runs).unwrap_or_default().len();
-    wait_until("it has run fifty times", || length() > 50);
+    for number in 1..=50 {
+        wait_until("it runs again", || length() == number);
+        for words in [&["pause", "--wait", "s"][..], &["resume", "s"]] {
+            let output = leaderctl().args(["--store", &store(&scratch)]).args(words).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+    }
     let mut lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
     let mut stamps = Vec::new();
     let mut dropped = None;
@@ -287,7 +284,7 @@ fn a_fatal_line_comes_after_the_log_lines_before_it_and_only_once() {
 #[test]
 fn leaderctl_ends_when_nobody_reads_what_it_watches() {
     let scratch = TempDir::new().unwrap();
-    for words in [&["watch", "s"][..], &["list", "--watch"], &["watch"]] {
+    for words in [&["watch", "s"][..], &["watch"]] {
         let mut command = leaderctl();
         command.args(["--store", &store(&scratch)]).args(words).stdout(Stdio::piped());
         let mut watching = Started::by(command);
@@ -449,6 +446,92 @@ fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
         let mut said = String::new();
         candidate.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("no regular file") && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// Denies the system calls with these numbers to a program: `ERRNO NUMBER,NUMBER PROGRAM ARGUMENT...`. Each instruction of
+/// the filter is a struct sock_filter (seccomp(2)): load the number, compare it, return.
+const FILTER: &str = r#"
+    my ($errno, $numbers, @program) = @ARGV;
+    my @filter = (pack("SCCL", 0x20, 0, 0, 0));
+    push @filter, pack("SCCL", 0x15, 0, 1, $_), pack("SCCL", 0x06, 0, 0, 0x50000 | $errno) for split /,/, $numbers;
+    push @filter, pack("SCCL", 0x06, 0, 0, 0x7fff0000);
+    my $filter = join "", @filter;
+    my $program = pack("Sx6P", scalar @filter, $filter);
+    syscall(SYS_PRCTL, 38, 1, 0, 0, 0) == 0 or die "PR_SET_NO_NEW_PRIVS: $!";
+    syscall(SYS_PRCTL, 22, 2, $program, 0, 0) == 0 or die "PR_SET_SECCOMP: $!";
+    exec @program or die "exec: $!";
+"#;
+
+fn without(calls: &[i64], errno: i32) -> Output {
+    let scratch = TempDir::new().unwrap();
+    let numbers: Vec<String> = calls.iter().map(ToString::to_string).collect();
+    let filter = FILTER.replace("SYS_PRCTL", &libc::SYS_prctl.to_string());
+    let mut command = Command::new("timeout");
+    command.args(["60", "perl", "-e", &filter, &errno.to_string(), &numbers.join(",")]);
+    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", &store(&scratch), "s", "--", "echo", "led"]);
+    command.env("LEADERRUN_CONFIG", "/dev/null").output().unwrap()
+}
+
+#[test]
+fn a_system_call_that_is_denied_is_named_once_before_anything_is_acquired() {
+    for (name, number) in [
+        ("signalfd4", libc::SYS_signalfd4),
+        ("rt_sigprocmask", libc::SYS_rt_sigprocmask),
+        ("clone", libc::SYS_clone),
+        ("getppid", libc::SYS_getppid),
+        ("timerfd_create", libc::SYS_timerfd_create),
+        ("timerfd_settime", libc::SYS_timerfd_settime),
+        ("memfd_create", libc::SYS_memfd_create),
+        ("socketpair", libc::SYS_socketpair),
+        ("pipe2", libc::SYS_pipe2),
+        ("epoll_create1", libc::SYS_epoll_create1),
+        ("epoll_ctl", libc::SYS_epoll_ctl),
+        ("eventfd2", libc::SYS_eventfd2),
+        ("lseek", libc::SYS_lseek),
+        ("sendto", libc::SYS_sendto),
+        ("recvfrom", libc::SYS_recvfrom),
+        ("kill", libc::SYS_kill),
+        ("setpgid", libc::SYS_setpgid),
+        ("getdents64", libc::SYS_getdents64),
+        ("uname", libc::SYS_uname),
+        ("waitid", libc::SYS_waitid),
+        ("prctl", libc::SYS_prctl),
+        ("prlimit64", libc::SYS_prlimit64),
+    ] {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let output = without(&[number], errno);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(code(output.status), 71, "{name}: {said}");
+            assert_eq!(said.lines().count(), 1, "{name}: {said}");
+            assert!(said.contains(&format!("leaderrun: the system call {name} is denied (")), "{name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_else_a_filter_may_deny_does_not_matter() {
+    let calls = [
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_clone3,
+        libc::SYS_close_range,
+        libc::SYS_statx,
+        libc::SYS_faccessat2,
+        libc::SYS_openat2,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_setpriority,
+        libc::SYS_mlockall,
+        libc::SYS_timer_create,
+        libc::SYS_fgetxattr,
+        libc::SYS_pwritev2,
+        libc::SYS_madvise,
+        libc::SYS_rseq,
+    ];
+    for each in calls.iter().map(std::slice::from_ref).chain([&calls[..]]) {
+        let output = without(each, libc::EPERM);
+        assert_eq!(code(output.status), 0, "{each:?}: {output:?}");
+        assert_eq!(output.stdout, b"led\n", "{each:?}: {output:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The recipes, run as they stand in the examples, the manual and the README: by cron, as a container, as a script.
+//! The recipes, run as they stand in the examples, the manual, the guide and the README: by cron, as a container, as a script.
 //!
 //! Each is run where it would be: the programs in `/usr/local/bin` (in a mount namespace), with no more environment than
 //! there is. Only the store's URL is another.
@@ -261,8 +261,8 @@ fn the_dockerfile_runs_its_worker_on_one_of_two_hosts_and_stops_in_order() {
 }
 
 #[test]
-fn the_containers_of_the_readme_and_the_manual_run_their_workers() {
-    for page in ["README.md", "man/leaderrun.1"] {
+fn the_containers_of_the_guide_and_the_manual_run_their_workers() {
+    for page in ["docs/recipes.md", "man/leaderrun.1"] {
         let page = text(page);
         let words = [exec_form(&page, "ENTRYPOINT "), exec_form(&page, "CMD ")].concat();
         let machine = Machine::with(&["worker"], "exec sleep 1000");
@@ -396,9 +396,9 @@ fn the_script_backs_up_once_and_not_while_another_does() {
 }
 
 #[test]
-fn the_script_of_the_readme_runs_under_its_own_lease() {
-    let readme = text("README.md");
-    let block = readme.split("```sh\n").find(|block| block.starts_with("#!/bin/sh")).expect("a script");
+fn the_script_of_the_guide_runs_under_its_own_lease() {
+    let guide = text("docs/recipes.md");
+    let block = guide.split("```sh\n").find(|block| block.starts_with("#!/bin/sh")).expect("a script");
     let machine = Machine::with(&[], "");
     let script = machine.path("script");
     write_script(&script, block.split("```").next().unwrap());

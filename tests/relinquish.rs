@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::fleet::{leaderrun, wait_until_or};
+use support::fleet::{ANNOUNCED, leaderrun, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
 
@@ -23,11 +23,11 @@ impl Place {
     }
 }
 
-const TURNS: &[&str] = &["--announce", "always", "--relinquish", "3s", "--lease", "60s"];
+const TURNS: &[&str] = &["--relinquish", "3s", "--lease", "60s"];
 
 fn candidates_take_turns(mut place: Place) {
     for owner in ["c0", "c1", "c2"] {
-        place.start(owner, TURNS, &[]);
+        place.start(owner, TURNS, &[ANNOUNCED]);
     }
     let first = place.fleet.leader();
     let second = place.fleet.leader_where(|life| life.term > first.term);
@@ -42,7 +42,7 @@ fn candidates_take_turns(mut place: Place) {
 }
 
 fn a_leader_that_is_alone_leads_on(mut place: Place) {
-    place.start("c0", TURNS, &[]);
+    place.start("c0", TURNS, &[ANNOUNCED]);
     let first = place.fleet.leader();
     let staying = "not handing over: no standby waits";
     wait_until_or(staying, || place.fleet.logs(), || place.fleet.logs().contains(staying));
@@ -52,7 +52,7 @@ fn a_leader_that_is_alone_leads_on(mut place: Place) {
 }
 
 fn a_leader_that_cannot_know_hands_over_and_leads_again_when_nobody_came(mut place: Place) {
-    place.start("c0", &["--announce", "never", "--relinquish", "3s"], &[]);
+    place.start("c0", &["--relinquish", "3s"], &[("LEADERRUN_ANNOUNCE", "never")]);
     let first = place.fleet.leader();
     let again = place.fleet.leader_where(|life| life.term > first.term);
     let first = place.fleet.lives().into_iter().find(|life| life.term == first.term).unwrap();
@@ -72,7 +72,7 @@ fn at_a_time_of_the_schedule_it_hands_over_once() {
         fs::write(&file, (to_midnight - 45 - late).to_string()).unwrap();
         let environment =
             [("LD_PRELOAD", support::world::wall_clock()), ("WALLCLOCK_FILE", file.to_str().unwrap()), ("TZ", "UTC")];
-        place.start(owner, &["--announce", "always", "--relinquish", "@daily"], &environment);
+        place.start(owner, &["--relinquish", "@daily"], &environment);
         if owner == "c0" {
             place.fleet.leader();
         }

@@ -23,8 +23,10 @@ impl Place {
     fn command(&self, owner: &str, flags: &[&str], then: &str) -> Command {
         let mut command = leaderrun();
         command.args(TIMING).args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
-        let script =
-            format!("cd {}; echo $LEADERRUN_OWNER $LEADERRUN_TERM >>runs; {then}", self.fleet.scratch.path().display());
+        let script = format!(
+            "cd {}; echo $LEADERRUN_CANDIDATE $LEADERRUN_TERM >>runs; {then}",
+            self.fleet.scratch.path().display()
+        );
         command.args(["-c", &script]).envs(self.environment.iter().copied());
         command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
         let log = fs::File::options().append(true).create(true).open(self.path(&format!("{owner}.log"))).unwrap();
@@ -126,7 +128,7 @@ fn within_a_second_run_verify_tells_the_truth(place: &Place) {
 }
 
 fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
-    let script = "[ $LEADERRUN_OWNER = b ] && exec sleep 1000; exit 3";
+    let script = "[ $LEADERRUN_CANDIDATE = b ] && exec sleep 1000; exit 3";
     let flags = [SOON, &["--restart-limit", "2"][..]].concat();
     let first = place.start("a", &flags, script);
     place.wait_for_runs(1);
@@ -228,7 +230,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--restart", "sometimes"][..], "--restart"),
         (&["--restart-limit", "3"], "--restart-limit needs --restart"),
         (&["--restart-delay", "3s"], "--restart-delay needs --restart"),
-        (&["--restart", "never", "--restart-healthy", "3s"], "--restart-healthy needs --restart"),
+        (&["--restart", "never", "--restart-delay", "3s"], "--restart-delay needs --restart"),
         (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
         (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
         (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),

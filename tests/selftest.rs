@@ -7,7 +7,6 @@ mod support;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -162,17 +161,6 @@ fn what_was_not_run_is_not_passed() {
     let expected = r#"{"fault":"partition","verdict":"not run","why":"the store is not behind a network","overlap_ms":null,"orphans":null,"terms":null,"terms_rise":null,"handover_ms":null}"#;
     assert_eq!(text(&output.stdout).trim(), expected);
     place.assert_is_left_clean();
-}
-
-#[test]
-fn the_manual_has_every_member_of_a_row_and_no_other() {
-    let place = Place::local();
-    let rows = rows(&place.run(&["--json", "--only", "partition"]));
-    let printed: BTreeSet<&str> = rows[0].as_object().unwrap().keys().map(String::as_str).collect();
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/leaderctl.1")).unwrap();
-    let section = page.split("\n.Sh ").find(|section| section.starts_with("SELFTEST AS JSON\n")).unwrap();
-    let members = section.lines().filter_map(|line| line.strip_prefix(".It Va ")?.split(' ').next());
-    assert_eq!(members.collect::<BTreeSet<_>>(), printed);
 }
 
 #[test]
@@ -356,46 +344,31 @@ fn a_password_is_shown_to_nobody() {
     place.assert_is_left_clean();
 }
 
-/// `~/.pgpass` goes by the server's address, which the proxy before it does not have.
+/// Its number is a real shard's, whether that is led or not. Another number is tested in its place.
 #[test]
 #[cfg(feature = "postgres")]
-fn a_password_in_a_file_opens_the_way_through_a_proxy_too() {
-    use std::os::unix::fs::PermissionsExt;
-    let server = support::postgres::Server::prepared_with(&[], |data| {
-        let rules = "host all postgres all trust\nhost all all all scram-sha-256\n";
-        fs::write(data.join("pg_hba.conf"), rules).unwrap();
-    });
-    let port = server.port();
-    server.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app");
+fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for_and_another_one_is_tested() {
+    let server = support::postgres::Server::start();
+    let others = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND (classid, objid) <> (0, 7)";
+    let mut count = server.client("postgres");
+    count.args(["-c", others]);
     let mut place = Place::remote(Box::new(server));
-    place.url = format!("postgres://app@127.0.0.1:{port}/postgres");
-    let file = place.scratch.path().join("pgpass");
-    fs::write(&file, format!("127.0.0.1:{port}:*:app:hunter2\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let mut selftest = place.selftest(&["--json", "--lease", "8s", "--only", "short-partition"]);
-    let output = selftest.env_remove("PGPASSWORD").env("PGPASSFILE", &file).output().unwrap();
-    assert_held(&output, &["short-partition"]);
-    place.assert_is_left_clean();
-}
-
-/// Its number is a real shard's, whether that is led or not.
-#[test]
-#[cfg(feature = "postgres")]
-fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for() {
-    let mut place = Place::remote(Box::new(support::postgres::Server::start()));
     place.url += if place.url.contains('?') { "&advisory_lock=7" } else { "?advisory_lock=7" };
     let up = place.scratch.path().join("up");
     let script = format!("touch {}; exec sleep 1000", up.display());
     let mut leader = support::fleet::leaderrun();
     let mut leader = leader.env("LEADERRUN_STORE", &place.url).args(["-q", "shard", "-c", &script]).spawn().unwrap();
     wait_until("it leads", || up.exists());
-    let output = place.run(&["--json", "--only", "stop"]);
+    let selftest = place.begin(&["--json", "--only", "stop", "--only", "freeze", "--only", "short-partition"]);
+    wait_until("another lock is taken", || text(&count.output().unwrap().stdout).trim() == "1");
+    let output = selftest.wait_with_output().unwrap();
     let still_leads = leader.try_wait().unwrap().is_none();
     kill(pid_of(&leader), Signal::SIGTERM).unwrap();
     leader.wait().unwrap();
     assert!(still_leads);
-    assert_held(&output, &["stop"]);
-    assert!(text(&output.stderr).starts_with("leaderctl: ignoring advisory_lock= in the URL: "), "{output:?}");
+    assert_held(&output, &["stop", "freeze", "short-partition"]);
+    let said = text(&output.stderr);
+    assert!(said.starts_with("leaderctl: advisory_lock= in the URL belongs to a real shard: advisory lock "), "{said}");
     place.assert_is_left_clean();
 }
 

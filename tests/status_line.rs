@@ -259,3 +259,24 @@ mod redis {
         shell.wait_for("\nit runs");
     }
 }
+
+/// Nobody leads, so -n does not give up; and the job would look stuck.
+#[cfg(feature = "redis")]
+#[test]
+fn with_n_it_says_what_a_job_waits_for_on_a_store_that_was_just_set_up() {
+    use support::server::Server as _;
+    let server = support::redis::Server::start();
+    support::server::prepare(&server);
+    let shell = Shell::with_store(Some(&server.url(server.address())));
+    shell.line("leaderrun -n --lease 10s --renew 1s --kill-after 1s s -- echo it ran; echo status $?");
+    let says = || the_line(&shell);
+    wait_until_or(
+        "it says why",
+        || shell.screen(),
+        || says().contains("first use of this store, which may have lost a lease"),
+    );
+    assert!(says().contains(": nobody starts for another "), "{}", shell.screen());
+    shell.wait_for("\nit ran\n");
+    shell.wait_for("\nstatus 0");
+    assert!(lines(&shell).is_empty(), "{}", shell.screen());
+}

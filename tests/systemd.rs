@@ -498,6 +498,42 @@ fn a_reload_reaches_the_leaders_command_and_leaves_a_standby_alone() {
 }
 
 /// The units as they are installed, but with programs that are there.
+/// Names itself in the variables of sd_listen_fds(3), and becomes its arguments. Without any, says whether they name it.
+const LISTENER: &str = r#"
+    open my $pidfd, "<&=", syscall 434, $$, 0;
+    my %own = (LISTEN_PID => $$, LISTEN_PIDFDID => (stat $pidfd)[1]);
+    my $right = ($ENV{LISTEN_FDS} // "") eq "1" && !grep { $ENV{$_} ne $own{$_} } keys %own;
+    if (@ARGV) { %ENV = (%ENV, %own, LISTEN_FDS => 1); exec @ARGV }
+    open my $said, ">>", $ENV{FILE};
+    print $said $right ? "mine\n" : "of another\n";
+    exit 1
+"#;
+
+#[test]
+fn sockets_of_the_service_manager_are_for_command_on_every_restart() {
+    let scratch = TempDir::new().unwrap();
+    let (script, file) = (scratch.path().join("listener"), scratch.path().join("file"));
+    fs::write(&script, LISTENER).unwrap();
+    let said = |method: &str, store: &str| {
+        let _ = fs::remove_file(&file);
+        let status = Command::new("perl")
+            .arg(&script)
+            .args([env!("CARGO_BIN_EXE_leaderrun"), "-q", "--contain", method, "--store", store])
+            .args(["--restart", "on-failure", "--restart-limit", "1", "--restart-delay", "1ms", "-n", "s", "perl"])
+            .arg(&script)
+            .env("FILE", &file)
+            .status()
+            .unwrap();
+        (status.code(), fs::read_to_string(&file).unwrap_or_default())
+    };
+    let store = format!("file:{}", scratch.path().join("store").display());
+    assert_eq!(said("walk", &store), (Some(1), "mine\nmine\n".to_owned()));
+    // Elsewhere there are no namespaces for us.
+    if let (Some(1), said) = said("pidns", &store) {
+        assert_eq!(said, "mine\nmine\n");
+    }
+}
+
 fn units() -> Vec<(PathBuf, TempDir)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
     let paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();

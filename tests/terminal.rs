@@ -2,8 +2,12 @@
 
 mod support;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
-use support::fleet::wait_until;
+use std::thread::sleep;
+use std::time::Duration;
+use support::fleet::{leaderctl, wait_until, wait_until_or};
 use support::shell::Shell;
 
 /// One process, which Ctrl-C ends at any time. dash loses it in the millisecond in which it starts a child: of its group
@@ -42,8 +46,20 @@ fn ctrl_c_ends_what_would_be_started_again_whether_it_runs_or_waits_for_that() {
     shell.line("leaderrun --restart always --restart-delay 1h s -- sh -c 'exit 7'");
     shell.wait_for("restarting in ");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 7");
+    shell.line("echo then $?");
+    shell.wait_for("then 130");
+}
+
+#[test]
+fn a_start_by_hand_of_a_job_says_that_it_counts_as_the_run_of_its_period_also_with_q() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q --every 1d s -- true; echo over $?");
+    shell.wait_for("counts as the run of ");
+    shell.wait_for("; leave --every out to run besides");
+    shell.wait_for("over 0");
+    // No person starts it there.
+    shell.line("clear; leaderrun -q --every 1d t -- true < /dev/null > /dev/null 2> \"$FILE\"; echo then $?; wc -c < \"$FILE\"");
+    shell.wait_for("then 0\n0");
 }
 
 #[test]
@@ -97,6 +113,18 @@ fn bg_goes_on_without_the_terminal() {
     wait_until("it goes on", || shell.file().len() > stopped + 20);
     shell.line("kill %1; wait %1; echo status $?");
     shell.wait_for("status 143");
+}
+
+#[test]
+fn a_background_job_that_the_terminal_has_stopped_still_ends_after_its_longest_run() {
+    let shell = Shell::start();
+    // The terminal stops `cat`, and with it the job.
+    shell.line("leaderrun -q --max-run 2s s -- cat &");
+    // `wait -f` of bash 5.2 does not always wait for a job that is stopped.
+    wait_until("it ends", || {
+        shell.line("jobs");
+        shell.screen().contains("Exit 124")
+    });
 }
 
 #[test]
@@ -160,6 +188,24 @@ fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
 }
 
 #[test]
+fn at_a_terminal_verbs_that_read_show_local_files_with_a_warning_and_not_inside_command() {
+    let shell = Shell::start();
+    let home = shell.path().display();
+    let without = format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home}");
+    shell.line(&format!("clear; {without} leaderctl status test/default-store; echo ended-$?"));
+    shell.wait_for("ended-0");
+    let screen = shell.screen();
+    assert!(screen.contains("leaderctl: warning: no store named: using file:/"), "{screen}");
+    assert!(screen.contains("test/default-store: "), "{screen}");
+    shell.line(&format!("clear; {without} leaderctl pause test/default-store; echo ended-$?"));
+    shell.wait_for("ended-64");
+    shell.line(&format!("clear; leaderrun -q s {without} leaderctl status test/default-store; echo within-$?"));
+    shell.wait_for("within-64");
+    let screen = shell.screen();
+    assert!(screen.contains("no store named; this runs inside a leadership"), "{screen}");
+}
+
+#[test]
 fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
     let shell = Shell::start();
     shell.resize(100);
@@ -182,4 +228,233 @@ fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
     shell.line(&format!("leaderctl list | grep -c {owner}; echo counted-$((1 + 1))"));
     shell.wait_for("\n1\ncounted-2");
     shell.line("kill %1; wait");
+}
+
+#[test]
+fn a_pager_at_the_end_of_a_pipeline_has_the_terminal() {
+    let shell = Shell::start();
+    shell.line("seq 1000 | leaderrun -q s -- less");
+    shell.wait_for("\n48\n49\n:");
+    shell.keys(&["G"]);
+    shell.wait_for("\n1000\n(END)");
+    shell.keys(&["C-z"]);
+    shell.wait_for("Stopped");
+    shell.line("clear; fg");
+    shell.wait_for("\n1000\n(END)");
+    shell.keys(&["q"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 0");
+}
+
+#[test]
+fn a_prompt_reads_from_the_terminal_wherever_the_standard_streams_lead() {
+    let shell = Shell::start();
+    let prompt = "sh -c 'read x < /dev/tty; echo got $x; read y; echo and $y'";
+    shell.line(&format!("echo input | leaderrun -q s -- {prompt} | cat"));
+    shell.line("answer");
+    shell.wait_for("got answer\nand input");
+    // Between the shell and us there may be a script, which starts its pipelines in its own group.
+    let script = shell.path().join("script");
+    fs::write(&script, format!("clear; echo input | leaderrun -q s -- {prompt} | cat\nread z; echo then $z\n"))
+        .unwrap();
+    shell.line(&format!("bash {}", script.display()));
+    shell.line("another");
+    shell.wait_for("got another\nand input");
+    shell.line("last");
+    shell.wait_for("then last");
+}
+
+#[test]
+fn of_two_commands_in_a_pipeline_the_first_keeps_the_terminal_and_the_second_waits_for_it() {
+    let shell = Shell::start();
+    let prompt = "sh -c 'echo up $0 >&2; read x < /dev/tty; echo $0 got $x >&2'";
+    shell.line(&format!("leaderrun -q a -- {prompt} left | leaderrun -q b -- {prompt} right; echo status $?"));
+    // What is typed before, while the shell still edits its line, may be lost.
+    shell.wait_for("up left");
+    shell.wait_for("up right");
+    shell.line("one");
+    shell.wait_for(" got one");
+    shell.line("two");
+    shell.wait_for(" got two");
+    shell.wait_for("status 0");
+    let screen = shell.screen();
+    assert!(screen.contains("left got ") && screen.contains("right got "), "{screen}");
+}
+
+#[test]
+fn a_neighbour_in_a_pipeline_waits_for_the_terminal_that_command_has() {
+    let shell = Shell::start();
+    let prompt = "sh -c 'echo begun >&2; read x < /dev/tty; echo up >&2; read x < /dev/tty; echo command got $x'";
+    let neighbour = "bash -c 'cat; read x < /dev/tty; echo neighbour got $x'";
+    shell.line(&format!("leaderrun -q s -- {prompt} | {neighbour}"));
+    shell.wait_for("\nbegun");
+    shell.line("");
+    shell.wait_for("\nup");
+    shell.line("one");
+    shell.wait_for("command got one");
+    shell.line("two");
+    shell.wait_for("neighbour got two");
+    assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
+}
+
+#[test]
+fn a_background_job_that_wants_the_terminal_is_stopped_until_fg() {
+    let shell = Shell::start();
+    shell.line("echo a | leaderrun -q s -- sh -c 'read x < /dev/tty; echo got $x' &");
+    wait_until("it is stopped", || {
+        shell.line("jobs");
+        shell.screen().contains("Stopped")
+    });
+    shell.line("clear; echo fore-$((1 + 1)); fg");
+    // What is typed before, while the shell still edits its line, may be lost.
+    shell.wait_for("fore-2");
+    shell.line("answer");
+    shell.wait_for("got answer");
+}
+
+#[test]
+fn one_ctrl_c_ends_a_loop_of_candidates_whether_they_wait_or_lead() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s sleep 1000 & until leaderctl status s | grep -q ': led'; do sleep 0.1; done");
+    shell.line("clear; for i in 1 2 3; do echo wait-$((i + 1)); leaderrun -v s -- true; done");
+    shell.wait_for("waiting: ");
+    shell.keys(&["C-c"]);
+    shell.line("kill %1; wait; clear; echo status $?");
+    shell.wait_for("status 0\n");
+    shell.line(&format!("clear; for i in 1 2 3; do echo turn-$i; leaderrun -q s -- {SLEEPER}; done"));
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.line("echo end-$((1 + 1))");
+    shell.wait_for("end-2");
+    assert!(!shell.screen().contains("turn-2"), "{}", shell.screen());
+}
+
+#[test]
+fn ctrl_c_that_command_catches_is_no_reason_to_start_it_again() {
+    for (when, status) in [("always", 0), ("always", 130), ("on-failure", 1)] {
+        let shell = Shell::start();
+        let command = format!("sh -c 'trap \"exit {status}\" INT; echo up; while :; do sleep 0.05; done'");
+        shell.line(&format!("leaderrun -q --restart {when} s -- {command}; echo status $?"));
+        shell.wait_for("\nup");
+        shell.keys(&["C-c"]);
+        shell.wait_for(&format!("status {status}"));
+    }
+}
+
+#[test]
+fn ctrl_c_counts_for_nothing_once_command_has_gone_on() {
+    let shell = Shell::start();
+    let command = "sh -c 'trap \"echo caught\" INT; echo up $(wc -l < $FILE); echo run >> $FILE; while :; do read x && exit 1; done'";
+    shell.line(&format!(
+        "touch $FILE; clear; leaderrun -q -k 300ms --restart always --restart-delay 1ms s -- {command}"
+    ));
+    shell.wait_for("up 0");
+    shell.keys(&["C-c"]);
+    shell.wait_for("caught");
+    sleep(Duration::from_millis(400));
+    shell.line("");
+    shell.wait_for("\nup 1");
+    shell.keys(&["C-\\"]);
+    shell.wait_for("\nready>");
+}
+
+#[test]
+fn a_signal_that_somebody_sends_to_command_is_not_the_keyboards() {
+    let shell = Shell::start();
+    let script = shell.path().join("script");
+    let interrupted = "-- sh -c 'echo run >> $FILE; kill -INT $$'";
+    fs::write(
+        &script,
+        format!(
+            "leaderrun -q s {interrupted}; echo status-$?
+            leaderrun -q -n --restart always --restart-limit 1 --restart-delay 1ms s {interrupted}; echo then-$?\n"
+        ),
+    )
+    .unwrap();
+    shell.line(&format!("bash {}", script.display()));
+    shell.wait_for("status-130\nthen-130");
+    assert_eq!(shell.file(), "run\nrun\nrun\n");
+}
+
+#[test]
+fn a_candidate_whose_terminal_is_closed_stops_in_order_and_dies_from_sighup() {
+    // Its parent outlives the terminal and says from which signal it died.
+    let parent = r#"perl -e '$SIG{HUP} = sub {}; $s = system @ARGV; open F, ">", "$ENV{FILE}.s"; print F $s & 127'"#;
+    for command in [
+        "--restart-delay 1h s -- sh -c 'echo up >> $FILE; exit 7'",
+        "s -- sh -c 'trap \"\" HUP; trap \"echo stopped >> $FILE; exit 1\" TERM; echo up >> $FILE; while :; do sleep 0.1; done'",
+        "s -- sh -c 'echo up >> $FILE; exec sleep 1000' < /dev/null > /dev/null",
+    ] {
+        let shell = Shell::start();
+        shell.line(&format!("{parent} leaderrun -q --restart always {command}"));
+        wait_until("it runs", || shell.file().contains("up"));
+        shell.close();
+        let died_of = shell.path().join("file.s");
+        wait_until_or(command, || shell.file(), || died_of.exists() && !fs::read(&died_of).unwrap().is_empty());
+        assert_eq!(fs::read_to_string(&died_of).unwrap(), "1", "{command}");
+        assert_eq!(shell.file().contains("stopped"), command.contains("stopped"), "{}", shell.file());
+    }
+}
+
+#[test]
+fn sighup_while_the_terminal_is_there_is_passed_on_and_ends_nothing() {
+    let shell = Shell::start();
+    let command = "sh -c 'trap \"echo reloaded\" HUP; echo up; while :; do sleep 0.05; done'";
+    shell.line(&format!("leaderrun -q s -- {command} & sleep 1000"));
+    shell.wait_for("\nup");
+    shell.keys(&["C-c"]);
+    shell.line("kill -HUP %1; sleep 2; kill -HUP %1; jobs");
+    wait_until("twice", || shell.screen().matches("reloaded").count() == 2);
+    shell.wait_for("Running");
+    shell.line("kill %1; wait");
+}
+
+#[test]
+fn the_modes_that_a_killed_command_had_set_are_put_back() {
+    let shell = Shell::start();
+    shell.line("leaderrun s -- sh -c 'stty raw -echo; echo up > $FILE; exec sleep 1000'");
+    wait_until("it runs", || shell.file().contains("up"));
+    assert!(leaderctl().args(["pause", "s", "--store", &shell.files()]).status().unwrap().success());
+    // The candidate is in the foreground again, and waits.
+    shell.wait_for("s: waiting ");
+    shell.keys(&["C-c"]);
+    shell.line("echo status $?");
+    shell.wait_for("status 130");
+}
+
+#[test]
+fn the_modes_that_a_command_leaves_behind_stay() {
+    let shell = Shell::start();
+    shell.line("leaderrun -q s -- stty tostop; stty -a | grep -c ' tostop'; echo counted-$((1 + 1))");
+    shell.wait_for("\n1\ncounted-2");
+}
+
+#[test]
+fn the_terminal_comes_back_from_a_command_whose_guard_was_killed() {
+    let shell = Shell::start();
+    let script = shell.path().join("script");
+    let command = r#"perl -e 'open F, ">", $ENV{FILE}; print F getppid, "\n"; close F; sleep 1000'"#;
+    fs::write(&script, format!("leaderrun -q --after-loss exit s -- {command}\necho status $?; read x; echo got $x\n"))
+        .unwrap();
+    shell.line(&format!("bash {}", script.display()));
+    wait_until("it runs", || shell.file().ends_with('\n'));
+    kill(Pid::from_raw(shell.file().trim().parse().unwrap()), Signal::SIGKILL).unwrap();
+    shell.wait_for("status 79");
+    shell.line("answer");
+    shell.wait_for("got answer");
+}
+
+#[test]
+fn a_candidate_that_was_left_behind_on_purpose_leads_on() {
+    let shell = Shell::start();
+    let command = "leaderrun -q s -- sh -c 'echo up >> $FILE; exec sleep 1000' < /dev/null";
+    shell.line(&format!("{command} & echo $! > $FILE.pid"));
+    wait_until("it runs", || shell.file().contains("up"));
+    let pid = fs::read_to_string(shell.path().join("file.pid")).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap());
+    shell.line("exit");
+    wait_until("the terminal is gone", || !shell.is_open());
+    sleep(Duration::from_millis(1500));
+    kill(pid, Signal::SIGTERM).expect("it runs on");
+    wait_until("it ends", || kill(pid, None).is_err());
 }

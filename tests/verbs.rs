@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::wait_until;
+use support::fleet::{ANNOUNCED, wait_until};
 use support::place::Place;
 use support::world::TIMING;
 
 impl Place {
     fn start(&mut self, owner: &str) {
-        let flags = [&TIMING, &["-q", "--announce", "always", "--store", &self.url][..]].concat();
-        self.fleet.start(owner, &flags, &[], self.environment);
+        let flags = [&TIMING, &["-q", "--store", &self.url][..]].concat();
+        self.fleet.start(owner, &flags, &[], &[self.environment, &[ANNOUNCED]].concat());
     }
 
     /// What it prints where it succeeds.
@@ -57,7 +57,7 @@ fn read_by_jq(text: &[u8]) -> Vec<BTreeMap<String, String>> {
     objects.into_iter().map(|object| serde_json::from_slice(object).unwrap()).collect()
 }
 
-/// leaderctl(1).
+/// leaderctl(1) and leaderrun-formats(5).
 mod manual {
     use std::collections::BTreeMap;
 
@@ -65,11 +65,12 @@ mod manual {
     pub type Members = BTreeMap<String, Vec<String>>;
 
     const PAGE: &str = include_str!("../man/leaderctl.1");
+    const FORMATS: &str = include_str!("../man/leaderrun-formats.5");
 
     /// The rows of the table in a section: `.It Va NAME Ta TYPE or TYPE Ta MEANING`, and after an object `.Va NAME` for
     /// each member.
     pub fn table(section: &str) -> Members {
-        let (_, text) = PAGE.split_once(&format!("\n.Sh {section}\n")).expect("there is such a section");
+        let (_, text) = FORMATS.split_once(&format!("\n.Sh {section}\n")).expect("there is such a section");
         let (_, text) = text.split_once("\n.Bl -column").expect("it has a table");
         let (text, _) = text.split_once("\n.El").expect("the table ends");
         let mut members = Members::new();
@@ -91,7 +92,7 @@ mod manual {
 
     /// What the verb's `--json` says: `.Va NAME` for each member.
     pub fn said_of(verb: &str) -> Vec<String> {
-        let (_, text) = PAGE.split_once(&format!("\n.It Cm {verb} ")).expect("there is such a verb");
+        let (_, text) = PAGE.split_once(&format!("\n.Ss {verb}\n")).expect("there is such a verb");
         let (_, text) = text.split_once("\n.It Fl -json\nPrint one JSON object").expect("it prints JSON");
         let (text, _) = text.split_once("\n.El").expect("the list ends");
         text.lines().filter_map(name).map(str::to_owned).collect()
@@ -135,9 +136,10 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     let with_orders = manual::table("STATUS AS JSON");
     let mut without = with_orders.clone();
     without.retain(|name, _| {
-        !["led_slots", "paused", "pause", "parent_pause", "handover", "last_run", "waiting"].contains(&name.as_str())
+        !["led_slots", "paused", "pause", "parent_pause", "handover", "last_run", "jobs", "waiting"]
+            .contains(&name.as_str())
     });
-    assert_eq!(with_orders.len(), without.len() + 7);
+    assert_eq!(with_orders.len(), without.len() + 8);
     let full = |place: &Place, words: &[&str]| assert_as_in_table(&place.told(words), &with_orders);
 
     full(&place, &["status", "--json", "nobody/ever/led"]);
@@ -156,14 +158,16 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     let text = String::from_utf8(place.told(&["status", "shard"])).unwrap();
     let line = text.lines().find(|line| line.starts_with("  renewed    "));
     assert_eq!(line.is_some_and(|line| line.ends_with(" ago")), place.server.is_some(), "{text}");
-    assert_as_in_table(&place.told(&["status", "--json", "--once", "id", "shard"]), &manual::table("JOB AS JSON"));
+    // It has never run, so the status is 75.
+    let job = place.ctl(&["jobs", "--json", "shard", "id"]).output().unwrap();
+    assert_as_in_table(&job.stdout, &manual::table("JOB AS JSON"));
     // Where that costs money, nobody gets more unasked.
     let listed = if place.is_metered() { &without } else { &with_orders };
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
         assert_as_in_table(&place.told(words), listed);
         full(&place, &[words, &["--orders"]].concat());
     }
-    for words in [&["list", "--json", "--watch"][..], &["watch", "--json", "shard"], &["watch", "--json"]] {
+    for words in [&["watch", "--json", "shard"][..], &["watch", "--json"]] {
         assert_as_in_table(&place.first_line(words), listed);
         assert_as_in_table(&place.first_line(&[words, &["--orders"]].concat()), &with_orders);
     }
@@ -200,7 +204,95 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     }
     place.fleet.leader();
     assert_as_said_of("history", &place.told(&history));
+    full(&place, &["pause", "--json", "nobody/ever/led"]);
     full(&place, &["forget", "--json", "nobody/ever/led"]);
+    place.fleet.conclude();
+}
+
+/// Verbs about what has been, which a mistyped name must not carry out in silence.
+const OF_WHAT_HAS_BEEN: &[&[&str]] = &[
+    &["step-down", "shrad"],
+    &["step-down", "--force", "--json", "shrad"],
+    &["step-down", "--cancel", "shrad"],
+    &["revoke", "--term", "1", "shrad"],
+    &["resume", "shrad"],
+    &["resume", "--json", "shrad"],
+    &["resume", "--prefix", "shrad"],
+    &["forget", "shrad"],
+    &["forget", "--json", "shrad"],
+    &["history", "shrad"],
+    &["history", "--json", "shrad"],
+    &["history", "--timeline", "shrad"],
+    &["jobs", "shrad"],
+    &["jobs", "--json", "shrad"],
+    &["jobs", "shrad", "id"],
+    &["jobs", "--json", "shrad", "id"],
+    &["jobs", "--clear", "id", "shrad"],
+    &["wait", "--free", "shrad"],
+    &["wait", "--free", "--json", "--timeout", "1h", "shrad"],
+];
+
+#[track_caller]
+fn assert_says(place: &Place, words: &[&str], status: i32, told: &str, said: &str) {
+    let output = place.ctl(words).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!((output.status.code(), out.as_str(), err.as_str()), (Some(status), told, said), "{words:?}");
+}
+
+fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut place: Place) {
+    place.start("c0");
+    place.fleet.leader();
+    let meant = if place.is_metered() { "" } else { "; did you mean shard?" };
+    let line = format!("leaderctl: nobody has led shrad so far{meant}\n");
+    for words in OF_WHAT_HAS_BEEN {
+        if words.contains(&"--prefix") {
+            let line = "leaderctl: no shard is known whose name begins with \"shrad\"\n";
+            assert_says(&place, words, 66, "", line);
+        } else {
+            assert_says(&place, words, 66, "", &line);
+        }
+    }
+    // Before the first leader of a shard these are right.
+    let still = format!("{line}leaderctl: shrad: still nobody leads after 100ms\n");
+    assert_says(&place, &["wait", "--timeout", "100ms", "shrad"], 75, "", &still);
+    let said = if meant.is_empty() { "" } else { &line };
+    assert_says(&place, &["status", "shrad"], 0, "shrad: never led\n", said);
+    let known = |shard: &str| {
+        let status: Value = serde_json::from_slice(&place.told(&["status", "--json", shard])).unwrap();
+        status["known"].clone()
+    };
+    assert_eq!((known("shrad"), known("shard")), (false.into(), true.into()));
+    let listed = String::from_utf8(place.told(&["list", "--orders"])).unwrap();
+    assert!(!listed.contains("shrad"), "nothing of it was written: {listed}");
+
+    assert_says(&place, &["pause", "shrad"], 0, "shrad: paused until it is resumed; nobody leads\n", &line);
+    assert_says(&place, &["wait", "--free", "shrad"], 0, "shrad: nobody leads\n", "");
+    assert_eq!(known("shrad"), true);
+    let (status, said) = (place.ctl(&["status", "shrad"]).output().unwrap(), "shrad: paused, never led\n");
+    assert!(String::from_utf8_lossy(&status.stdout).starts_with(said), "{status:?}");
+    place.told(&["resume", "shrad"]);
+    assert_says(&place, &["resume", "shrad"], 66, "", &line);
+    place.fleet.conclude();
+}
+
+/// It cannot be told what is near, but that nobody led it.
+#[test]
+#[cfg(feature = "redis")]
+fn a_shard_never_seen_is_a_miss_also_where_the_store_denies_a_list() {
+    use support::redis::{Server, cli};
+    let mut place = Place::remote(Box::new(Server::start()));
+    place.start("c0");
+    place.fleet.leader();
+    let port = place.server().address().port();
+    let denied = ["ACL", "SETUSER", "reader", "on", ">x", "~*", "&*", "+@all", "-scan", "-keys"];
+    assert_eq!(cli(port, &denied), "OK");
+    let all = std::mem::take(&mut place.url);
+    place.url = all.replace("redis://", "redis://reader:x@");
+    assert_eq!(place.ctl(&["list"]).output().unwrap().status.code(), Some(77));
+    for words in OF_WHAT_HAS_BEEN.iter().filter(|words| !words.contains(&"--prefix")) {
+        assert_says(&place, words, 66, "", "leaderctl: nobody has led shrad so far\n");
+    }
+    place.url = all;
     place.fleet.conclude();
 }
 
@@ -208,10 +300,10 @@ const VERBS: &[&[&str]] = &[
     &["status", "shard"],
     &["status", "--json", "shard"],
     &["status", "--standbys", "shard"],
-    &["status", "--once", "id", "--json", "shard"],
+    &["jobs", "--json", "shard", "id"],
+    &["jobs", "shard"],
     &["list"],
     &["list", "--json", "--standbys", "sh"],
-    &["list", "--watch"],
     &["watch", "shard"],
     &["watch"],
     &["wait", "shard"],
@@ -291,7 +383,8 @@ fn every_verb_says_soon_that_the_store_is_away(mut place: Place) {
     assert!(status["paused"] == false && status["handover"].is_null() && status["held"] == false, "{status}");
 }
 
-everywhere!(
+on_each_kind!(
     [every_verb_says_soon_that_the_store_is_away,]:
     jq_reads_what_every_verb_says_and_finds_what_the_manual_tells,
+    a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name,
 );

@@ -5,6 +5,8 @@
 #[macro_use]
 mod support;
 
+use leaderrun::internals::observe::query_socket;
+use leaderrun::internals::store::Location;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
@@ -12,7 +14,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::fleet::{leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
+use support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
 use support::squatting::Squatter;
 use support::world::TIMING;
@@ -20,9 +22,9 @@ use support::world::TIMING;
 impl Place {
     fn start(&mut self, owner: &str) {
         let mut command = leaderrun();
-        command.args(TIMING).args(["-q", "--announce", "always", "--owner", owner, "--store", &self.url]);
+        command.args(TIMING).args(["-q", "--owner", owner, "--store", &self.url]);
         command.args([&self.shard(), "--"]).arg(stamp_program()).arg(self.path("stamps"));
-        command.envs(self.environment.iter().copied());
+        command.envs(self.environment.iter().copied().chain([ANNOUNCED]));
         self.fleet.launch(owner, command);
     }
 
@@ -92,6 +94,42 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     place.fleet.conclude();
 }
 
+#[test]
+fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
+    let mut place = Place::local();
+    let name = place.shard();
+    place.start("c0");
+    let leader = place.fleet.leader();
+    let candidate = place.fleet.pid("c0").as_raw();
+    let said = place.why(&[&name], &["its backstop is process "]);
+    let line = said.lines().find(|line| line.contains("its backstop is process ")).unwrap();
+    let mut helpers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<i32>().ok());
+    let guard = helpers.next_back().unwrap();
+    let backstop = helpers.next_back().unwrap();
+    let children = fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap();
+    let command: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    // No store is asked, and none is named.
+    let ask = |words: &[&str]| leaderctl().arg("whose").args(words).output().unwrap();
+    for (pid, role, words) in [
+        (candidate, "leaderrun", format!("process {candidate}, c0, leads with term {}", leader.term)),
+        (backstop, "backstop", format!("process {backstop}, the backstop of process {candidate}, c0, leads")),
+        (guard, "guard", format!("process {guard}, the guard of process {candidate}, c0, leads")),
+        (command, "tree", format!("process {command}, in the tree of process {candidate}, c0, leads")),
+    ] {
+        let said = String::from_utf8(ask(&[&pid.to_string()]).stdout).unwrap();
+        assert!(said.starts_with(&format!("{name}: {words}")), "{role}: {said}");
+        let answer: Value = serde_json::from_slice(&ask(&["--json", &pid.to_string()]).stdout).unwrap();
+        let told = (&answer["role"], &answer["shard"], &answer["leaderrun"], &answer["owner"], &answer["term"]);
+        let expected = (role.into(), name.as_str().into(), candidate.into(), "c0".into(), leader.term.into());
+        assert_eq!(told, (&expected.0, &expected.1, &expected.2, &expected.3, &expected.4), "{answer}");
+    }
+    let output = ask(&[&std::process::id().to_string()]);
+    assert_eq!(output.status.code(), Some(66), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("belongs to no candidate of this host that answers"), "{said}");
+    place.fleet.conclude();
+}
+
 fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut place: Place) {
     let name = place.shard();
     let shard = name.as_str();
@@ -128,7 +166,7 @@ fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut p
     place.fleet.conclude();
 }
 
-everywhere!(
+on_each_kind!(
     [why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store,]:
     why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for,
 );
@@ -155,7 +193,7 @@ fn why_tells_that_the_clock_of_dynamodb_is_known_badly() {
         let seconds = if number % 2 == 0 { 3600 } else { 0 };
         Fate::Rewrite(Box::new(move |response| set_date(response, seconds)))
     });
-    place.why(&[&shard], &["c0: DynamoDB's clock is known to within 1h ", " only"]);
+    place.why(&[&shard], &["c0: the dates of the store's answers disagree: a takeover may come a lease later"]);
     proxy.pass();
     place.fleet.conclude();
 }
@@ -224,9 +262,11 @@ fn an_empty_host_is_refused() {
     assert!(output.stdout.is_empty() && said.contains("'--host <NAME>'"), "{said}");
 }
 
-/// `leaderrun-0` and on.
-fn names(count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("leaderrun-{number}")).collect()
+/// Names of a candidate's sockets.
+fn names(place: &Place, shard: &str, count: usize) -> Vec<String> {
+    let store = Location::from_url(&place.url).unwrap();
+    let beginning = query_socket::beginning(&shard.parse().unwrap(), &store);
+    (0..count).map(|number| format!("{beginning}{number}")).collect()
 }
 
 /// A candidate and leaderctl beside `squatter`.
@@ -249,16 +289,18 @@ fn why_beside(squatter: &Squatter, place: &Place, words: &[&str]) -> String {
 fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
     for word in ["silence", "endless", "rubbish"] {
         let mut place = Place::local();
-        let squatter = Squatter::start_apart(65534, word, &names(30));
+        let names = [names(&place, &place.shard(), 30), names(&place, "another", 7)].concat();
+        let squatter = Squatter::start_apart(65534, word, &names);
         start_beside(&squatter, &mut place, "c0");
         let candidate = format!("the candidate c0 (process {}) is leader, term ", place.fleet.pid("c0"));
         let begun = Instant::now();
         let said = why_beside(&squatter, &place, &[]);
         // One after the other they would take a minute.
         assert!(begun.elapsed() < Duration::from_secs(30), "{word}: {:?}", begun.elapsed());
+        let here = here();
         let silent = format!(
-            "30 sockets named leaderrun-* on {} did not answer: they belong to frozen candidates or to other programs\n",
-            here()
+            "30 sockets of its candidates on {here} did not answer: these are frozen, or another program's\n  \
+             7 sockets of candidates for other shards, or in other stores, did not answer on {here}\n"
         );
         assert!(said.contains(&candidate) && said.contains(&silent), "{word}: {said}");
         let answer: Value = serde_json::from_str(&why_beside(&squatter, &place, &["--json"])).unwrap();
@@ -290,12 +332,57 @@ fn a_candidate_that_is_stopped_is_named_with_what_lets_it_go_on() {
 }
 
 #[test]
+fn only_candidates_for_this_shard_in_this_store_are_shown_as_its_own() {
+    let mut place = Place::local();
+    let alone = Squatter::start_apart(65534, "silence", &[]);
+    start_beside(&alone, &mut place, "c0");
+    let elsewhere = format!("file:{}", place.path("elsewhere").display());
+    for (owner, store, shard) in [("other-shard", &place.url, "another"), ("other-store", &elsewhere, &place.shard())] {
+        let mut command = alone.beside(env!("CARGO_BIN_EXE_leaderrun"));
+        command.args(TIMING).args(["-q", "--owner", owner, "--store", store, shard, "sleep", "1000"]);
+        place.fleet.launch(owner, command);
+    }
+    let [own, shard, store] = ["c0", "other-shard", "other-store"].map(|owner| place.fleet.pid(owner));
+    let mut said = String::new();
+    let of_another =
+        format!("the candidate other-store (process {store}), whose store has another URL ({elsewhere}), is ");
+    wait_until("that of another store answers", || {
+        said = why_beside(&alone, &place, &[]);
+        said.contains(&of_another)
+    });
+    assert!(said.contains(&format!("the candidate c0 (process {own}) is leader")), "{said}");
+    assert!(!said.contains("other-shard") && !said.contains("no candidate"), "{said}");
+    // One that is stopped before it listens is not there for anybody.
+    let sockets = || fs::read_to_string(format!("/proc/{own}/net/unix")).unwrap_or_default();
+    wait_until_or("all three listen", sockets, || sockets().matches(" @leaderrun-").count() >= 3);
+    for process in [shard, store] {
+        kill(process, Signal::SIGSTOP).unwrap();
+    }
+    let counted =
+        format!("2 sockets of candidates for other shards, or in other stores, did not answer on {}\n", here());
+    wait_until_or(
+        "both are stopped",
+        || why_beside(&alone, &place, &[]),
+        || {
+            said = why_beside(&alone, &place, &[]);
+            said.contains(&counted)
+        },
+    );
+    assert!(!said.contains("kill -CONT") && !said.contains("other-"), "{said}");
+    for process in [shard, store] {
+        kill(process, Signal::SIGCONT).unwrap();
+    }
+    place.fleet.conclude();
+}
+
+#[test]
 fn a_process_of_another_user_is_shown_as_what_it_is_and_not_as_what_it_says() {
     let mut place = Place::local();
     let standing = serde_json::json!({"role": "leader", "obstacle": null, "trouble": null, "hindrance": null});
     let forged = serde_json::json!({"shard": place.shard(), "owner": "c0", "pid": 1, "leadership": null,
         "standing": standing});
-    let squatter = Squatter::start_apart(65534, &forged.to_string(), &names(1));
+    let names = names(&place, &place.shard(), 1);
+    let squatter = Squatter::start_apart(65534, &forged.to_string(), &names);
     start_beside(&squatter, &mut place, "c0");
     let said = why_beside(&squatter, &place, &[]);
     let (own, its) = (place.fleet.pid("c0"), squatter.pid());

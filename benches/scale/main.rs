@@ -34,8 +34,8 @@ const USUAL: usize = 200;
 const LISTED: usize = 10_000;
 /// How long to watch what a fleet in rest costs.
 const REST: Duration = Duration::from_secs(20);
-/// How long the server is away: a third of the default lease.
-const AWAY: Duration = Duration::from_secs(5);
+/// How long the server is away: a quarter of the default lease.
+const AWAY: Duration = Duration::from_millis(3750);
 /// How long a new leader asks for more than renewals.
 const SETTLES: Duration = Duration::from_secs(15);
 /// The longest wait for anything.
@@ -86,7 +86,7 @@ fn main() {
 type Start = fn() -> Counted;
 
 const HEAD: &str = "| store | candidates | all led after | standby | leader and helpers | server's CPU | connections | \
-                    requests a second | in the busiest | half killed: median | worst | list meanwhile | server away 5 s: \
+                    requests a second | in the busiest | half killed: median | worst | list meanwhile | server away 3.75 s: \
                     leaderships lost | requests in the busiest second | overlap |";
 
 struct Row {

@@ -5,6 +5,7 @@ use super::list::{fill, highest};
 use super::requests::Counted;
 use super::support::fleet::leaderctl;
 use super::support::ports::free_port;
+use leaderrun::internals::election::{Ended, Loss};
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::notes::history::Entry;
 use leaderrun::internals::store::{Location, Note, Page};
@@ -72,16 +73,11 @@ async fn histories(counted: &Counted, number: usize) {
     let now = wall_clock_millis();
     for number in 0..number {
         let at = |step: u64| now - (LEADERSHIPS - step) * 600_000;
-        let entry = |step: u64| Entry {
-            term: Term(step + 1),
-            owner: format!("host-{}.example.com-{number}", step % 100),
-            host: format!("host-{}.example.com", step % 100),
-            pid: 7,
-            from_millis: at(step),
-            to_millis: Some(at(step + 1) - 5_000),
-            ended: Some("lost: the lease could not be renewed in time".to_owned()),
-            ordered: None,
-            job: None,
+        let entry = |step: u64| {
+            let host = format!("host-{}.example.com", step % 100);
+            let mut entry = Entry::begun(Term(step + 1), format!("{host}-{number}"), host, 7, at(step));
+            entry.close(at(step + 1) - 5_000, &Ended::Lost(Loss::DeadlinePassed), None);
+            entry
         };
         let text = serde_json::to_string(&(0..LEADERSHIPS).map(entry).collect::<Vec<_>>()).expect("plain data");
         let shard = format!("many/shard-{number:05}").parse().expect("a shard");

@@ -40,7 +40,6 @@ resource "aws_iam_policy" "leaderrun_candidate" {
       Effect = "Allow"
       Action = [
         "dynamodb:GetItem",
-        "dynamodb:PutItem",
         "dynamodb:UpdateItem",
         "dynamodb:DeleteItem",
       ]

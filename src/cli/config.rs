@@ -4,25 +4,22 @@
 //! hosts, and two of them lead. So only the default file may be missing, and everything unknown is refused. And a file
 //! may hold a store URL with a password: no message here repeats a value.
 //!
-//! The keys are the long names of those options of leaderrun that have a variable. The option's own parser checks a
-//! value, even if something else overrules it. The value then becomes the option's default, which clap uses last.
+//! The keys are the long names of those options that have a variable, of leaderrun and of leaderctl. The option's own
+//! parser checks a value, even if something else overrules it.
 
 use super::completions::Program;
-use super::exclusions::{self, Exclusion};
 use super::flags::refuse_readable_by_all;
+use super::settings::{CONFIG, Settings, Wrong as WrongValue, checked, exclude_each_other, refuse_secret};
 use crate::lease::Shard;
 use crate::text::{self, in_words};
-use clap::error::{ContextKind, ContextValue};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, Command};
 use std::any::TypeId;
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -30,98 +27,43 @@ use toml::de::{DeTable, DeValue};
 pub const DEFAULT: &str = "/etc/leaderrun.toml";
 /// Room for thousands of shards: a larger file is something else.
 const LARGEST: u64 = 1 << 20;
-/// The option that names the file, and cannot be in it.
-const OPTION: &str = "config";
 /// What to write for `verbose`, which is also a number in its variable.
 pub const VERBOSITY: &str = "write how much more to log: 0, 1 or 2";
 /// The table of the tables for single shards.
 const SHARDS: &str = "shard";
-/// Keys that a single shard cannot have: leaderctl must use the same store as leaderrun.
-const FOR_ALL_SHARDS: [&str; 2] = ["store", "store-file"];
+/// Keys that a single shard cannot have: a verb of leaderctl is about a store, which must be that of leaderrun.
+const FOR_ALL_SHARDS: [&str; 3] = ["store", "store-file", "request-timeout"];
 
-/// What a file sets for one shard: each value as on the command line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings(BTreeMap<String, String>);
-
-impl Settings {
-    /// What the file that `matches` names, or the default one, sets for the shard.
-    ///
-    /// # Errors
-    /// One line that names the file and what is wrong with it.
-    pub fn read(matches: &ArgMatches) -> Result<Self, String> {
-        let named = matches.try_get_one::<PathBuf>(OPTION).ok().flatten();
-        let path = named.map_or(Path::new(DEFAULT), PathBuf::as_path);
-        let shown = text::shown(&path.to_string_lossy());
-        let (bytes, about) = match contents(path) {
-            Ok(read) => read,
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) if named.is_none() => {
-                return Err(format!(
-                    "{shown} cannot be read: {}; use --config /dev/null to run without it",
-                    in_words(&error)
-                ));
-            }
-            Err(error) => return Err(format!("the configuration file {shown} cannot be read: {}", in_words(&error))),
-        };
-        if bytes.len() as u64 > LARGEST {
+/// What the file that is named, or the default one, sets for the shard, and what it sets for all shards.
+///
+/// # Errors
+/// One line that names the file and what is wrong with it.
+pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Settings), String> {
+    let path = named.unwrap_or(Path::new(DEFAULT));
+    let shown = text::shown(&path.to_string_lossy());
+    let (bytes, about) = match contents(path) {
+        Ok(read) => read,
+        Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        Err(error) if named.is_none() => {
             return Err(format!(
-                "the configuration file {shown} is larger than {} KiB: name another file",
-                LARGEST / 1024
+                "{shown} cannot be read: {}; use --config /dev/null to run without it",
+                in_words(&error)
             ));
         }
-        let text = String::from_utf8(bytes)
-            .map_err(|_| format!("the configuration file {shown} is not UTF-8: save it as such"))?;
-        let whole = Whole::from_text(&text, &Program::Leaderrun.command()).map_err(|wrong| {
-            let line = wrong.at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
-            format!("{shown}{line}: {}", wrong.why)
-        })?;
-        let url = whole.all.0.get("store").map(String::as_str).unwrap_or_default();
-        let readable = refuse_readable_by_all("store", url, &about);
-        readable.map_err(|why| format!("{shown}: {why}, or use store-file"))?;
-        let mut operands = matches.try_get_many::<OsString>("operands").ok().flatten().into_iter().flatten();
-        Ok(whole.of_shard(operands.next().and_then(|shard| shard.to_str())))
+        Err(error) => return Err(format!("the configuration file {shown} cannot be read: {}", in_words(&error))),
+    };
+    if bytes.len() as u64 > LARGEST {
+        return Err(format!("the configuration file {shown} is larger than {} KiB: name another file", LARGEST / 1024));
     }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-
-    /// Makes them the defaults of those options that `command` has.
-    #[must_use]
-    pub fn put_into(self, mut command: Command) -> Command {
-        for (name, text) in self.0 {
-            let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
-            if let Some(id) = id {
-                // Help does not show it: help was printed before the file was read.
-                command = command.mut_arg(id, |arg| arg.default_value(text));
-            }
-        }
-        command
-    }
-
-    /// Whether the option is set to more than its absence.
-    fn is_on(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|text| !exclusions::is_off(name, text))
-    }
-
-    /// Takes over what `nearer` sets, and removes what that excludes.
-    fn overrule(&mut self, nearer: Self) {
-        for Exclusion { one, other, .. } in decided_by_place() {
-            let (one, other) = (*one, *other);
-            if nearer.is_on(one) {
-                self.0.remove(other);
-            } else if nearer.is_on(other) {
-                self.0.remove(one);
-            }
-        }
-        self.0.extend(nearer.0);
-    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| format!("the configuration file {shown} is not UTF-8: save it as such"))?;
+    let mut whole = Whole::from_text(&text, &known()).map_err(|wrong| {
+        let line = wrong.at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
+        format!("{shown}{line}: {}", wrong.why)
+    })?;
+    let url = whole.all.get("store").and_then(OsStr::to_str).unwrap_or_default();
+    refuse_readable_by_all("store", url, &about).map_err(|why| format!("{shown}: {why}, or use store-file"))?;
+    Ok((shard.and_then(|shard| whole.shards.remove(shard)).unwrap_or_default(), whole.all))
 }
 
 /// All that a file sets.
@@ -157,7 +99,7 @@ impl Whole {
             let DeValue::Table(tables) = tables.get_ref() else { return Err(wrong(key.span())) };
             for (name, table) in in_order(tables) {
                 let DeValue::Table(table) = table.get_ref() else { return Err(wrong(name.span())) };
-                if Shard::from_str(name.get_ref()).is_err() {
+                if Shard::whole(name.get_ref()).is_err() {
                     let why =
                         "a table below shard has a name that no shard can have: use letters, digits and . _ - / :";
                     return Err(Wrong::new(name.span(), why));
@@ -171,13 +113,6 @@ impl Whole {
             }
         }
         Ok(whole)
-    }
-
-    fn of_shard(mut self, shard: Option<&str>) -> Settings {
-        if let Some(nearer) = shard.and_then(|shard| self.shards.remove(shard)) {
-            self.all.overrule(nearer);
-        }
-        self.all
     }
 }
 
@@ -197,25 +132,34 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         let Some(arg) = keys(known).find(|arg| arg.get_long() == Some(name)) else {
             return Err(Wrong::new(key.span(), unknown(name, known)));
         };
-        let text = text_of(arg, value.get_ref()).and_then(|text| checked(arg, text));
+        let text = text_of(arg, value.get_ref()).and_then(|text| {
+            let text = checked(arg, OsStr::new(&text)).map_err(|wrong| match wrong {
+                WrongValue::Value(why) => why,
+                WrongValue::NotText => unreachable!("a file is UTF-8"),
+            })?;
+            refuse_secret(arg, &text, "it").map(|()| text)
+        });
         let text = text.map_err(|why| Wrong::new(key.span(), format!("{name}: {why}")))?;
         settings.0.insert(name.to_owned(), text);
     }
-    let both = |exclusion: &&Exclusion| settings.is_on(exclusion.one) && settings.is_on(exclusion.other);
-    if let Some(exclusion) = decided_by_place().find(both) {
-        let Exclusion { one, other, .. } = exclusion;
+    if let Some((one, other, advice)) = settings.contradiction() {
         let at = entries.iter().find(|(key, _)| key.get_ref() == other).map(|(key, _)| key.span());
-        return Err(Wrong { at, why: exclusion.message(one, other) });
+        return Err(Wrong { at, why: exclude_each_other(one, other, advice) });
     }
     Ok(settings)
 }
 
-fn decided_by_place() -> impl Iterator<Item = &'static Exclusion> {
-    exclusions::ALL.iter().filter(|exclusion| exclusion.is_decided_by_place())
+/// A command that has each option which can be in a file.
+fn known() -> Command {
+    let known = Program::Leaderrun.command();
+    let ctl = Program::Leaderctl.command();
+    let more: Vec<Arg> =
+        keys(&ctl).filter(|arg| keys(&known).all(|key| key.get_long() != arg.get_long())).cloned().collect();
+    known.args(more)
 }
 
 fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
-    known.get_arguments().filter(|arg| arg.get_env().is_some() && arg.get_long() != Some(OPTION))
+    known.get_arguments().filter(|arg| arg.get_env().is_some() && arg.get_long() != Some(CONFIG))
 }
 
 fn unknown(name: &str, known: &Command) -> String {
@@ -255,28 +199,6 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-/// Checks a value with the option's own parser.
-fn checked(arg: &Arg, text: String) -> Result<String, String> {
-    match arg.get_action() {
-        ArgAction::SetTrue => return Ok(text),
-        ArgAction::Count => return text.parse::<u8>().map(|_| text).map_err(|_| VERBOSITY.to_owned()),
-        _ => {}
-    }
-    let alone = arg.clone().env(None::<&str>).default_value(None::<&str>);
-    let name = arg.get_long().expect("a key is the long name of its option");
-    let line = [format!("--{name}={text}")];
-    match Command::new("").no_binary_name(true).disable_help_flag(true).arg(alone).try_get_matches_from(line) {
-        Ok(_) => Ok(text),
-        Err(error) => Err(match (error.source(), error.get(ContextKind::ValidValue)) {
-            (Some(why), _) => one_line(&why.to_string()),
-            (None, Some(ContextValue::Strings(values))) if !values.is_empty() => {
-                format!("possible values: {}", values.join(", "))
-            }
-            _ => "is empty: write a value, or remove the line".to_owned(),
-        }),
-    }
-}
-
 /// The contents of the file, up to one byte more than allowed, and its metadata.
 fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let file = File::open(path)?;
@@ -303,51 +225,21 @@ mod tests {
     const PASSWORD: &str = "hunter!2";
 
     fn read(text: &str) -> Result<Whole, Wrong> {
-        Whole::from_text(text, &Program::Leaderrun.command())
-    }
-
-    fn of(pairs: &[(&str, &str)]) -> Settings {
-        Settings(pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
+        Whole::from_text(text, &known())
     }
 
     #[test]
     fn every_option_with_a_variable_is_a_key_and_no_other() {
-        let command = Program::Leaderrun.command();
+        let (command, leaderrun) = (known(), Program::Leaderrun.command());
         let names: Vec<&str> = keys(&command).filter_map(Arg::get_long).collect();
-        assert_eq!(names.len(), command.get_arguments().filter(|arg| arg.get_long().is_some()).count() - 1);
-        assert!(!names.contains(&OPTION) && !names.contains(&SHARDS));
-        // The options that leaderctl shares have the same names.
+        let of_leaderrun = leaderrun.get_arguments().filter(|arg| arg.get_long().is_some()).count() - 1;
+        assert_eq!(names.len(), of_leaderrun + 1);
+        assert!(!names.contains(&CONFIG) && !names.contains(&SHARDS));
+        // leaderctl reads these, of all shards.
         let ctl = Program::Leaderctl.command();
-        let shared: Vec<&str> = keys(&ctl).filter_map(Arg::get_long).collect();
-        assert_eq!(shared, ["store", "store-file", "request-timeout"]);
-        assert!(
-            shared
-                .iter()
-                .chain(exclusions::ALL.iter().flat_map(|pair| [&pair.one, &pair.other]))
-                .all(|name| names.contains(name))
-        );
-    }
-
-    #[test]
-    fn a_shard_overrules_what_it_excludes() {
-        let text = "wait = 5\nquiet = true\nlease = 20\n\
-                    [shard.a]\nno-wait = true\n[shard.b]\nverbose = 1\n[shard.c]\nno-wait = false\nlease = '30s'";
-        let of_shard = |shard| read(text).unwrap().of_shard(shard);
-        assert_eq!(of_shard(None), of(&[("wait", "5"), ("quiet", "true"), ("lease", "20")]));
-        assert_eq!(of_shard(Some("d")), of_shard(None));
-        assert_eq!(of_shard(Some("a")), of(&[("no-wait", "true"), ("quiet", "true"), ("lease", "20")]));
-        assert_eq!(of_shard(Some("b")), of(&[("wait", "5"), ("verbose", "1"), ("lease", "20")]));
-        let c = of(&[("wait", "5"), ("no-wait", "false"), ("quiet", "true"), ("lease", "30s")]);
-        assert_eq!(of_shard(Some("c")), c);
-
-        let text = "every = '5m'\n[shard.a]\nonce = 'x'\n[shard.b]\nrestart = 'always'\n[shard.c]\nrestart = 'never'";
-        let of_shard = |shard| read(text).unwrap().of_shard(Some(shard));
-        assert_eq!(of_shard("a"), of(&[("once", "x")]));
-        assert_eq!(of_shard("b"), of(&[("restart", "always")]));
-        assert_eq!(of_shard("c"), of(&[("every", "5m"), ("restart", "never")]));
-        let text = "restart = 'always'\nrelinquish = '6h'\n[shard.a]\nonce = 'x'";
-        assert_eq!(read(text).unwrap().of_shard(Some("a")), of(&[("once", "x")]));
-        assert!(read("every = '5m'\nonce = 'x'").unwrap_err().why.starts_with("every and once exclude each other"));
+        let read: Vec<&str> = keys(&ctl).filter_map(Arg::get_long).collect();
+        assert_eq!(read, FOR_ALL_SHARDS);
+        assert!(read.iter().all(|name| names.contains(name)));
     }
 
     #[test]
@@ -379,9 +271,8 @@ mod tests {
                 }
             };
             assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
-            let shard = whole.shards.keys().next().cloned();
-            let settings = whole.of_shard(shard.as_deref());
-            assert!(!decided_by_place().any(|pair| settings.is_on(pair.one) && settings.is_on(pair.other)));
+            let settings = whole.shards.into_values().next().unwrap_or(whole.all);
+            assert_eq!(settings.contradiction(), None);
             // This is slow. In this build, clap asserts that an option accepts its default.
             if source.one_in(256) {
                 let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();

@@ -1,8 +1,10 @@
 //! `--explain`: what the timing options mean for COMMAND.
 
+use crate::guard::cgroup::WEIGHT;
 use crate::guard::contain::Containment;
 use crate::guard::priority::{self, Priority};
-use crate::lease::{Shard, Timing, parts_of_a_stop, show};
+use crate::guard::quota::Quota;
+use crate::lease::{Late, Shard, Timing, kept, parts_of_a_stop, show};
 use crate::store::{Delivery, Location};
 use std::fmt::Write;
 use std::time::Duration;
@@ -26,7 +28,11 @@ pub fn budget(
     line("renew", show(timing.renew_interval), "how often the leader renews the lease");
     line("request timeout", show(timing.request_timeout), "the longest that one request may take");
     line("kill-after", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease is being lost");
-    line("margin", show(timing.margin), "from SIGKILL to the end of the lease");
+    line(
+        "margin",
+        show(timing.margin),
+        "from SIGKILL to the end of the lease: a twelfth of it, and the time of a kill",
+    );
     let parts = [
         ("pre-stop", timing.hooks.pre_stop, "the longest that this hook may take, before the stop signal"),
         ("post-stop", timing.hooks.post_stop, "the longest that this hook may take, after the tree is dead"),
@@ -55,13 +61,18 @@ pub fn budget(
         if !timing.hooks.post_stop.is_zero() {
             line("end", show(timing.kill_after()), &after("the post-stop hook is killed"));
         }
-        let outage = timing.term_after() - timing.renew_interval;
-        line("outage", show(outage), "a store outage this long does not disturb COMMAND");
+        line("outage", show(timing.outage()), "a store outage this long does not disturb COMMAND");
+        if let Some(quota) = Quota::find() {
+            let late = Late::new(quota.presumed_lateness(), timing.most_extra());
+            line("CPU quota", show(late.extra), &format!("COMMAND is stopped this much earlier at first: {quota}"));
+        }
+        let kept = location.keeps(kept(timing.lease));
+        line("kept", show(kept), "how long the store keeps a lease: longer, for a clock may be slewed by a twelfth");
         let takeover = match location.delivery() {
             // One second for whole seconds of ttl, one for the clock interval, and a late check.
-            Delivery::Poll => timing.lease + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
-            // The server may count a lease in whole seconds, or end it a little late.
-            Delivery::Push | Delivery::Kernel => timing.lease + Duration::from_secs(1),
+            Delivery::Poll => kept + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
+            // The server may end a lease a little late.
+            Delivery::Push | Delivery::Kernel => kept + Duration::from_secs(1),
         };
         line(
             "crash takeover",
@@ -77,5 +88,8 @@ pub fn budget(
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
     let priority = if containment.raises() { priority::raise(containment.scheduling()) } else { Priority::Kept };
     line("priority", priority.to_string(), "the priority of the helpers, which kill it");
+    if containment.has_weight() && !matches!(priority, Priority::RealTime(_)) {
+        line("CPU weight", WEIGHT.to_owned(), "asked for as their share of the processors, where COMMAND has 100");
+    }
     text
 }

@@ -3,9 +3,8 @@
 //! The hazard: a store URL may have a password, and people put it in the wrong place. So the URL is overwritten where
 //! `ps` would show it, and a password in an option that messages or `leaderctl status` would show is refused.
 
-use super::config::Settings;
-use super::exclusions::{self, Overruled};
 use super::mistakes;
+use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};
 use super::version;
 use crate::exit;
@@ -17,18 +16,14 @@ use crate::text::{self, in_words};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Parser};
-use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::{Read, Write, stdout};
+use std::io::{IsTerminal, Read, Write, stdout};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
-/// (systemd.exec(5), "Credentials").
-const CREDENTIAL: &str = "leaderrun.store";
 /// The longest store URL in a file, which is one line.
 const LONGEST_URL: u64 = 64 * 1024;
 /// A thousand million of humantime's years.
@@ -38,7 +33,7 @@ const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_60
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// The store that keeps the leases, such as redis://HOST
-    #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", hide_env_values = true, global = true)]
+    #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", value_parser = url, global = true)]
     store: Option<String>,
 
     /// Read the store's URL from this file
@@ -46,7 +41,7 @@ pub struct StoreFlags {
     store_file: Option<PathBuf>,
 
     /// Read this configuration file [default: /etc/leaderrun.toml]
-    // Read before the other flags are known, by [`Settings::read`].
+    // Read before the other flags are known, by [`Settings::besides`].
     #[arg(long, value_name = "FILE", env = "LEADERRUN_CONFIG", global = true)]
     pub config: Option<PathBuf>,
 }
@@ -76,48 +71,53 @@ impl NamedStore {
         )))
     }
 
-    /// Says which store this is, if the user has not named it.
-    pub fn tell_doubt(&self, program: &str) {
+    /// Warns about the default store, even with `--quiet`, because other hosts do not share it. Refuses it where no person
+    /// would read the warning, and inside a leadership, whose store was probably meant: what is not led there may be led
+    /// in that store.
+    ///
+    /// # Errors
+    /// As [`Self::refuse_default`].
+    pub fn confirm(&self, program: &str) -> Result<(), Failure> {
+        if is_inside() || !std::io::stderr().is_terminal() {
+            self.refuse_default()?;
+        }
         if let (None, Location::File { directory }) = (&self.url, &self.location) {
             let directory = directory.display();
             log::warn(program, &format!("no store named: using file:{directory}, where {LOCAL}"));
         }
+        Ok(())
     }
 }
 
 impl StoreFlags {
-    /// The store that the command line names, or else the environment, a credential of the service manager, or the
-    /// configuration file. When this returns, ps(1) does not show a password in the URL any more.
+    /// The store that the command line, the environment, a credential or the configuration file names. When this
+    /// returns, ps(1) does not show a password in the URL any more.
     ///
     /// # Errors
     /// One line that says what is wrong.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
-        let overruled = Overruled::find(matches)?;
-        let (by_url, by_file) = (matches.value_source("store"), matches.value_source("store_file"));
-        let given = Some(ValueSource::CommandLine);
-        // Neither has a default of its own: a default comes from the configuration file.
-        let configured = by_url.max(by_file) <= Some(ValueSource::DefaultValue);
-        let credential = if configured { credential()? } else { None };
-        let url = match (credential, &self.store, &self.store_file) {
-            (Some(path), ..) => Some(read_url(&path)?),
-            (None, Some(url), _) if !overruled.has("store") => {
-                if by_url == given && may_hold_a_secret(url) {
+        let url = match (&self.store, &self.store_file) {
+            (Some(url), _) => {
+                if matches.value_source("store") == Some(ValueSource::CommandLine) && may_hold_a_secret(url) {
                     sys::hide_argument(url);
                 }
-                Some(url.clone())
+                url.clone()
             }
-            (None, _, Some(path)) => Some(read_url(path)?),
-            (None, _, None) => None,
+            (None, Some(path)) => {
+                let url = read_url(path)?;
+                let shown = text::shown(&path.to_string_lossy());
+                let location = Location::from_url(&url).map_err(|why| format!("the store file {shown}: {why}"))?;
+                return Ok(NamedStore { location, url: Some(Secret::from(url)) });
+            }
+            (None, None) => return Ok(NamedStore { location: Location::by_default()?, url: None }),
         };
-        match url {
-            Some(url) if url.is_empty() => {
-                let named = exclusions::as_given("store", by_url.unwrap_or(ValueSource::CommandLine));
-                Err(format!("{named} is empty: use one of {SCHEMES}"))
-            }
-            Some(url) => Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) }),
-            None => Ok(NamedStore { location: Location::by_default()?, url: None }),
-        }
+        Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) })
     }
+}
+
+/// A store URL, which is read later.
+fn url(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err(format!("use one of {SCHEMES}")) } else { Ok(text.to_owned()) }
 }
 
 fn may_hold_a_secret(url: &str) -> bool {
@@ -139,28 +139,17 @@ pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<
     Ok(())
 }
 
-/// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.
-/// What a shell or COMMAND gets may hold one, and is not shown; only those values are of type [`OsString`].
-fn refuse_secrets(command: &Command, matches: &ArgMatches) -> Result<(), String> {
+/// Refuses a password in an option of the command line that would show it.
+fn refuse_secrets(command: &Command, line: &ArgMatches) -> Result<(), String> {
     for arg in command.get_arguments() {
-        let id = arg.get_id().as_str();
-        if arg.get_long() == Some("store") || arg.get_value_parser().type_id() == TypeId::of::<OsString>() {
-            continue;
-        }
-        let mut values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
-        if values.any(|value| text::looks_secret(&value.to_string_lossy())) {
-            let named = match (matches.value_source(id), arg.get_env(), arg.get_long()) {
-                (Some(ValueSource::EnvVariable), Some(variable), _) => variable.to_string_lossy().into_owned(),
-                (_, _, Some(name)) => format!("--{name}"),
-                (..) => arg.to_string(),
-            };
-            return Err(format!(
-                "{named} has what looks like a password, and would show it: give a store URL with --store"
-            ));
+        let called = arg.get_long().map_or_else(|| arg.to_string(), |name| format!("--{name}"));
+        let values = line.try_get_raw(arg.get_id().as_str()).ok().flatten().into_iter().flatten();
+        for value in values {
+            refuse_secret(arg, value, &called)?;
         }
     }
-    match matches.subcommand().and_then(|(name, matches)| Some((command.find_subcommand(name)?, matches))) {
-        Some((verb, matches)) => refuse_secrets(verb, matches),
+    match line.subcommand().and_then(|(name, line)| Some((command.find_subcommand(name)?, line))) {
+        Some((verb, line)) => refuse_secrets(verb, line),
         None => Ok(()),
     }
 }
@@ -171,15 +160,10 @@ pub fn is_inside() -> bool {
     std::env::var_os("LEADERRUN_TERM").is_some()
 }
 
-/// The file in which the service manager hands over a store URL. A directory that cannot be read may hold one.
-fn credential() -> Result<Option<PathBuf>, String> {
-    let Some(directory) = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from) else { return Ok(None) };
-    let path = directory.join(CREDENTIAL);
-    let found = directory.metadata().and_then(|_| path.try_exists());
-    found.map(|found| found.then_some(path)).map_err(|error| {
-        let shown = text::shown(&directory.to_string_lossy());
-        format!("CREDENTIALS_DIRECTORY={shown} cannot be read: {}", in_words(&error))
-    })
+/// Whether this stands before `=` in a file of variables or options. It is not shown: it may be part of a password.
+fn is_name(text: &str) -> bool {
+    let name = text.strip_prefix("export ").unwrap_or(text).trim_end();
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn read_url(path: &Path) -> Result<String, String> {
@@ -196,57 +180,133 @@ fn read_url(path: &Path) -> Result<String, String> {
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
     }
+    if url.split_once('=').is_some_and(|(name, _)| is_name(name)) {
+        return Err(format!(
+            "the store file {shown} names a variable or an option: write the URL alone, as redis://HOST"
+        ));
+    }
     refuse_readable_by_all("the URL", url, &about).map_err(|why| format!("{shown}: {why}"))?;
     Ok(url.to_owned())
 }
 
+/// The options of a program.
+pub trait Options: Parser {
+    const FIRST_PAGE: FirstPage;
+
+    /// Is called before the command line is read, with the options that there are.
+    fn prepare(_: &Command) {}
+}
+
+/// What `-h` shows, in one screen. `--help` shows all.
+pub struct FirstPage {
+    /// The ids of options.
+    pub options: &'static [&'static str],
+    pub verbs: &'static [&'static str],
+    /// Where the rest is.
+    pub more: &'static str,
+}
+
+impl FirstPage {
+    fn of(&self, command: Command) -> Command {
+        let named = |names: &[&str], name: &str| names.contains(&name);
+        command
+            .mut_args(|arg| {
+                let is_shown = named(self.options, arg.get_id().as_str());
+                if is_shown { arg.help_heading(None) } else { arg.hide(true) }
+            })
+            .mut_subcommands(|verb| {
+                let is_shown = named(self.verbs, verb.get_name());
+                verb.hide(!is_shown)
+            })
+            .disable_help_subcommand(true)
+            .after_help(self.more)
+    }
+
+    /// Whether `words` ask for it before SHARD or a verb. They ask for help.
+    fn is_asked_for(command: &Command, words: &[OsString]) -> bool {
+        let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
+        while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
+            if word == "--help" {
+                return false;
+            }
+            if takes_next(command, &word) {
+                words.next();
+            } else if !word.starts_with("--") && word.contains('h') {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
-/// `fail` says that help could not be printed.
+/// `declared` has the options of `program`. `fail` says that help could not be printed.
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
-pub fn parse<T: Parser>(
+pub fn parse<T: Options>(
+    declared: &Command,
     program: &str,
     words: impl IntoIterator<Item = OsString>,
     fail: impl Fn(u8, &str) -> ExitCode,
 ) -> Result<(T, ArgMatches), ExitCode> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    // Each variable has the name of its option.
-    let command = || T::command().mut_args(|arg| arg.hide_env(true));
-    let parsed = command().try_get_matches_from(&words).and_then(|matches| {
+    let words = joined(declared, words.into_iter().collect());
+    // Clap would refuse a variable that the command line excludes. [`Settings`] drops it.
+    let command = || declared.clone().mut_args(|arg| arg.env(None::<&str>));
+    let read = || {
+        let line = command().try_get_matches_from(&words)?;
         // Completions are printed for an installation, whatever is configured.
-        if matches.subcommand_name() == Some("completions") {
-            return Ok(Ok(matches));
+        if line.subcommand_name() == Some("completions") {
+            return T::from_arg_matches(&line).map(|flags| Ok((flags, line)));
         }
-        if let Err(message) = refuse_secrets(&command(), &matches) {
-            return Ok(Err(usage(program, &message)));
+        let settings = refuse_secrets(declared, &line).and_then(|()| Settings::besides(&line, declared));
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(message) => return Ok(Err(message)),
+        };
+        // From here on, mistakes are reported in the format that is set.
+        if settings.get("log-format").is_some_and(|format| format == "json") {
+            log::choose(log::Format::Json);
         }
-        // Only the command line tells which file, and which shard. No file makes a right command line wrong.
-        match Settings::read(&matches) {
-            Ok(settings) if settings.is_empty() => Ok(Ok(matches)),
-            Ok(settings) => {
-                // From here on, mistakes are reported in the format that the file asks for.
-                let by_default = matches.try_get_raw("log_format").is_ok()
-                    && matches.value_source("log_format") == Some(ValueSource::DefaultValue);
-                if by_default && settings.get("log-format") == Some("json") {
-                    log::choose(log::Format::Json);
-                }
-                let matches = settings.put_into(command()).try_get_matches_from(&words)?;
-                Ok(refuse_secrets(&command(), &matches).map(|()| matches).map_err(|message| usage(program, &message)))
-            }
-            Err(message) => Ok(Err(usage(program, &message))),
-        }
-    });
-    let parsed = match parsed {
-        Ok(Ok(matches)) => T::from_arg_matches(&matches).map(|flags| (flags, matches)),
-        Ok(Err(status)) => return Err(status),
-        Err(error) => Err(error),
+        let matches =
+            if settings.0.is_empty() { line } else { settings.put_into(command()).try_get_matches_from(&words)? };
+        T::from_arg_matches(&matches).map(|flags| Ok((flags, matches)))
     };
-    parsed.map_err(|error| match error.kind() {
-        ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
-        ErrorKind::DisplayHelp => start::printed(error.print(), fail),
-        _ => usage(program, &mistakes::told(&error, command(), &words)),
-    })
+    match read() {
+        Ok(Ok(read)) => Ok(read),
+        Ok(Err(message)) => Err(usage(program, &message)),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
+            ErrorKind::DisplayHelp if FirstPage::is_asked_for(declared, &words) => {
+                start::printed(T::FIRST_PAGE.of(command()).print_help(), fail)
+            }
+            ErrorKind::DisplayHelp => start::printed(error.print(), fail),
+            _ => usage(program, &mistakes::told(&error, declared, &words)),
+        }),
+    }
+}
+
+/// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a
+/// duration.
+fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
+    let may_have_one = |word: &str| {
+        let mut options = command.get_subcommands().flat_map(Command::get_arguments);
+        options.any(|arg| arg.is_require_equals_set() && arg.get_long() == word.strip_prefix("--"))
+    };
+    let mut all: Vec<OsString> = Vec::with_capacity(words.len());
+    let mut waits = false;
+    for word in words {
+        let text = word.to_string_lossy();
+        if let Some(option) = all.last_mut().filter(|_| waits && duration(&text).is_ok()) {
+            option.push("=");
+            option.push(&word);
+            waits = false;
+        } else {
+            waits = text.starts_with("--") && may_have_one(&text);
+            all.push(word);
+        }
+    }
+    all
 }
 
 /// Reports what is wrong with the command line.

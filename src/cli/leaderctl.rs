@@ -1,55 +1,67 @@
 //! `leaderctl`: the operator's tool.
 
 // The verbs.
+mod balance;
 mod complete;
 mod forget;
 mod history;
+mod jobs;
 mod list;
+mod man;
 mod pause;
 mod revoke;
+mod screen;
 pub mod selftest;
+#[cfg(feature = "watch")]
 mod serve;
 mod status;
 mod step_down;
+#[cfg(feature = "watch")]
 mod top;
 mod verify;
 mod wait;
 mod watch;
+mod whose;
 mod why;
 
 // What several of them use.
 mod age;
+#[cfg(feature = "watch")]
 mod fleet;
-mod job;
-mod live;
 mod noted;
 mod operator;
+mod shares;
 mod slots;
 mod timeline;
 mod unknown;
 
 use super::completions::{self, Program};
-use super::flags::{self, NamedStore};
+use super::flags::{self, FirstPage, NamedStore};
 use super::start::{self, Failure};
 use crate::exit;
 use crate::lease::Shard;
 use crate::observe::log;
 use crate::observe::terminal;
+use crate::runtime;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
 use crate::time::rfc3339;
+use balance::BalanceFlags;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use forget::ForgetFlags;
 use history::HistoryFlags;
+use jobs::JobsFlags;
 use list::ListFlags;
+use man::ManFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use pause::{PauseFlags, ResumeFlags};
 use revoke::RevokeFlags;
 use selftest::SelftestFlags;
 use serde::Serialize;
+#[cfg(feature = "watch")]
 use serve::ServeFlags;
 use status::StatusFlags;
 use std::future::Future;
@@ -61,10 +73,12 @@ use std::time::Duration;
 use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
+#[cfg(feature = "watch")]
 use top::TopFlags;
 use verify::VerifyFlags;
 use wait::WaitFlags;
 use watch::WatchFlags;
+use whose::WhoseFlags;
 use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
@@ -74,14 +88,30 @@ const COMMON: &str = "Common options";
 /// How often to check whether the output still has a reader.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
+const AFTER_HELP: &str = "\
+Examples:
+  leaderctl store init                            prepare a store, once
+  leaderctl status report                         who leads, and since when
+  leaderctl why report                            why this host does not lead
+  leaderctl pause report --for 10m --wait         nobody leads, for a deploy
+  leaderctl step-down --host web1                 empty a host before maintenance
+
+Exit status: 0 done, or
+  1 selftest, jobs: failed    64 wrong usage          66 unknown shard    69 store unreachable
+  71 the system refused       75 refused, too late    77 not permitted
+  78 wrong configuration      79 verify: it does not lead
+
+See leaderctl(1).";
+
 /// Show and control who leads, and prepare the stores of leaderrun
 #[derive(Debug, Parser)]
 #[command(
     name = PROGRAM,
     version,
-    after_help = "See leaderctl(1).",
+    after_help = AFTER_HELP,
     subcommand_value_name = "VERB",
-    subcommand_help_heading = "Verbs"
+    subcommand_help_heading = "Verbs",
+    arg_required_else_help = false
 )]
 pub struct Flags {
     #[command(flatten, next_help_heading = COMMON)]
@@ -94,6 +124,14 @@ pub struct Flags {
 
     #[command(subcommand)]
     verb: Verb,
+}
+
+impl flags::Options for Flags {
+    const FIRST_PAGE: FirstPage = FirstPage {
+        options: &["store"],
+        verbs: &["status", "list", "watch", "wait", "step-down", "pause", "resume", "why", "history", "top"],
+        more: "--help shows all verbs and options, VERB --help those of one. See leaderctl(1).",
+    };
 }
 
 #[derive(Debug, Subcommand)]
@@ -110,6 +148,8 @@ enum Verb {
     Verify(VerifyFlags),
     /// Make the leader stop its command, and let another candidate lead
     StepDown(StepDownFlags),
+    /// Spread the leaders evenly over the hosts
+    Balance(BalanceFlags),
     /// Stop the leader, and let nobody lead until the pause ends
     Pause(PauseFlags),
     /// End a pause
@@ -120,8 +160,12 @@ enum Verb {
     Forget(ForgetFlags),
     /// Explain why this host does not lead
     Why(WhyFlags),
+    /// Say for which shard a process of this host runs
+    Whose(WhoseFlags),
     /// Show how the last leaderships of SHARD went
     History(HistoryFlags),
+    /// Show what became of the jobs of SHARD, or let one run again
+    Jobs(JobsFlags),
     /// Show all shards as a page, as JSON and as metrics over HTTP
     Serve(ServeFlags),
     /// Show all shards live on a terminal
@@ -129,8 +173,15 @@ enum Verb {
     /// Test failover on this store by injecting faults
     Selftest(SelftestFlags),
     /// Prepare or check a store
-    #[command(subcommand, subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
+    #[command(
+        subcommand,
+        subcommand_value_name = "VERB",
+        subcommand_help_heading = "Verbs",
+        arg_required_else_help = false
+    )]
     Store(StoreVerb),
+    /// Show a page of the manual
+    Man(ManFlags),
     /// Print shell completions
     Completions {
         #[arg(value_enum)]
@@ -139,6 +190,17 @@ enum Verb {
         shell: Shell,
     },
 }
+
+/// What follows a verb that this build lacks.
+#[cfg(not(feature = "watch"))]
+#[derive(Debug, clap::Args)]
+struct TopFlags {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<std::ffi::OsString>,
+}
+
+#[cfg(not(feature = "watch"))]
+type ServeFlags = TopFlags;
 
 #[derive(Debug, Subcommand)]
 enum StoreVerb {
@@ -167,7 +229,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+fn begin(flags: Flags, matches: &ArgMatches, _: &clap::Command) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
     // Of verbs that change something: the user named the store, and the verb's own flags are right.
@@ -178,17 +240,23 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Ok::<_, Failure>(target)
     };
     match verb {
-        // The first three need no store, or open it themselves.
+        // The first five need no store, or open it themselves.
+        Verb::Man(man) => Ok(man.show()),
         Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
         Verb::Selftest(selftest) => {
             let Target { named, patience } = target()?;
+            named.confirm(PROGRAM)?;
             Ok(selftest.run(&named, patience))
+        }
+        Verb::Whose(whose) => {
+            let runtime = runtime::of_one_thread().build().map_err(anyhow::Error::from)?;
+            finish(runtime, async { Ok(whose.answer(request_timeout).await) })
         }
         Verb::Verify(verify) => {
             let Target { named, patience } = target()?;
             let question = verify.question().map_err(Failure::Usage)?;
-            if flags::is_inside() && !question.is_about_this_leadership() {
-                named.refuse_default()?;
+            if !question.is_about_this_leadership() {
+                named.confirm(PROGRAM)?;
             }
             let runtime = start::runtime(&named.location)?;
             finish(runtime, question.answer(named, patience))
@@ -202,6 +270,12 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::StepDown(step_down) => {
             meant(step_down.check())?.ask(async |store, patience| step_down.order(&*store, patience).await)
         }
+        Verb::Balance(balance) => {
+            let checked = balance.check();
+            let target =
+                if balance.dry_run { checked.map_err(Failure::Usage).and_then(|()| target()) } else { meant(checked) };
+            target?.ask(async |store, patience| balance.order(&*store, patience).await)
+        }
         Verb::Pause(pause) => meant(pause.check())?.ask(async |store, patience| pause.order(&*store, patience).await),
         Verb::Resume(resume) => {
             meant(resume.check())?.ask(async |store, patience| resume.order(&*store, patience).await)
@@ -210,15 +284,29 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Forget(forget) => {
             meant(forget.check())?.ask(async |store, patience| forget.order(&*store, patience).await)
         }
-        Verb::Why(why) => target()?.ask(async |store, patience| Ok(why.answer(&*store, patience).await)),
+        Verb::Why(why) => {
+            let target = target()?;
+            let location = target.named.location.clone();
+            target.ask(async |store, patience| Ok(why.answer(&*store, &location, patience).await))
+        }
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
+        Verb::Jobs(jobs) => {
+            let target = if jobs.changes_something() { meant(Ok(())) } else { target() };
+            target?.ask(async |store, patience| jobs.show(&*store, patience).await)
+        }
+        #[cfg(feature = "watch")]
         Verb::Serve(serve) => target()?.ask(async |store, patience| serve.serve(store, patience).await),
+        #[cfg(feature = "watch")]
         Verb::Top(top) => {
             TopFlags::check()?;
             let target = target()?;
             let named = target.named.refuse_default().is_ok();
             target.ask(async |store, patience| top.show(store, named, patience).await)
         }
+        #[cfg(not(feature = "watch"))]
+        Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(
+            "this leaderctl was built without serve and top: build it with the feature watch".to_owned(),
+        )),
         Verb::Store(StoreVerb::Init { new }) => {
             meant(Ok(()))?.ask(async move |store, patience| init(&*store, new, patience).await)
         }
@@ -247,7 +335,7 @@ impl Target {
         work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
     ) -> Result<ExitCode, Failure> {
         let Self { named, patience } = self;
-        named.tell_doubt(PROGRAM);
+        named.confirm(PROGRAM)?;
         let runtime = start::runtime(&named.location)?;
         finish(runtime, async { work(named.location.open(patience).await?, patience).await })
     }

@@ -9,39 +9,41 @@ pub use options::Flags;
 use options::{Invocation, Observability};
 
 use super::explain;
-use super::flags::{self, NamedStore};
+use super::flags::NamedStore;
 use super::start::{self, Failure};
-use crate::election::{Obstacle, Outcome, Settings, Skipped, StartError};
+use crate::cli::relinquish::Relinquish;
+use crate::election::{LogEvent, Obstacle, Outcome, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
+use crate::guard::foreground;
+use crate::guard::lateness::Measure;
 use crate::guard::orphan_release;
-use crate::lease::{Candidate, Timing, show_seconds};
-use crate::notes::history;
-use crate::notes::jobs::{Job, Occasion};
+use crate::lease::{Candidate, Timing, host_name, show_seconds};
+use crate::notes::jobs::Job;
+#[cfg(feature = "watch")]
 use crate::observe::http::{self, Listening};
 use crate::observe::log;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics_file::MetricsFile;
+use crate::observe::query_socket::QuerySocket;
 use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
 use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
-use crate::runner::limits;
 use crate::runner::processes::Processes;
-use crate::runner::rotation::Relinquish;
 use crate::runner::standby_tasks::{Duties, StandbyTasks};
 use crate::slots::Campaign;
 use crate::store::{Location, StoreError};
 use crate::sys;
 use crate::text;
-use crate::time::{rfc3339_seconds, wall_clock_millis};
+use crate::time::rfc3339_seconds;
 use clap::ArgMatches;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -62,19 +64,16 @@ pub fn main() -> ExitCode {
     // Until we handle these signals, they end us at once, even while a file or a name server does not answer. That does
     // no harm, because nothing is acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
-    // To read the options takes more stack than a small limit leaves. Then the line about that limit is text.
-    if limits::check().is_ok() {
-        log::choose(options::log_format_in(std::env::args_os()));
-    }
-    start::main(PROGRAM, fail, begin)
+    start::main(PROGRAM, fail, |flags, matches, command| begin(&flags, matches, command))
 }
 
-fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
+fn begin(flags: &Flags, matches: &ArgMatches, command: &clap::Command) -> Result<ExitCode, Failure> {
     log::choose(flags.observability.log_format);
-    if options::lacks_shard(std::env::args_os()) {
+    if options::lacks_shard(command, std::env::args_os()) {
         return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
-    flags.unset_overruled(matches).map_err(Failure::Usage)?;
+    flags.refuse_useless(matches).map_err(Failure::Usage)?;
+    guard::calls::check().map_err(Failure::of_os)?;
     let invocation = flags.invocation(matches).map_err(Failure::Usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
@@ -83,33 +82,16 @@ fn begin(mut flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
-    confirm(&invocation.store)?;
+    invocation.store.confirm(PROGRAM)?;
     find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
-    point_out_doubts(&flags, &invocation);
-    let containment = make_room(containment, &flags)?;
-    run(&flags, invocation, containment)
-}
-
-/// Warns about the default store, even with `--quiet`, because it excludes no other host. Refuses it where no person
-/// would read the warning, and inside another leaderrun, whose store was probably meant.
-fn confirm(store: &NamedStore) -> Result<(), Failure> {
-    if flags::is_inside() || !std::io::stderr().is_terminal() {
-        store.refuse_default()?;
-    }
-    store.tell_doubt(PROGRAM);
-    Ok(())
-}
-
-/// Logs what is allowed but may not be intended.
-fn point_out_doubts(flags: &Flags, invocation: &Invocation) {
     flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
-    if let Some(Job { occasion: Occasion::Period(period), .. }) = &invocation.job
-        && let Some(doubt) = period.doubt(wall_clock_millis())
-    {
+    if let Some(doubt) = flags.timing_doubt(&invocation.timing, &invocation.store.location) {
         tracing::warn!("{doubt}");
     }
+    let containment = make_room(containment, flags)?;
+    run(flags, invocation, containment)
 }
 
 fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
@@ -126,12 +108,15 @@ fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containm
 fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
     let prepared = Prepared::new(flags, invocation, containment)?;
     let runtime = start::runtime(&prepared.store.location)?;
-    let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate)));
+    let metrics =
+        flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate, prepared.timing.lease)));
     // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
     let metrics_file = flags.observability.metrics_file.as_deref();
     let once = prepared.job.as_ref().and_then(Job::once);
-    let metrics_file = metrics_file.map(|path| MetricsFile::open(path, &prepared.candidate, once)).transpose();
+    let metrics_file = metrics_file
+        .map(|path| MetricsFile::open(path, &prepared.candidate, once, flags.waiting.conflict_exit_code))
+        .transpose();
     let metrics_file = metrics_file.map_err(Failure::of_os)?;
     let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
     let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
@@ -139,10 +124,16 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     drop(listening);
     // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
-    let outcome = outcome?;
-    pass_on_interrupt(&outcome, terminal_group);
+    let (outcome, asked) = outcome?;
     tell_what_did_not_run(&outcome, shard.as_str(), &owner);
-    report(outcome, &program, flags.waiting.conflict_exit_code)
+    let conflict_exit_code = flags.waiting.conflict_exit_code;
+    let death = Death::of(&outcome, asked, terminal_group);
+    if !is_failure(&outcome) {
+        let status = death.as_ref().map_or(outcome.exit_status(conflict_exit_code), Death::exit_status);
+        log::end(status, outcome.why(), shard.as_str(), &owner);
+    }
+    let status = report(outcome, &program, conflict_exit_code)?;
+    Ok(death.map_or(status, Death::die))
 }
 
 /// Everything that a candidate needs. Its store is named, but not open yet.
@@ -158,19 +149,23 @@ struct Prepared {
 
 impl Prepared {
     fn new(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> anyhow::Result<Self> {
-        let candidate = Candidate::here(invocation.shard, flags.observability.owner.clone(), invocation.timing.lease)?;
+        let Observability { owner, host, .. } = &flags.observability;
+        let host = host.clone().map_or_else(host_name, Ok)?;
+        let candidate = Candidate::on(host, invocation.shard, owner.clone(), invocation.timing.lease)?;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
         let duties = flags.duties(invocation.timing.stop_grace, &containment);
         let command = Command {
             words: invocation.words,
             environment: Vec::new(),
-            job: invocation.job.as_ref().map(|job| job.occasion.variable()),
+            job: Vec::new(),
             stop_signal: flags.stopping.signal,
             grace: invocation.timing.stop_grace,
             hooks: flags.hooks(),
             health: flags.health(),
-            terminal_group: std::io::stdin().is_terminal().then(getpgrp),
+            measure: None,
+            terminal_group: foreground::has_terminal().then(getpgrp),
+            max_run: flags.stopping.max_run,
             no_input: false,
             containment,
             store_url: None,
@@ -179,20 +174,22 @@ impl Prepared {
         Ok(Self { candidate, command, store, timing, job, duties, seed: u64::from_le_bytes(seed) })
     }
 
-    /// Opens the store, and takes part in the election until the candidate leaves it.
+    /// Opens the store, and takes part in the election until the candidate leaves it. Returns how, and the last signal
+    /// that asked for it.
     async fn take_part(
         self,
         flags: &Flags,
         metrics: Option<Arc<Metrics>>,
         metrics_file: Option<MetricsFile>,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<(Outcome, Option<Signal>)> {
         let Self { candidate, mut command, store, timing, job, duties, seed } = self;
         let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
         let campaign = match opened {
             Ok(campaign) => campaign,
-            Err(error) => return Ok(Outcome::Refused(error)),
+            Err(error) => return Ok((Outcome::Refused(error), None)),
         };
         let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
+        command.measure = expires.then(|| Measure::of(&timing));
         let relinquish = flags.advanced.relinquish.as_ref();
         let settings = Settings {
             timing,
@@ -203,7 +200,7 @@ impl Prepared {
             stop_timeout: flags.stopping.stop_timeout,
             max_run: flags.stopping.max_run,
             job_gate: job.is_some(),
-            restart: flags.restart(command.terminal_group.is_some()),
+            restart: flags.restart(),
             relinquish_after: relinquish.and_then(Relinquish::after),
             standby_tasks: !duties.are_none(),
         };
@@ -214,41 +211,62 @@ impl Prepared {
             Some(StatusLine::new(PROGRAM, &candidate, store.location.to_string(), log::is_live(log_format, quiet)));
         tracing::debug!("a tree is killed by {}", command.containment);
         let standby_tasks = StandbyTasks::new(duties, &candidate);
-        let host = Processes::new(command, &candidate, standby_tasks, notifier, metrics)?
+        let query_socket = QuerySocket::new(&candidate, &store.location, &command.containment.to_string())
+            .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+        let mut host = Processes::new(command, standby_tasks, notifier, metrics)?
+            .with_query_socket(query_socket.ok())
             .with_line(line)
             .with_metrics_file(metrics_file);
-        let announces = flags.announces(&**campaign.store());
+        let announces = flags.announces(&store.location);
         let options = Options {
             announces,
+            counts: announces && !store.location.shares_a_lock(),
             job,
             schedule: relinquish.and_then(Relinquish::schedule),
-            keep_history: flags.observability.keep_history.unwrap_or(history::USUAL),
         };
-        Ok(driver::run(settings, candidate, campaign, host, options, seed).await?)
+        let run = driver::run(settings, candidate, campaign, &mut host, options, seed);
+        let outcome = Box::pin(run).await?;
+        Ok((outcome, host.asked()))
     }
 }
 
 /// Starts the server of `--listen`. None without that option.
+#[cfg(feature = "watch")]
 async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
     let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
     let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
-    http::begin(address, metrics).await.map(Some).map_err(refused)
+    http::begin(address, http::routes(metrics), http::OF_A_PROBE).await.map(Some).map_err(refused)
+}
+
+/// There is none in this build.
+#[cfg(not(feature = "watch"))]
+type Listening = Box<std::convert::Infallible>;
+
+#[cfg(not(feature = "watch"))]
+#[expect(clippy::unused_async, reason = "the other one waits for the address")]
+async fn listen(flags: &Flags, _: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
+    match flags.observability.listen {
+        Some(_) => {
+            Err(Failure::Usage("this leaderrun was built without --listen: build it with the feature watch".to_owned()))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Says why COMMAND was not needed, or could not be started without waiting.
 fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
+    let event = LogEvent::Skipped.as_str();
     match outcome {
         Outcome::NotAcquired(obstacle) => {
             let why = obstacle.as_ref().map_or_else(|| "another candidate leads".to_owned(), refused_by);
-            tracing::info!(shard, owner, "not started: {why}");
+            let event = LogEvent::NotAcquired.as_str();
+            tracing::info!(event, shard, owner, "not started: {why}");
         }
-        Outcome::Done(Skipped { said, failed: false, .. }) => tracing::info!(shard, owner, "skipped: {said}"),
-        Outcome::Done(Skipped { said, status: 0, .. }) => {
-            tracing::warn!(shard, owner, "skipped: {said}; --retry-failed allows another run in this period");
-        }
-        Outcome::Done(Skipped { said, .. }) => tracing::warn!(shard, owner, "not run again: {said}"),
+        Outcome::Done(Skipped { said, failed: false, .. }) => tracing::info!(event, shard, owner, "{said}"),
+        Outcome::Done(Skipped { said, failed: true, .. }) => tracing::warn!(event, shard, owner, "{said}"),
         Outcome::Ended(_)
         | Outcome::Overran
+        | Outcome::EndedByKey(_)
         | Outcome::Interrupted(_)
         | Outcome::Lost(_)
         | Outcome::NotStarted(_)
@@ -267,11 +285,17 @@ fn refused_by(obstacle: &Obstacle) -> String {
     format!("{holder} leads{since}{}", left.unwrap_or_default())
 }
 
+/// Whether [`report`] says how it ended.
+fn is_failure(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::NotStarted(_) | Outcome::Unreachable(_) | Outcome::Refused(_))
+}
+
 fn report(outcome: Outcome, program: &OsStr, conflict_exit_code: u8) -> Result<ExitCode, Failure> {
     let status = outcome.exit_status(conflict_exit_code);
     match outcome {
         Outcome::Ended(_)
         | Outcome::Overran
+        | Outcome::EndedByKey(_)
         | Outcome::Interrupted(_)
         | Outcome::Lost(_)
         | Outcome::NotAcquired(_)
@@ -298,15 +322,34 @@ async fn open_store(
     }
 }
 
-/// Passes Ctrl-C on to our process group. The terminal sent it to its foreground group, which was COMMAND's alone. If a
-/// script had run COMMAND itself, it would have been in that group and would have been interrupted, too.
-fn pass_on_interrupt(outcome: &Outcome, terminal_group: Option<Pid>) {
-    use crate::election::CommandEnd::Signalled;
-    let (Outcome::Ended(Signalled(signal)), Some(group)) = (outcome, terminal_group) else { return };
-    if let Ok(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = Signal::try_from(*signal) {
+/// A signal that leaderrun dies from, so that a calling shell or script ends as well. All other signals become a status.
+struct Death {
+    signal: Signal,
+    /// Some if the keyboard has sent it to COMMAND alone: a script that had run COMMAND itself would have been in the
+    /// terminal's foreground, too.
+    group: Option<Pid>,
+}
+
+impl Death {
+    fn of(outcome: &Outcome, asked: Option<Signal>, terminal_group: Option<Pid>) -> Option<Self> {
+        if let Outcome::EndedByKey(interrupt) = outcome {
+            let signal = Signal::try_from(interrupt.signal).ok()?;
+            return Some(Self { signal, group: terminal_group.filter(|_| interrupt.command_alone) });
+        }
+        let signal = asked.filter(|asked| [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP].contains(asked))?;
+        Some(Self { signal, group: None })
+    }
+
+    /// Does not return, except in process 1.
+    fn die(self) -> ExitCode {
         terminal::close();
-        sys::default_action(signal);
-        let _ = killpg(group, signal);
+        sys::end_by(self.signal, self.group);
+        ExitCode::from(self.exit_status())
+    }
+
+    /// The status in process 1, which is also what a shell makes of the death.
+    fn exit_status(&self) -> u8 {
+        exit::of_signal(self.signal as i32)
     }
 }
 

@@ -3,14 +3,15 @@
 //! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to
 //! fail must end in one line and one status.
 
-use super::{flags, variables};
+use super::flags::{self, Options};
+use super::variables;
 use crate::exit;
 use crate::observe::{log, terminal};
 use crate::runner::limits;
 use crate::runtime;
 use crate::store::{Location, StoreError};
 use crate::text::in_words;
-use clap::{ArgMatches, Parser};
+use clap::{ArgMatches, Command};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,28 +51,39 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Reads the options of `program` and does its `work`. What goes wrong is one line, which `fail` prints.
-pub fn main<T: Parser>(
+pub fn main<T: Options>(
     program: &str,
     fail: impl Fn(u8, &str) -> ExitCode,
-    work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
+    work: impl FnOnce(T, &ArgMatches, &Command) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let status = match limits::check() {
-        Ok(()) => match flags::parse(program, std::env::args_os(), &fail) {
-            Ok((flags, matches)) => {
-                for doubt in variables::doubts() {
-                    log::warn(program, &doubt);
-                }
-                work(flags, &matches).unwrap_or_else(|failure| match failure {
-                    Failure::Usage(message) => flags::usage(program, &message),
-                    Failure::Other { status, message } => fail(status, &message),
-                })
-            }
-            Err(status) => status,
-        },
+        Ok(()) => read(program, &fail, work),
         Err(message) => fail(exit::OS_ERROR, &message),
     };
     terminal::close();
     status
+}
+
+/// In a function of its own, because to declare the options takes more stack than a small limit leaves.
+#[inline(never)]
+fn read<T: Options>(
+    program: &str,
+    fail: &impl Fn(u8, &str) -> ExitCode,
+    work: impl FnOnce(T, &ArgMatches, &Command) -> Result<ExitCode, Failure>,
+) -> ExitCode {
+    let command = T::command();
+    T::prepare(&command);
+    let (flags, matches) = match flags::parse(&command, program, std::env::args_os(), fail) {
+        Ok(read) => read,
+        Err(status) => return status,
+    };
+    for doubt in variables::doubts() {
+        log::warn(program, &doubt);
+    }
+    work(flags, &matches, &command).unwrap_or_else(|failure| match failure {
+        Failure::Usage(message) => flags::usage(program, &message),
+        Failure::Other { status, message } => fail(status, &message),
+    })
 }
 
 /// The status after `written` went to standard output. `fail` prints why it did not.

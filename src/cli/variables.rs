@@ -9,7 +9,9 @@ use clap::Command;
 use std::collections::BTreeSet;
 
 /// The variables that COMMAND, hooks and standby tasks get, which their children inherit; and those of `selftest`.
-const GIVEN: [&str; 16] = [
+const GIVEN: [&str; 19] = [
+    "ATTEMPT",
+    "CANDIDATE",
     "DUE",
     "EVENT",
     "EXIT_STATUS",
@@ -17,7 +19,7 @@ const GIVEN: [&str; 16] = [
     "LEADER",
     "LEADER_HOST",
     "LEADER_TERM",
-    "OWNER",
+    "PREVIOUS",
     "REASON",
     "SELFTEST_CLOCK",
     "SELFTEST_PARENT",
@@ -25,6 +27,7 @@ const GIVEN: [&str; 16] = [
     "SLOT",
     "SOCKET",
     "SOCKET_KEY",
+    "TAKEOVER",
     "TERM",
 ];
 const PREFIX: &str = "LEADERRUN_";
@@ -43,11 +46,17 @@ pub fn doubts() -> Vec<String> {
 
 /// The names for both programs: people set the variables of both in one place.
 fn known() -> BTreeSet<String> {
-    let mut known: BTreeSet<String> = GIVEN.map(str::to_owned).into();
-    for program in [Program::Leaderrun, Program::Leaderctl] {
-        collect(&program.command(), &mut known);
-    }
+    let mut known = of_options();
+    known.extend(GIVEN.map(str::to_owned));
     known
+}
+
+fn of_options() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for program in [Program::Leaderrun, Program::Leaderctl] {
+        collect(&program.command(), &mut found);
+    }
+    found
 }
 
 fn collect(command: &Command, known: &mut BTreeSet<String>) {
@@ -75,6 +84,18 @@ mod tests {
             assert!(told.ends_with(&format!("did you mean LEADERRUN_{meant}?")), "{told}");
         }
         assert_eq!(doubt("XYZ", &known), "the variable LEADERRUN_XYZ has no effect");
+    }
+
+    #[test]
+    fn no_variable_that_command_gets_sets_an_option() {
+        let options = of_options();
+        let both: Vec<_> = GIVEN.iter().filter(|given| options.contains(**given)).collect();
+        assert!(both.is_empty(), "a leaderrun inside COMMAND would take them for its own options: {both:?}");
+        // What a test saw them get.
+        let seen = include_str!("../../tests/golden/environment.txt").lines();
+        for name in seen.filter_map(|line| line.strip_prefix(PREFIX)?.split('=').next()) {
+            assert!(GIVEN.contains(&name), "{name} is given, and not in the list");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The actions of an election: what it wants done.
 
-use super::{CommandEnd, Ended, Notice, Outcome};
-use crate::lease::{Deadline, Term};
+use super::{CommandEnd, Ended, Notice, Outcome, Reason};
+use crate::lease::{Deadline, Session, Term};
 use crate::store::Holder;
 use std::time::Duration;
 
@@ -11,6 +11,14 @@ pub struct Ran {
     pub how: Ended,
     /// Some if COMMAND itself was reaped.
     pub end: Option<CommandEnd>,
+}
+
+/// Whom a candidate has waited behind first; empty if nobody led.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Behind {
+    pub session: Option<Session>,
+    /// The first term that was reported.
+    pub term: Option<Term>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +43,7 @@ pub enum Action {
     /// Enter the run that is about to start into the ledger.
     Book {
         term: Term,
+        behind: Behind,
     },
     /// Write into the ledger how the run ended, or (None) that it was not started.
     Settle {
@@ -80,29 +89,12 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Stop signal, and SIGKILL after `kill_after` if it is given.
-    Orderly { reason: StopReason, kill_after: Option<Duration> },
+    Orderly { reason: Reason, kill_after: Option<Duration> },
     /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. A loss is certain if the store
     /// said so. Otherwise the lease could not be renewed in time.
-    Losing { certain: bool },
+    Losing { reason: Reason, certain: bool },
     /// SIGKILL now.
     Kill,
-}
-
-/// Why COMMAND gets an orderly stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReason {
-    /// The candidate got a signal.
-    Asked,
-    /// An operator paused the shard.
-    Paused,
-    /// An operator wants another candidate to lead.
-    SteppedDown,
-    /// It is another candidate's turn.
-    Relinquished,
-    /// COMMAND ran for as long as it may.
-    Overran,
-    /// COMMAND's health check failed.
-    Unhealthy,
 }
 
 /// How the standby tasks are stopped.

@@ -5,6 +5,7 @@ use crate::exit;
 use crate::lease::Term;
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub enum Event {
         answer: Result<(), StoreError>,
     },
     Tree(TreeEvent),
+    /// The worst lateness of guard and backstop has changed to this.
+    Late(Duration),
     /// A time of the schedule has come at which a leader hands over.
     RotationDue,
     /// The number of other candidates that wait for the shard; None if it cannot be known.
@@ -65,17 +68,28 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Booking {
     /// The run is booked.
-    Booked,
+    Booked(Booked),
     /// The run is not needed.
     Done(Skipped),
+}
+
+/// A run that is in the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Booked {
+    /// The variables that tell COMMAND about it.
+    pub variables: Vec<(&'static str, String)>,
+    /// Another run may follow if this one fails.
+    pub again: bool,
+    /// What a person who starts it by hand has to know.
+    pub counts_as: Option<String>,
 }
 
 /// Why a job does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Skipped {
-    /// Who ran it, and when.
+    /// Who ran it, and when, and how to run it again.
     pub said: String,
-    /// The exit status. It is 0 only if the job succeeded, or if a later period is another chance.
+    /// The exit status. It says that the job was done only if it succeeded, or if a later period is another chance.
     pub status: u8,
     /// No run of the job succeeded, and none may follow.
     pub failed: bool,
@@ -123,6 +137,10 @@ pub enum TreeEvent {
     Ended(CommandEnd),
     /// COMMAND runs, and its health check failed.
     Unhealthy(Unhealthy),
+    /// COMMAND ended soon after a signal of the keyboard, with whatever status.
+    Interrupted(Interrupt),
+    /// COMMAND has run for as long as it may, and the guard stops it.
+    Overran,
     /// The guard reached its `term_at` and sent the stop signal.
     DeadlineReached,
     /// The guard failed. The tree is being killed without it, and [`TreeEvent::Dead`] follows.
@@ -131,8 +149,16 @@ pub enum TreeEvent {
     Dead,
 }
 
+/// A signal of the keyboard that COMMAND has obeyed: it ended soon after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Interrupt {
+    pub signal: i32,
+    /// The candidate's process group has not got it.
+    pub command_alone: bool,
+}
+
 /// How COMMAND ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CommandEnd {
     Exited(i32),
     Signalled(i32),

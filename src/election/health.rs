@@ -10,13 +10,14 @@
 
 use super::hooks::HookEnd;
 use super::state::{EndCause, Leadership, Tree};
-use super::{Action, CommandEnd, Core, Hold, Notice, Outcome, STOPPED, Stop, StopReason};
+use super::{Action, CommandEnd, Core, Hold, Notice, Outcome, Reason, STOPPED, Stop};
 use crate::lease::Term;
 use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The check of COMMAND's health failed as many times in a row as it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Unhealthy {
     /// How the last check ended.
     pub last: CheckEnd,
@@ -24,7 +25,7 @@ pub struct Unhealthy {
 }
 
 /// How a check that failed ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CheckEnd(pub HookEnd);
 
 impl fmt::Display for CheckEnd {
@@ -63,7 +64,7 @@ impl Core {
         actions.push(Action::Say(Notice::Unhealthy(unhealthy)));
         leadership.seize_after(now, kill_after.saturating_add(timing.hooks.around_a_stop()));
         leadership.ending = Some(EndCause::Unhealthy(unhealthy));
-        let reason = StopReason::Unhealthy;
+        let reason = Reason::Unhealthy;
         actions.push(Action::Stop(Stop::Orderly { reason, kill_after: Some(kill_after) }));
     }
 

@@ -9,6 +9,7 @@ use super::{Action, Core, Hold, Notice};
 use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How a hook ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HookEnd {
     Exited(i32),
     Signalled(i32),

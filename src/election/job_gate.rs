@@ -3,6 +3,9 @@
 //! The hazard: the next leader reads the ledger at once, and must not repeat the job. So the run is booked *after* the
 //! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the
 //! release.
+//!
+//! A job that may fail several times is repeated by any candidate that waits, and otherwise by the one whose run failed.
+//! That one is the first to know that the lease is free, so it stands back.
 
 use super::state::{Leadership, Releasing, State, Then, Tree, log_is_due};
 use super::{Action, Booking, Core, Next, Notice, Outcome};
@@ -21,13 +24,23 @@ pub(super) struct Entry {
     logged_at: Option<BootInstant>,
     /// It was requested, so the ledger may hold it.
     pub begun: bool,
-    /// The ledger holds it, or none is needed.
-    pub stands: bool,
+    pub permit: Permit,
+}
+
+/// What the ledger allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Permit {
+    Missing,
+    /// COMMAND may start.
+    Once,
+    /// COMMAND may start, and again if this run fails.
+    Again,
 }
 
 impl Entry {
     pub fn due_at(now: BootInstant, needed: bool) -> Self {
-        Self { in_flight: false, next: now, failures: 0, logged_at: None, begun: false, stands: !needed }
+        let permit = if needed { Permit::Missing } else { Permit::Once };
+        Self { in_flight: false, next: now, failures: 0, logged_at: None, begun: false, permit }
     }
 }
 
@@ -45,8 +58,8 @@ impl Core {
             State::Leading(leadership) if leadership.term == term && leadership.entry.in_flight => {
                 leadership.entry.in_flight = false;
                 match answer {
-                    Ok(Booking::Booked) => {
-                        leadership.entry.stands = true;
+                    Ok(Booking::Booked(booked)) => {
+                        leadership.entry.permit = if booked.again { Permit::Again } else { Permit::Once };
                         None
                     }
                     Ok(Booking::Done(skipped)) => {
@@ -132,7 +145,7 @@ impl Core {
 impl Leadership {
     pub(super) fn entry_due(&self) -> BootInstant {
         let may_start = matches!(self.tree, Tree::Idle { not_before: None }) && self.reading.cleared;
-        let due = may_start && !self.entry.stands && !self.entry.in_flight;
+        let due = may_start && self.entry.permit == Permit::Missing && !self.entry.in_flight;
         if due { self.entry.next } else { BootInstant::NEVER }
     }
 }

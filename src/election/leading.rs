@@ -6,13 +6,13 @@
 //! leadership.
 
 use super::health;
-use super::job_gate::Entry;
+use super::job_gate::{Entry, Permit};
 use super::restart::Runs;
 use super::rotation::Rotation;
 use super::state::{EndCause, LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
-    Stop, StopReason, TreeEvent,
+    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, Reason,
+    STOPPED, Stop, TreeEvent,
 };
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -36,7 +36,7 @@ impl Core {
         if now >= leadership.entry_due() {
             leadership.entry.in_flight = true;
             leadership.entry.begun = true;
-            actions.push(Action::Book { term: leadership.term });
+            actions.push(Action::Book { term: leadership.term, behind: self.behind.clone() });
         }
         if now >= leadership.rotation_due() {
             leadership.count_standbys(actions);
@@ -57,7 +57,7 @@ impl Core {
         {
             *not_before = None;
             leadership.reading.begin_again(now);
-            if leadership.valid_until.since(now) < self.settings.timing.least_to_start() {
+            if leadership.valid_until.since(now) < self.least_to_start() {
                 leadership.next_renewal = now;
             }
         }
@@ -89,15 +89,16 @@ impl Core {
         leadership: &mut Leadership,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let (timing, deadline) = (self.settings.timing, self.deadline(leadership));
+        let timing = self.settings.timing;
+        let deadline = self.deadline(leadership);
         if now >= deadline.kill_at {
             return self.lost(now, leadership, Loss::DeadlinePassed, actions);
         }
         if matches!(leadership.tree, Tree::Idle { not_before: None })
             && leadership.reading.cleared
-            && leadership.entry.stands
+            && leadership.entry.permit != Permit::Missing
             && self.standby_tasks.are_dead()
-            && leadership.valid_until.since(now) >= timing.least_to_start()
+            && leadership.valid_until.since(now) >= self.least_to_start()
         {
             let overrun_at =
                 self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.pre_start).plus(most));
@@ -118,7 +119,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Next {
         let deadline = self.deadline(leadership);
-        if now >= deadline.backstop_at.min(seize_at) {
+        if now >= self.backstop_at(leadership).min(seize_at) {
             leadership.tree = Tree::Seized;
             actions.push(Action::Seize);
         }
@@ -145,12 +146,12 @@ impl Core {
         let not_before = grant.start_after.filter(|&not_before| now < not_before);
         // After a slow answer too little of the lease may be left: then renew at once, and start after that.
         let next_renewal =
-            if valid_until.since(now) < timing.least_to_start() { now } else { sent.plus(timing.renew_interval) };
+            if valid_until.since(now) < self.least_to_start() { now } else { sent.plus(timing.renew_interval) };
         self.store_answered(actions);
         self.standing_back = None;
         actions.push(Action::Say(Notice::Leading(grant.term)));
         if let Some(not_before) = not_before {
-            actions.push(Action::Say(Notice::HoldingBack(grant.doubt, not_before.since(now))));
+            actions.push(Action::Say(Notice::HoldingBack(grant.takeover.into(), not_before.since(now))));
         }
         Leadership {
             term: grant.term,
@@ -169,6 +170,7 @@ impl Core {
             asked: None,
             end: None,
             unready: false,
+            interrupted: None,
         }
     }
 
@@ -217,6 +219,7 @@ impl Core {
                     Ok(Renewal::Lost(holder)) => {
                         self.lost(now, leadership, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions)
                     }
+                    Ok(Renewal::Revoked) => self.lost(now, leadership, Loss::Revoked, actions),
                     Err(error) => {
                         leadership.failures += 1;
                         let most = leadership.pause(timing, now, 4);
@@ -269,6 +272,12 @@ impl Core {
             TreeEvent::Started => self.command_started(now, leadership),
             TreeEvent::Unready(end) => self.unready(now, leadership, end, actions),
             TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy, actions),
+            TreeEvent::Interrupted(interrupt) => leadership.interrupted = Some(interrupt),
+            TreeEvent::Overran => {
+                if leadership.ending.is_none() {
+                    self.overran(now, leadership, actions);
+                }
+            }
             TreeEvent::DeadlineReached => {
                 if leadership.ending.is_none() {
                     return self.lost(now, leadership, Loss::DeadlinePassed, actions);
@@ -325,9 +334,10 @@ impl Core {
         loss: Loss,
         actions: &mut Vec<Action>,
     ) {
-        let restarts = matches!(leadership.ending, Some(EndCause::ByItself(end)) if self.would_restart(end));
+        let restarts =
+            matches!(leadership.ending, Some(EndCause::ByItself(end)) if self.would_restart(leadership, end));
         let definite = loss.is_certain();
-        let first = leadership.ending.is_none();
+        let (reason, first) = (loss.reason(), leadership.ending.is_none());
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
             None => leadership.ending = Some(EndCause::Lost(loss)),
@@ -353,18 +363,19 @@ impl Core {
         // The guard sees the deadline by itself, unless it is late and hears of a later deadline first.
         if definite || first {
             leadership.seize_after(now, self.settings.timing.stop_time());
-            actions.push(Action::Stop(Stop::Losing { certain: definite }));
+            actions.push(Action::Stop(Stop::Losing { reason, certain: definite }));
         }
     }
 
     /// As timeout(1) does: the stop signal, and SIGKILL after the grace. The lease is renewed until COMMAND has ended.
+    /// The guard counts as well, and does this without the order if the candidate is stopped.
     fn overran(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) {
         let timing = self.settings.timing;
         actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
         leadership.seize_after(now, timing.stop_time());
         leadership.ending = Some(EndCause::Overran);
         let kill_after = Some(timing.stop_grace);
-        actions.push(Action::Stop(Stop::Orderly { reason: StopReason::Overran, kill_after }));
+        actions.push(Action::Stop(Stop::Orderly { reason: Reason::MaxRun, kill_after }));
     }
 
     fn tree_dead(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
@@ -406,8 +417,23 @@ impl Core {
             })
         };
         let asked = leadership.asked.map(left_on);
+        let failed = end != Some(CommandEnd::Exited(0));
+        let again = has_run
+            && failed
+            && leadership.entry.permit == Permit::Again
+            && asked.is_none()
+            && !once
+            && leadership.interrupted.is_none();
+        // A job leaves after its last run, whatever ended that.
+        let has_run = has_run && !again;
         match ending {
-            EndCause::ByItself(end) => Then::End(Outcome::Ended(end)),
+            EndCause::ByItself(_) | EndCause::Overran | EndCause::Unhealthy(_) if again => {
+                Then::Held(self.after_failed_run(now, term))
+            }
+            EndCause::ByItself(end) => Then::End(match leadership.interrupted {
+                Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),
+                Some(_) | None => Outcome::Ended(end),
+            }),
             EndCause::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
             EndCause::Asked(signal) => left_on(signal),
             EndCause::Overran => Then::End(Outcome::Overran),

@@ -1,7 +1,8 @@
 //! Log lines about an election, for people. No decision depends on them.
 
-use super::{CommandEnd, Hold, HookEnd, Loss, Obstacle, Unhealthy};
-use crate::lease::{Term, show};
+use super::orders::stop_reason;
+use super::{CommandEnd, Hold, HookEnd, LogEvent, Loss, Obstacle, Reason, Unhealthy};
+use crate::lease::{Late, Term, show};
 use crate::store::{Doubt, Holder};
 use std::fmt;
 use std::time::Duration;
@@ -59,9 +60,72 @@ pub enum Notice {
     Staying(String),
     /// The standbys may not be counted.
     Uncounted(String),
+    /// Guard or backstop is woken too late for the lease.
+    Late(Late),
     Lost(Loss),
     Released(Term),
     NotReleased(String),
+}
+
+impl Notice {
+    #[must_use]
+    pub fn event(&self) -> LogEvent {
+        match self {
+            Self::Waiting(_) | Self::Held(_) => LogEvent::Waiting,
+            Self::Leading(_) => LogEvent::Leading,
+            Self::HoldingBack(..) => LogEvent::HoldingBack,
+            Self::Trouble { .. } => LogEvent::Trouble,
+            Self::TroubleOver => LogEvent::TroubleOver,
+            Self::Stopping { .. }
+            | Self::SteppingDown(_)
+            | Self::Unhealthy(_)
+            | Self::Overran(_)
+            | Self::Relinquishing => LogEvent::Stopping,
+            Self::OrdersUnread { .. } => LogEvent::OrdersUnread,
+            Self::NotEntered(_) | Self::NotSettled(_) => LogEvent::LedgerUnwritten,
+            Self::Late(_) => LogEvent::Warning,
+            Self::Killing => LogEvent::Killing,
+            Self::Unready(_) => LogEvent::HookFailed,
+            Self::Restarting { .. } => LogEvent::Restarting,
+            Self::GaveUp { .. } => LogEvent::GaveUp,
+            Self::Staying(_) => LogEvent::Staying,
+            Self::Uncounted(_) => LogEvent::Uncounted,
+            Self::Lost(_) => LogEvent::Lost,
+            Self::Released(_) => LogEvent::Released,
+            Self::NotReleased(_) => LogEvent::NotReleased,
+        }
+    }
+
+    /// Why the leadership ends. None if this does not end it.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Stopping { signal } => Some(Reason::of_signal(*signal)),
+            Self::SteppingDown(hold) => Some(stop_reason(hold)),
+            Self::Unready(_) => Some(Reason::Failed),
+            Self::Unhealthy(_) => Some(Reason::Unhealthy),
+            Self::Overran(_) => Some(Reason::MaxRun),
+            Self::GaveUp { .. } => Some(Reason::GaveUp),
+            Self::Relinquishing => Some(Reason::Relinquished),
+            Self::Lost(loss) => Some(loss.reason()),
+            Self::Waiting(_)
+            | Self::Leading(_)
+            | Self::HoldingBack(..)
+            | Self::Trouble { .. }
+            | Self::TroubleOver
+            | Self::Held(_)
+            | Self::OrdersUnread { .. }
+            | Self::NotEntered(_)
+            | Self::NotSettled(_)
+            | Self::Late(_)
+            | Self::Killing
+            | Self::Restarting { .. }
+            | Self::Staying(_)
+            | Self::Uncounted(_)
+            | Self::Released(_)
+            | Self::NotReleased(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Notice {
@@ -113,6 +177,7 @@ impl fmt::Display for Notice {
                 write!(f, "stopping: {unhealthy}; giving the lease up so that another host can try")
             }
             Self::Killing => f.write_str("asked again to stop: killing the command"),
+            Self::Late(late) => late.fmt(f),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),
             Self::NotReleased(why) => write!(f, "not released: {why}"),

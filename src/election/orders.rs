@@ -10,7 +10,7 @@
 
 use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
 use super::{
-    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Stop, StopReason,
+    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Reason, Stop,
 };
 use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -215,9 +215,9 @@ impl Core {
     }
 }
 
-fn stop_reason(hold: &Hold) -> StopReason {
+pub(super) fn stop_reason(hold: &Hold) -> Reason {
     match hold {
-        Hold::Paused { .. } => StopReason::Paused,
-        Hold::HandedOver { .. } | Hold::StandingBack { .. } => StopReason::SteppedDown,
+        Hold::Paused { .. } => Reason::Paused,
+        Hold::HandedOver { .. } | Hold::StandingBack { .. } => Reason::SteppedDown,
     }
 }

@@ -1,6 +1,6 @@
 //! How a leadership ends, and how the election does.
 
-use super::{CommandEnd, HookEnd, Obstacle, Skipped, StartError, Unhealthy};
+use super::{CommandEnd, Hold, HookEnd, Interrupt, Obstacle, Reason, Skipped, StartError, Unhealthy};
 use crate::exit;
 use crate::store::{Holder, StoreError};
 use std::fmt;
@@ -35,6 +35,8 @@ pub enum Ended {
 pub enum Loss {
     TakenBy(Holder),
     RecordGone,
+    /// An operator took the lease away.
+    Revoked,
     /// The store could not be asked in time.
     DeadlinePassed,
     GuardFailed,
@@ -44,6 +46,8 @@ pub enum Loss {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Ended(CommandEnd),
+    /// The signal of the keyboard ended COMMAND.
+    EndedByKey(Interrupt),
     NotStarted(StartError),
     /// COMMAND was stopped because it ran for too long.
     Overran,
@@ -55,6 +59,101 @@ pub enum Outcome {
     Lost(Loss),
     /// The job, or its run for this period, is done already.
     Done(Skipped),
+}
+
+/// Whose exit status it is: COMMAND's, or leaderrun's own and its cause. An own status may look like one of COMMAND's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Command,
+    /// Another candidate leads.
+    Led,
+    /// Other candidates go first: after a failure here, or by an operator's order.
+    HeldBack,
+    Paused,
+    /// The store cannot show that the tree before was stopped.
+    Doubt,
+    /// The job had run.
+    Done,
+    Lost,
+    MaxRun,
+    /// A signal came before COMMAND was started.
+    Asked,
+    NotStarted,
+    /// The store could not be reached.
+    Unavailable,
+    /// The options, the configuration, a permission or the operating system.
+    Refused,
+}
+
+impl Why {
+    /// Of a failure that ends with this status of ours.
+    #[must_use]
+    pub fn failed(status: u8) -> Self {
+        match status {
+            exit::UNAVAILABLE => Self::Unavailable,
+            exit::NOT_EXECUTABLE | exit::NOT_FOUND => Self::NotStarted,
+            _ => Self::Refused,
+        }
+    }
+
+    #[must_use]
+    pub fn from(self) -> &'static str {
+        if self == Self::Command { "command" } else { "leaderrun" }
+    }
+
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Command => "ended",
+            Self::Led => "led",
+            Self::HeldBack => "held-back",
+            Self::Paused => "paused",
+            Self::Doubt => "doubt",
+            Self::Done => "done",
+            Self::Lost => "lost",
+            Self::MaxRun => "max-run",
+            Self::Asked => "asked",
+            Self::NotStarted => "not-started",
+            Self::Unavailable => "unavailable",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Ended {
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::ByItself(_) => Reason::Ended,
+            Self::NotStarted(_) => Reason::NotStarted,
+            Self::Unready(_) => Reason::Failed,
+            Self::Asked(signal) => Reason::of_signal(*signal),
+            Self::Paused => Reason::Paused,
+            Self::SteppedDown => Reason::SteppedDown,
+            Self::Overran => Reason::MaxRun,
+            Self::GaveUp { .. } => Reason::GaveUp,
+            Self::Relinquished => Reason::Relinquished,
+            Self::Unhealthy(_) => Reason::Unhealthy,
+            Self::Lost(loss) => loss.reason(),
+        }
+    }
+
+    /// How COMMAND ended, if that ended the leadership.
+    #[must_use]
+    pub fn command_end(&self) -> Option<CommandEnd> {
+        match self {
+            Self::ByItself(end) | Self::GaveUp { end, .. } => Some(*end),
+            Self::NotStarted(_)
+            | Self::Unready(_)
+            | Self::Asked(_)
+            | Self::Paused
+            | Self::SteppedDown
+            | Self::Overran
+            | Self::Relinquished
+            | Self::Unhealthy(_)
+            | Self::Lost(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Ended {
@@ -76,10 +175,18 @@ impl fmt::Display for Ended {
 }
 
 impl Loss {
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Revoked => Reason::Revoked,
+            Self::TakenBy(_) | Self::RecordGone | Self::DeadlinePassed | Self::GuardFailed => Reason::Lost,
+        }
+    }
+
     /// Whether the store has said so.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        matches!(self, Self::TakenBy(_) | Self::RecordGone)
+        matches!(self, Self::TakenBy(_) | Self::RecordGone | Self::Revoked)
     }
 }
 
@@ -88,6 +195,7 @@ impl fmt::Display for Loss {
         match self {
             Self::TakenBy(holder) => write!(f, "{holder} holds the lease"),
             Self::RecordGone => f.write_str("the store has no record of it any more"),
+            Self::Revoked => f.write_str("an operator revoked the lease"),
             Self::DeadlinePassed => f.write_str("the lease could not be renewed in time"),
             Self::GuardFailed => f.write_str("the guard was killed or did not answer"),
         }
@@ -95,15 +203,37 @@ impl fmt::Display for Loss {
 }
 
 impl Outcome {
+    #[must_use]
+    pub fn why(&self) -> Why {
+        match self {
+            Self::Ended(_) | Self::EndedByKey(_) => Why::Command,
+            Self::NotStarted(error) => Why::failed(error.exit_status()),
+            Self::Overran => Why::MaxRun,
+            Self::Interrupted(_) => Why::Asked,
+            Self::NotAcquired(Some(Obstacle::Hold(Hold::Paused { .. }))) => Why::Paused,
+            Self::NotAcquired(Some(Obstacle::Doubt(..))) => Why::Doubt,
+            Self::NotAcquired(Some(Obstacle::Hold(Hold::HandedOver { .. } | Hold::StandingBack { .. }))) => {
+                Why::HeldBack
+            }
+            Self::NotAcquired(Some(Obstacle::Holder(_)) | None) => Why::Led,
+            Self::Unreachable(_) => Why::Unavailable,
+            Self::Refused(error) => Why::failed(error.exit_status()),
+            Self::Lost(_) => Why::Lost,
+            Self::Done(_) => Why::Done,
+        }
+    }
+
     /// The exit status; `conflict` is what `-E` chose.
     #[must_use]
     pub fn exit_status(&self, conflict: u8) -> u8 {
         match self {
             Self::Ended(end) => end.exit_status(),
-            Self::Interrupted(signal) => exit::of_signal(*signal),
+            Self::Interrupted(signal) | Self::EndedByKey(Interrupt { signal, .. }) => exit::of_signal(*signal),
             Self::NotStarted(error) => error.exit_status(),
             Self::Overran => exit::OVERRAN,
-            Self::NotAcquired(_) => conflict,
+            Self::NotAcquired(Some(Obstacle::Holder(_) | Obstacle::Hold(Hold::Paused { .. }))) => conflict,
+            // Nobody leads, so what another exit status may promise would not be done.
+            Self::NotAcquired(_) => exit::NOT_ACQUIRED,
             Self::Unreachable(_) => exit::UNAVAILABLE,
             Self::Refused(error) => error.exit_status(),
             Self::Lost(_) => exit::LOST,

@@ -7,6 +7,7 @@
 //!   is dead.
 //! - An operator may have ordered a pause meanwhile, and rely on it: nothing may start. So the orders are read again
 //!   before each run, as after a grant.
+//! - The person at the keyboard wants COMMAND to end, and COMMAND catches Ctrl-C and exits with a status of its own.
 //! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So when the allowed
 //!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
@@ -15,10 +16,6 @@ use super::state::{EndCause, Leadership, Tree};
 use super::{Action, CommandEnd, Core, Ended, Notice, Restart};
 use crate::time::BootInstant;
 use std::time::Duration;
-
-/// signal(7): these numbers are the same on every Linux.
-const SIGINT: i32 = 2;
-const SIGQUIT: i32 = 3;
 
 /// The pauses double up to this, unless the first one is longer.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -54,7 +51,6 @@ impl Runs {
 impl Restart {
     fn wants(&self, end: CommandEnd) -> bool {
         match (end, self.when) {
-            (CommandEnd::Signalled(SIGINT | SIGQUIT), _) if self.at_terminal => false,
             (CommandEnd::Exited(0), RestartWhen::OnFailure) => false,
             (CommandEnd::Exited(_) | CommandEnd::Signalled(_), RestartWhen::OnFailure | RestartWhen::Always) => true,
         }
@@ -67,6 +63,7 @@ impl Leadership {
         self.runs.begin_run(now);
         self.runs.waiting = None;
         self.end = None;
+        self.interrupted = None;
     }
 
     /// Whether COMMAND was started in this leadership. Then it counts as one for operators and in the history.
@@ -77,8 +74,8 @@ impl Leadership {
 
 impl Core {
     /// Whether a COMMAND that ended like this is started again, if nothing else has come since.
-    pub(super) fn would_restart(&self, end: CommandEnd) -> bool {
-        self.settings.restart.is_some_and(|restart| restart.wants(end))
+    pub(super) fn would_restart(&self, leadership: &Leadership, end: CommandEnd) -> bool {
+        leadership.interrupted.is_none() && self.settings.restart.is_some_and(|restart| restart.wants(end))
     }
 
     /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new
@@ -109,7 +106,7 @@ impl Core {
             return false;
         };
         let end = *end;
-        if !restart.wants(end) {
+        if !self.would_restart(leadership, end) {
             return false;
         }
         let runs = &mut leadership.runs;

@@ -11,7 +11,7 @@
 //!   candidate has led.
 
 use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
-use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Stop, StopReason};
+use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Reason, Stop};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::BootInstant;
@@ -146,8 +146,7 @@ impl Core {
                     leadership.seize_after(now, stop_timeout.saturating_add(hooks));
                 }
                 leadership.ending = Some(EndCause::Relinquished);
-                actions
-                    .push(Action::Stop(Stop::Orderly { reason: StopReason::Relinquished, kill_after: stop_timeout }));
+                actions.push(Action::Stop(Stop::Orderly { reason: Reason::Relinquished, kill_after: stop_timeout }));
             }
             Tree::Seized => {}
         }
@@ -157,6 +156,13 @@ impl Core {
     pub(super) fn after_rotation(&self, term: Term) -> Hold {
         let left = (4 * self.settings.timing.retry_interval).max(LEAST_HOLD);
         Hold::StandingBack { term, said: "after this candidate's turn".to_owned(), left }
+    }
+
+    /// A job's run failed, and may be repeated.
+    pub(super) fn after_failed_run(&mut self, now: BootInstant, term: Term) -> Hold {
+        self.begin_waiting(now);
+        let left = (4 * self.settings.timing.retry_interval).max(LEAST_HOLD);
+        Hold::StandingBack { term, said: "after a run that failed".to_owned(), left }
     }
 
     /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.

@@ -57,8 +57,6 @@ pub struct Restart {
     pub delay: Duration,
     /// A run of at least this long resets the number of restarts.
     pub healthy: Duration,
-    /// COMMAND has the terminal: an interrupt from there is meant for leaderrun too.
-    pub at_terminal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

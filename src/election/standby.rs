@@ -6,8 +6,9 @@
 //! lease that it may hold.
 
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
-use super::{Action, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
-use crate::store::{Delivery, ErrorKind, Grant, Holder, Observation, StoreError};
+use super::{Action, Behind, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
+use crate::lease::kept;
+use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -94,25 +95,6 @@ impl Core {
         State::Standby(Standby::about_to(Request::Claim, now))
     }
 
-    /// Leads, unless COMMAND may not start yet and the candidate does not wait.
-    pub(super) fn granted(
-        &mut self,
-        now: BootInstant,
-        sent: BootInstant,
-        grant: &Grant,
-        actions: &mut Vec<Action>,
-    ) -> State {
-        let doubt = grant.start_after.map(|start_after| start_after.since(now)).filter(|left| !left.is_zero());
-        match doubt {
-            Some(left) if self.settings.patience == Patience::Once => {
-                self.store_answered(actions);
-                let outcome = Outcome::NotAcquired(Some(Obstacle::Doubt(grant.doubt, left)));
-                State::Releasing(Releasing::begun(now, Some(grant.term), Then::End(outcome), WITHDRAWAL))
-            }
-            Some(_) | None => State::Leading(self.lead(now, sent, grant, actions)),
-        }
-    }
-
     pub(super) fn held_by(
         &mut self,
         now: BootInstant,
@@ -122,7 +104,9 @@ impl Core {
     ) -> State {
         self.store_answered(actions);
         self.another_leads(&holder);
-        if self.settings.patience == Patience::Once {
+        self.waits_behind(&holder);
+        // A candidate that does not wait behind another one still waits while nobody may start.
+        if self.settings.patience == Patience::Once && holder.doubt.is_none() {
             return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))), actions);
         }
         let after_expiry = self.after_expiry(&holder);
@@ -145,10 +129,21 @@ impl Core {
         State::Standby(next)
     }
 
+    /// A store may report a leader before it knows the term.
+    fn waits_behind(&mut self, holder: &Holder) {
+        if self.settings.job_gate && holder.doubt.is_none() {
+            let Behind { session, term } = &mut self.behind;
+            *term = term.or(holder.term);
+            if session.is_none() {
+                session.clone_from(&holder.session);
+            }
+        }
+    }
+
     /// No event reports a crash, so a standby looks shortly after the end of the lease that it saw, and not all
     /// standbys at once. A live leader has renewed by then, so this costs about one look per lease.
     pub(super) fn after_expiry(&mut self, holder: &Holder) -> Duration {
-        let lease = self.settings.timing.lease;
+        let lease = kept(self.settings.timing.lease);
         let left = holder.expires_in.unwrap_or(lease).min(lease);
         left + self.random.between(LOOK_AFTER_EXPIRY)
     }

@@ -98,6 +98,7 @@ impl Core {
             | Event::Settled { .. }
             | Event::RotationDue
             | Event::Counted { .. }
+            | Event::Late(_)
             | Event::Tree(_) => {}
         }
     }
@@ -105,7 +106,7 @@ impl Core {
     /// Prepares the start of COMMAND. The tasks may have taken long to die: too little of the lease may be left, and
     /// the orders may be out of date.
     fn start_soon(&self, now: BootInstant, state: &mut State) {
-        let least = self.settings.timing.least_to_start();
+        let least = self.least_to_start();
         if let State::Leading(leadership) = state {
             leadership.reading.begin_again(now);
             if leadership.valid_until.since(now) < least {

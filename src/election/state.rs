@@ -8,7 +8,7 @@ use super::hooks::HookEnd;
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::{CommandEnd, Ended, Hold, Loss, Obstacle, Outcome, Ran, StartError, Unhealthy};
+use super::{CommandEnd, Ended, Hold, Interrupt, Loss, Obstacle, Outcome, Ran, StartError, Unhealthy};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
@@ -135,6 +135,8 @@ pub(super) struct Leadership {
     pub(super) end: Option<CommandEnd>,
     /// The guard reported that COMMAND will not be started, because of its hook.
     pub(super) unready: bool,
+    /// Some if the keyboard ended the present run.
+    pub(super) interrupted: Option<Interrupt>,
 }
 
 impl Leadership {

@@ -1,7 +1,7 @@
 //! The state of an election as people see it.
 
 use super::CommandEnd;
-use crate::lease::{Term, show_seconds};
+use crate::lease::{Late, Term, show_seconds};
 use crate::store::{Doubt, Holder};
 use crate::time::BootInstant;
 use std::fmt;
@@ -51,6 +51,8 @@ pub struct View {
     pub trouble: Option<(String, BootInstant)>,
     /// Why a takeover may be slow.
     pub hindrance: Option<String>,
+    /// How late guard and backstop were woken in the last minutes.
+    pub late: Late,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,26 +2,35 @@
 //!
 //! The hazard: the guard may be killed or frozen while the tree lives on. So the backstop does nothing but wait, with a
 //! limit of its own. If the candidate is gone as well, it gives the lease back once the tree is dead.
+//!
+//! A frozen candidate cannot give back a lock that a connection of its own holds. If it has not answered by the limit that
+//! it knows of the tree's end, the backstop shuts that connection down.
 
 use super::cgroup::Leaf;
+use super::lateness::Caution;
+use super::policy::Order;
 use super::priority::Priority;
+use super::sampler::Sampler;
 use super::tree::Tree;
 use super::walk::Walk;
 use super::watch::Watch;
 use super::wire::{Heard, Line, Report};
 use super::{GuardSpec, adopt_all, guard, priority};
 use crate::election::StartError;
+use crate::store::anchor;
 use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::SockType;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// How long after the time for a stop the backstop waits for a guard whose candidate is gone.
@@ -46,7 +55,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let lease_files: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, orphan_release) = (spec.deadline.backstop_at, spec.orphan_release.clone());
+    let (limit, orphan_release, measure) = (spec.deadline.backstop_at, spec.orphan_release.clone(), spec.measure);
     let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
     let walks = spec.walks;
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
@@ -78,7 +87,16 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             line.report(&Report::Guarded { pid: guard.as_raw() });
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
             prepare_to_kill(rise);
-            let backstop = Backstop { guard: Some(guard), tree, line: Some(line), limit, stop_time };
+            let backstop = Backstop {
+                guard: Some(guard),
+                tree,
+                line: Some(line),
+                limit,
+                caution: measure.map(Caution::from).unwrap_or_default(),
+                sampler: measure.map(Sampler::new).transpose()?,
+                without_candidate: BootInstant::NEVER,
+                stop_time,
+            };
             let candidate_lives = backstop.run(lease_files)?;
             if let Some(orphan_release) = orphan_release.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
@@ -109,13 +127,23 @@ fn prepare_to_kill((raises, usual): (bool, Scheduling)) -> Priority {
     priority::raise(usual)
 }
 
+fn is_socket(file: &OwnedFd) -> bool {
+    getsockopt(file, SockType).is_ok()
+}
+
 struct Backstop {
     /// Some while the guard has not been reaped.
     guard: Option<Pid>,
     tree: Tree,
     /// None once the candidate is gone.
     line: Option<Line>,
+    /// When the lease says that the guard is late.
     limit: BootInstant,
+    caution: Caution,
+    /// Some if the lease expires.
+    sampler: Option<Sampler>,
+    /// When a guard whose candidate is gone is late.
+    without_candidate: BootInstant,
     /// The grace and the timeouts of the hooks around it.
     stop_time: Duration,
 }
@@ -128,8 +156,10 @@ impl Backstop {
         loop {
             failed |= self.reap();
             self.hear();
+            self.measure_lateness();
+            let late_at = self.limit.minus(self.caution.extra()).min(self.without_candidate);
             let wake_at = match self.guard {
-                Some(guard) if BootInstant::now() >= self.limit => {
+                Some(guard) if BootInstant::now() >= late_at => {
                     let (next, guard_is_left) = self.tree.kill_around(&[guard]);
                     if guard_is_left {
                         // SIGKILL ends a stopped process as well.
@@ -137,7 +167,7 @@ impl Backstop {
                     }
                     next
                 }
-                Some(_) => self.limit,
+                Some(_) => self.sampler.as_ref().map_or(BootInstant::NEVER, Sampler::due).min(late_at),
                 None => {
                     if std::mem::take(&mut failed) {
                         self.report(&Report::GuardFailed);
@@ -146,15 +176,40 @@ impl Backstop {
                         if let Some(leaf) = self.tree.leaf() {
                             leaf.remove();
                         }
+                        let (anchors, lease_files): (Vec<_>, Vec<_>) = lease_files.into_iter().partition(is_socket);
                         // Close the files that hold the lease before reporting that the tree is dead.
                         drop(lease_files);
                         self.report(&Report::Dead);
-                        return Ok(self.line.is_some());
+                        let candidate_lives = self.line.is_some();
+                        // Without an anchor, nothing waits for a frozen candidate.
+                        if !anchors.is_empty() {
+                            self.outlast(&anchors, &mut watch)?;
+                        }
+                        return Ok(candidate_lives);
                     }
                     self.tree.kill()
                 }
             };
-            watch.wait(self.line.as_ref(), None, None, self.tree.wake_at(wake_at))?;
+            watch.wait(self.line.as_ref(), [None, None], None, self.tree.wake_at(wake_at))?;
+        }
+    }
+
+    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. A candidate that has not by the
+    /// limit is frozen, and its locks serve nobody.
+    fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) -> io::Result<()> {
+        loop {
+            // Before the limit is judged: a renewal that has just arrived moves it.
+            self.hear();
+            if self.line.is_none() {
+                return Ok(());
+            }
+            if BootInstant::now() >= self.limit {
+                for anchor in anchors {
+                    anchor::cut(anchor.as_fd());
+                }
+                return Ok(());
+            }
+            watch.wait(self.line.as_ref(), [None, None], None, self.limit)?;
         }
     }
 
@@ -173,17 +228,35 @@ impl Backstop {
     fn hear(&mut self) {
         while let Some(line) = &self.line {
             match line.hear_order() {
-                Heard::Message(super::policy::Order::Extend(deadline)) => {
-                    self.limit = self.limit.max(deadline.backstop_at);
+                Heard::Message(order, sent_at) => {
+                    if let Some(sampler) = &mut self.sampler {
+                        sampler.heard(sent_at);
+                    }
+                    match order {
+                        Order::Extend(deadline) => self.limit = self.limit.max(deadline.backstop_at),
+                        Order::Late(worst) => self.caution.told(worst),
+                        // These are for the guard.
+                        Order::Stop { .. }
+                        | Order::Lose
+                        | Order::Kill
+                        | Order::Signal(_)
+                        | Order::Continue
+                        | Order::Because(_) => {}
+                    }
                 }
-                // The other orders are for the guard.
-                Heard::Message(_) => {}
                 Heard::Silence => return,
                 Heard::Closed => {
                     self.line = None;
-                    self.limit = self.limit.min(BootInstant::now().plus(self.stop_time).plus(PATIENCE));
+                    self.without_candidate = BootInstant::now().plus(self.stop_time).plus(PATIENCE);
                 }
             }
+        }
+    }
+
+    fn measure_lateness(&mut self) {
+        if let Some(worst) = self.sampler.as_mut().and_then(Sampler::sample) {
+            self.caution.measured(worst);
+            self.report(&Report::Late(worst));
         }
     }
 

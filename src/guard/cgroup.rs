@@ -4,8 +4,8 @@
 //!
 //! - *A writable cgroup is not necessarily ours.* Root can write all of them, and a service manager relies on those
 //!   that it made. A directory is ours if systemd delegated it (`Delegate=` sets an extended attribute), or if it is
-//!   the root of a container's cgroup namespace. leaderrun only makes directories in it, and never writes the
-//!   directory's own files.
+//!   the root of a container's cgroup namespace. leaderrun makes directories in it, and writes the directory's own
+//!   files only to enable the cpu controller that systemd delegated.
 //! - *A process in an inner node is in the way* once the owner enables controllers. So leaderrun moves itself to
 //!   `supervisor`, and each COMMAND starts in a leaf `payload-N` beside it.
 //! - *A crash leaves a leaf behind*, perhaps with a tree in it. Every process that owns a leaf holds a lock on it,
@@ -15,7 +15,7 @@
 //! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst, and systemd the rules of delegation in
 //! CGROUP_DELEGATION.md.
 
-use crate::mounts::{Mount, mounts, read_table};
+use crate::mounts::{mounts, read_table};
 use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
 use nix::dir::{Dir, Type};
@@ -33,6 +33,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const SUPERVISOR: &CStr = c"supervisor";
+/// The largest share of the processors; a cgroup has 100 unless somebody says otherwise.
+pub const WEIGHT: &str = "10000";
 const LEAF: &str = "payload-";
 /// Names to try for a leaf. A leaderrun in another PID namespace may have taken some.
 const TRIES: u32 = 100;
@@ -44,6 +46,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub struct Cgroup {
     directory: OwnedFd,
     path: PathBuf,
+    is_delegated: bool,
 }
 
 /// The cgroup of one tree.
@@ -72,7 +75,8 @@ impl Cgroup {
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
         // The root of the whole hierarchy has no such file.
         let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
-        if !(is_delegated(&directory) || is_namespaces_root) {
+        let is_delegated = is_delegated(&directory);
+        if !(is_delegated || is_namespaces_root) {
             return Err(format!("{shown} was not delegated to us (systemd: Delegate=yes)"));
         }
         for name in [c".", c"cgroup.procs"] {
@@ -80,7 +84,29 @@ impl Cgroup {
         }
         there(c"cgroup.kill", AccessFlags::F_OK)
             .map_err(|_| format!("{shown} has no cgroup.kill, which needs Linux 5.14"))?;
-        Ok(Self { directory, path })
+        Ok(Self { directory, path, is_delegated })
+    }
+
+    /// Whether systemd delegated the shares of the processors too.
+    #[must_use]
+    pub fn has_weight(&self) -> bool {
+        let mut text = [0; 256];
+        let file = open(&self.directory, c"cgroup.controllers", OFlag::O_RDONLY);
+        let length = file.ok().and_then(|file| read(file, &mut text).ok()).unwrap_or(0);
+        self.is_delegated && text[..length].split(u8::is_ascii_whitespace).any(|name| name == b"cpu")
+    }
+
+    /// Gives this process and its helpers the largest share of the processors, and COMMAND's leaves what is usual. Call it
+    /// after [`Self::make_room`].
+    pub fn weigh(&self) {
+        let put = |directory: &OwnedFd, name: &CStr, text: &str| {
+            let _ = open(directory, name, OFlag::O_WRONLY).and_then(|file| Ok(write(file, text.as_bytes())?));
+        };
+        // Refused while somebody else's processes are in the directory itself.
+        put(&self.directory, c"cgroup.subtree_control", "+cpu");
+        if let Ok(supervisor) = open(&self.directory, SUPERVISOR, OFlag::O_DIRECTORY) {
+            put(&supervisor, c"cpu.weight", WEIGHT);
+        }
     }
 
     #[must_use]
@@ -322,11 +348,7 @@ fn own_path(membership: &str) -> Option<&str> {
 
 /// The directories where the cgroup `own` may be.
 fn directories_of(table: &str, own: &str) -> impl Iterator<Item = PathBuf> {
-    mounts(table).filter(|mount| mount.kind == "cgroup2").filter_map(move |Mount { root, point, .. }| {
-        let below = Path::new(own).strip_prefix(Path::new(&root)).ok()?;
-        // Joining an empty path would add a slash at the end.
-        Some(if below.as_os_str().is_empty() { PathBuf::from(point) } else { Path::new(&point).join(below) })
-    })
+    mounts(table).filter(|mount| mount.kind == "cgroup2").filter_map(move |mount| mount.directory_of(own))
 }
 
 pub(super) fn read_text(path: &str) -> Result<String, String> {
@@ -348,6 +370,27 @@ mod tests {
         assert_eq!(directory, Some(PathBuf::from("/sys/fs/my cgroup/system.slice/report.service")));
         assert_eq!(directory_of(mounts, "/"), Some(PathBuf::from("/sys/fs/my cgroup")));
         assert_eq!(directory_of("", "/"), None);
+    }
+
+    #[test]
+    fn the_helpers_weigh_most_where_that_was_delegated() {
+        let scratch = tempfile::TempDir::new().expect("a directory");
+        let at = |name: &str| scratch.path().join(name);
+        fs::create_dir(at("supervisor")).expect("it can be made");
+        for name in ["cgroup.controllers", "cgroup.subtree_control", "supervisor/cpu.weight"] {
+            fs::write(at(name), "").expect("it can be written");
+        }
+        let cgroup = |is_delegated| Cgroup {
+            directory: File::open(scratch.path()).expect("it is there").into(),
+            path: scratch.path().to_owned(),
+            is_delegated,
+        };
+        assert!(!cgroup(true).has_weight());
+        fs::write(at("cgroup.controllers"), "cpuset cpu memory\n").expect("it can be written");
+        assert!(cgroup(true).has_weight() && !cgroup(false).has_weight());
+        cgroup(true).weigh();
+        let text = |name: &str| fs::read_to_string(at(name)).expect("it is there");
+        assert_eq!([text("cgroup.subtree_control"), text("supervisor/cpu.weight")], ["+cpu", "10000"]);
     }
 
     #[test]

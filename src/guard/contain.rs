@@ -21,7 +21,8 @@ use std::fs;
 use std::io;
 
 /// The value of `--contain`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Contain {
     /// The walk over `/proc`, and a cgroup if one was delegated to us.
     #[default]
@@ -105,13 +106,24 @@ impl Containment {
     /// Moves this process out of the way of the cgroups that it will make.
     pub fn make_room(&mut self, contain: Contain) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
-        let Err(error) = cgroup.make_room() else { return Ok(()) };
+        let Err(error) = cgroup.make_room() else {
+            if self.raises && cgroup.has_weight() && !priority::may_be_real_time(self.scheduling) {
+                cgroup.weigh();
+            }
+            return Ok(());
+        };
         let why = format!("{}: {error}", cgroup.path().display());
         if contain == Contain::Cgroup || !(self.walks || self.namespaces.is_some()) {
             return Err(format!("--contain cgroup does not work here: {why}"));
         }
         (self.cgroup, self.why_no_cgroup) = (None, Some(why));
         Ok(())
+    }
+
+    /// Whether the helpers get the largest share of the processors where they have no real-time priority.
+    #[must_use]
+    pub fn has_weight(&self) -> bool {
+        self.raises && self.cgroup.as_ref().is_some_and(Cgroup::has_weight)
     }
 
     /// The kill method, as `--contain` spells it.

@@ -1,14 +1,43 @@
-//! The foreground of the terminal. COMMAND gets it, so that Ctrl-C, Ctrl-Z and reading work as if COMMAND ran alone.
-//! The candidate takes it back when COMMAND stops or ends.
+//! The terminal: who has its foreground, and its modes. This is the design of signals at a terminal.
 //!
-//! The hazard: `leaderrun S COMMAND | less`. Here `less` is in the candidate's process group, and taking the terminal
-//! from that group would stop it. So COMMAND gets the terminal at its start only if standard input and output are both
-//! terminals. Otherwise it gets the terminal when it first reads from it (SIGTTIN) or sets its modes (SIGTTOU).
+//! COMMAND has a process group of its own. In the candidate's group, `kill 0` in COMMAND would reach the candidate, and
+//! the SIGKILL for COMMAND the whole pipeline. The terminal is `/dev/tty`, wherever the standard streams lead.
+//!
+//! *Who sees which signal.* The candidate obeys SIGTERM and SIGINT, and passes the others on to COMMAND. Guard and
+//! backstop block every signal. What the keyboard sends goes to the foreground group alone: to COMMAND's while COMMAND
+//! has the terminal, otherwise to the candidate's.
+//!
+//! *The foreground.* COMMAND gets it at its start if standard input and output are terminals and the candidate's group
+//! has it. Otherwise COMMAND gets it when it is stopped for want of it (SIGTTIN, SIGTTOU). In `leaderrun S COMMAND |
+//! less`, `less` is in the candidate's group and needs the terminal as well, and in `leaderrun A ... | leaderrun B ...`
+//! so does the other COMMAND: the first keeps it, and the second waits, stopped. If nobody of our job has the terminal,
+//! we are a background job: COMMAND stays stopped, and the whole job stops, so that the shell shows it. The candidate
+//! gets the foreground back when COMMAND ends or stops.
+//!
+//! *The keyboard.* A process in COMMAND's group sees what the keyboard sends (see `keyboard`). What
+//! Ctrl-C or Ctrl-\ ends, with whatever status, is not started again. If the signal itself ended COMMAND, it is
+//! repeated to the candidate's group, because a script that ran COMMAND itself would have been in the foreground, too.
+//! A signal that somebody sent to COMMAND is not. Ctrl-Z stops COMMAND, and then the candidate's group.
+//!
+//! *A terminal that is closed* is not watched, because `leaderrun ... & exit` leaves it on purpose. SIGHUP is the
+//! occasion to look: if the terminal is gone, the candidate stops in order and dies from SIGHUP. If it is still there,
+//! the signal is passed on, which reloads many a program, and the candidate looks again a moment later: a shell that
+//! exits sends SIGHUP first.
+//!
+//! *Modes.* If a signal ended COMMAND, nobody has put back the modes that COMMAND had set. The guard puts back those
+//! that it found, as a shell does, unless another job has the terminal by now. A COMMAND that ended by itself may have
+//! set them on purpose.
 
-use nix::unistd::{Pid, tcgetpgrp, tcsetpgrp};
-use std::fs::File;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
+use std::fs::{self, File};
 use std::io::{IsTerminal, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
+
+/// The most ancestors that are looked at.
+const MOST_ANCESTORS: usize = 64;
 
 #[derive(Debug)]
 pub struct Foreground {
@@ -17,38 +46,161 @@ pub struct Foreground {
     owner: Pid,
     /// COMMAND's process group, kept after COMMAND ended.
     borrower: Option<Pid>,
+    /// COMMAND had the terminal or asked for it, so it gets it when the job is continued.
+    wanted: bool,
+    /// The modes before COMMAND had the terminal. Some once it has had it.
+    modes: Option<Termios>,
+}
+
+/// Who has the terminal that COMMAND asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lent {
+    /// COMMAND, from now on.
+    ToCommand,
+    /// Another process of our pipeline, for a while.
+    ToSibling,
+    /// Another job. We are in the background.
+    ToOthers,
+}
+
+/// Whether this process has a controlling terminal.
+#[must_use]
+pub fn has_terminal() -> bool {
+    device().is_some()
+}
+
+fn device() -> Option<File> {
+    File::options().read(true).write(true).open("/dev/tty").ok()
 }
 
 impl Foreground {
     /// Opens the controlling terminal, if there is one.
+    #[must_use]
     pub fn open(owner: Pid) -> Option<Self> {
-        let device = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        Some(Self { device, owner, borrower: None })
+        Some(Self { device: device()?, owner, borrower: None, wanted: false, modes: None })
     }
 
     /// The terminal in whose foreground COMMAND starts. None if it starts in the background.
-    pub fn to_hand_over(&self) -> Option<BorrowedFd<'_>> {
-        (self.owner_has_it() && stdin().is_terminal() && stdout().is_terminal()).then(|| self.device.as_fd())
+    pub fn to_hand_over(&mut self) -> Option<BorrowedFd<'_>> {
+        if !(self.owner_has_it() && stdin().is_terminal() && stdout().is_terminal()) {
+            return None;
+        }
+        self.save_modes();
+        self.wanted = true;
+        Some(self.device.as_fd())
     }
 
     pub fn set_borrower(&mut self, group: Pid) {
         self.borrower = Some(group);
     }
 
-    /// Puts COMMAND in the foreground if the candidate is there now. True if that worked.
-    pub fn hand_over(&self) -> bool {
-        let Some(borrower) = self.borrower else { return false };
-        self.owner_has_it() && tcsetpgrp(&self.device, borrower).is_ok()
+    /// Takes note of the modes, unless that was done. In the background they are those of a shell at its prompt.
+    pub fn save_modes(&mut self) {
+        if self.modes.is_none() && self.owner_has_it() {
+            self.modes = tcgetattr(&self.device).ok();
+        }
+    }
+
+    /// Puts COMMAND in the foreground, which asks for it, if it is ours to give.
+    pub fn lend(&mut self) -> Lent {
+        self.wanted = true;
+        let (Some(borrower), Ok(group)) = (self.borrower, tcgetpgrp(&self.device)) else { return Lent::ToOthers };
+        if group == borrower {
+            return Lent::ToCommand;
+        }
+        if group != self.owner && !is_dead(group) {
+            return if self.is_sibling(group) { Lent::ToSibling } else { Lent::ToOthers };
+        }
+        self.save_modes();
+        if tcsetpgrp(&self.device, borrower).is_ok() { Lent::ToCommand } else { Lent::ToOthers }
+    }
+
+    /// The job is continued: gives COMMAND back what it had before.
+    pub fn lend_again(&mut self) {
+        if self.wanted && self.owner_has_it() {
+            self.lend();
+        }
     }
 
     /// Puts the candidate in the foreground again, unless a shell has put another group there.
     pub fn take_back(&self) {
-        if tcgetpgrp(&self.device).ok() == self.borrower {
-            let _ = tcsetpgrp(&self.device, self.owner);
+        let _ = self.took_back();
+    }
+
+    fn took_back(&self) -> bool {
+        tcgetpgrp(&self.device).is_ok_and(|group| Some(group) == self.borrower || is_dead(group))
+            && tcsetpgrp(&self.device, self.owner).is_ok()
+    }
+
+    /// COMMAND has ended and its tree is dead. Puts the modes back if a signal ended COMMAND, and the candidate in the
+    /// foreground. What waits there for the terminal goes on.
+    pub fn settle(&self, by_signal: bool) {
+        let took = self.took_back();
+        if let Some(modes) = self.modes.as_ref().filter(|_| by_signal && self.owner_has_it()) {
+            // Not TCSADRAIN, which waits for ever after Ctrl-S.
+            let _ = tcsetattr(&self.device, SetArg::TCSANOW, modes);
+        }
+        if took {
+            self.wake_owner();
         }
     }
 
-    fn owner_has_it(&self) -> bool {
+    /// As [`settle`](Self::settle), if the guard was killed, and COMMAND with it, while COMMAND had the terminal.
+    pub fn recover(&self) {
+        if tcgetpgrp(&self.device).is_ok_and(is_dead) {
+            self.settle(true);
+        }
+    }
+
+    /// Continues a candidate that was stopped.
+    pub fn wake_owner(&self) {
+        let _ = killpg(self.owner, Signal::SIGCONT);
+    }
+
+    #[must_use]
+    pub fn owner_has_it(&self) -> bool {
         tcgetpgrp(&self.device) == Ok(self.owner)
     }
+
+    /// Whether this group was started below our job: by another leaderrun of the pipeline, or by a shell in it.
+    fn is_sibling(&self, group: Pid) -> bool {
+        let mut pid = group;
+        for _ in 0..MOST_ANCESTORS {
+            match family(pid) {
+                Some((_, group)) if group == self.owner => return true,
+                Some((parent, _)) if parent.as_raw() > 1 => pid = parent,
+                Some(_) | None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// Whether somebody in our session, a shell, can continue our process group once it is stopped. Otherwise the kernel
+/// ignores the terminal's stop signals (an orphaned process group, setpgid(2)).
+#[must_use]
+pub fn can_be_continued() -> bool {
+    let group = getpgrp();
+    let mut pid = getppid();
+    for _ in 0..MOST_ANCESTORS {
+        if getpgid(Some(pid)) != Ok(group) {
+            return pid.as_raw() > 0 && getsid(Some(pid)) == getsid(None);
+        }
+        let Some((parent, _)) = family(pid) else { return false };
+        pid = parent;
+    }
+    false
+}
+
+/// No process is left in this group. One of another PID namespace has no number here.
+fn is_dead(group: Pid) -> bool {
+    group.as_raw() > 1 && killpg(group, None) == Err(Errno::ESRCH)
+}
+
+/// The parent and the process group of a process, as `/proc` shows them.
+fn family(pid: Pid) -> Option<(Pid, Pid)> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field, in parentheses, may contain spaces. The state follows.
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace().skip(1).map(|field| field.parse().ok());
+    Some((Pid::from_raw(fields.next()??), Pid::from_raw(fields.next()??)))
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The default hook timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Hook {
     /// Runs before COMMAND. If it fails, COMMAND does not start.
     PreStart,
@@ -30,70 +30,12 @@ pub enum Hook {
     PostStop,
 }
 
-/// The reason for the end of a leadership, which its hooks get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// A signal asked the candidate to stop.
-    Asked,
-    Paused,
-    SteppedDown,
-    /// The leader gave the lease up by itself: rotation.
-    Relinquished,
-    Overran,
-    /// The lease is lost, or cannot be renewed in time.
-    Lost,
-    /// The candidate is gone.
-    Killed,
-    /// COMMAND ended by itself.
-    Ended,
-    NotStarted,
-    /// The pre-start hook failed.
-    Failed,
-    /// COMMAND's health check failed.
-    Unhealthy,
-}
-
-impl Reason {
-    pub const ALL: [Self; 11] = [
-        Self::Asked,
-        Self::Paused,
-        Self::SteppedDown,
-        Self::Relinquished,
-        Self::Overran,
-        Self::Lost,
-        Self::Killed,
-        Self::Ended,
-        Self::NotStarted,
-        Self::Failed,
-        Self::Unhealthy,
-    ];
-}
-
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PreStart => "pre-start",
             Self::PreStop => "pre-stop",
             Self::PostStop => "post-stop",
-        })
-    }
-}
-
-/// The value of `LEADERRUN_REASON`.
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Asked => "asked",
-            Self::Paused => "paused",
-            Self::SteppedDown => "stepped-down",
-            Self::Relinquished => "relinquished",
-            Self::Overran => "max-run",
-            Self::Lost => "lost",
-            Self::Killed => "killed",
-            Self::Ended => "ended",
-            Self::NotStarted => "not-started",
-            Self::Failed => "failed",
-            Self::Unhealthy => "unhealthy",
         })
     }
 }

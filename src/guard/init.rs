@@ -68,9 +68,9 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
         }
     };
     let error = match first {
-        Heard::Message(Report::Started { .. }) => return Ok((init, line)),
-        Heard::Message(Report::NotStarted(StartError(errno))) => errno,
-        Heard::Message(_) | Heard::Silence | Heard::Closed => sys::NO_PROCESS,
+        Heard::Message(Report::Started { .. }, _) => return Ok((init, line)),
+        Heard::Message(Report::NotStarted(StartError(errno)), _) => errno,
+        Heard::Message(..) | Heard::Silence | Heard::Closed => sys::NO_PROCESS,
     };
     let _ = waitpid(init, None);
     Err(io::Error::from_raw_os_error(error))
@@ -178,7 +178,7 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
         }
         loop {
             match line.hear_order() {
-                Heard::Message(order) => obey(order, command, stop_signal),
+                Heard::Message(order, _) => obey(order, command, stop_signal),
                 Heard::Silence => break,
                 Heard::Closed => return,
             }
@@ -209,6 +209,6 @@ fn obey(order: Order, command: Option<Pid>, stop_signal: Signal) {
             }
         }
         // These are for the guard alone.
-        Order::Extend(_) | Order::Lose | Order::Kill | Order::Because(_) => {}
+        Order::Extend(_) | Order::Lose | Order::Kill | Order::Because(_) | Order::Late(_) => {}
     }
 }

@@ -8,7 +8,7 @@
 use super::in_memory;
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::notes::history;
-use crate::observe::{log, terminal};
+use crate::observe::terminal;
 use crate::store::url::Secret;
 use crate::store::{ErrorKind, Location, Release, Store};
 use crate::sys;
@@ -79,7 +79,7 @@ impl OrphanRelease {
             Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
         let released = give_back(&*store, &candidate, self.term).await?;
         // The history is for people; nothing depends on it.
-        let closed = history::close(&*store, &candidate.shard, self.term, history::CRASHED);
+        let closed = history::close_killed(&*store, &candidate.shard, self.term);
         let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
         Ok(released)
     }
@@ -135,12 +135,15 @@ pub fn run_if_respawned() -> Option<ExitCode> {
             };
             terminal::say_last(format_args!(
                 "{}leaderrun: {what} shard={shard:?} term={term} owner={owner:?}",
-                log::time()
+                terminal::time()
             ));
             ExitCode::SUCCESS
         }
         Err(message) => {
-            terminal::say_last(format_args!("{}leaderrun: not released after it was killed: {message}", log::time()));
+            terminal::say_last(format_args!(
+                "{}leaderrun: not released after it was killed: {message}",
+                terminal::time()
+            ));
             ExitCode::from(crate::exit::UNAVAILABLE)
         }
     })

@@ -11,19 +11,21 @@
 
 pub mod checks;
 
-use super::hooks::{HookTimeouts, Reason};
-use crate::election::HookEnd;
+use super::hooks::HookTimeouts;
+use super::lateness::Caution;
+use crate::election::{HookEnd, Reason};
 use crate::lease::Deadline;
 use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// From `kill_at` to `backstop_at` when there is no deadline.
 const PATIENCE_WITHOUT_DEADLINE: Duration = Duration::from_millis(300);
 
-/// An order from the candidate to the guard. The backstop gets [`Order::Extend`] as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// An order from the candidate to the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
-    /// The lease was prolonged.
+    /// The lease was prolonged. The backstop gets this as well.
     Extend(Deadline),
     /// An orderly stop: the stop signal, and SIGKILL `kill_after` that, if given.
     Stop { kill_after: Option<Duration> },
@@ -35,8 +37,10 @@ pub enum Order {
     Signal(i32),
     /// Let COMMAND continue after the terminal stopped it.
     Continue,
-    /// The reason for the next orderly stop, for hooks.
+    /// The reason for the next stop, for hooks.
     Because(Reason),
+    /// The worst lateness of guard and backstop. The backstop gets this as well.
+    Late(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +56,8 @@ pub enum Input {
     HookEnded(HookEnd),
     /// No descendant is left, hooks included.
     Empty,
+    /// The guard has measured its worst lateness, which is this now.
+    Late(Duration),
     /// Time has passed.
     Tick,
 }
@@ -71,6 +77,7 @@ pub enum Effect {
     /// SIGKILL to everything in the tree, repeated until nothing is left.
     KillTree,
     ReportDeadline,
+    ReportOverrun,
     Signal(i32),
     Continue,
     /// Nothing runs, and nothing will be started.
@@ -134,18 +141,24 @@ impl IntoIterator for Effects {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
+    /// As the lease has it. See [`Policy::deadline`].
     deadline: Deadline,
+    caution: Caution,
     grace: Duration,
     hook_timeouts: HookTimeouts,
     phase: Phase,
     /// The first reason to end. Some once it ends.
     reason: Option<Reason>,
-    /// The reason that an orderly stop will have.
+    /// The reason that a stop will have that the candidate orders.
     because: Reason,
     /// The pre-start hook was started. If it was, or if COMMAND was, the post-stop hook runs at the end.
     opened: bool,
     /// COMMAND was started.
     ran: bool,
+    /// The longest that COMMAND may run, and when it will have run that long. The guard counts, because the candidate
+    /// may be stopped.
+    max_run: Option<Duration>,
+    overrun_at: BootInstant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -181,13 +194,16 @@ impl Policy {
     pub fn new(deadline: Deadline, grace: Duration) -> Self {
         Self {
             deadline,
+            caution: Caution::default(),
             grace,
             hook_timeouts: HookTimeouts::default(),
             phase: Phase::Running,
             reason: None,
-            because: Reason::Asked,
+            because: Reason::Lost,
             opened: false,
             ran: true,
+            max_run: None,
+            overrun_at: BootInstant::NEVER,
         }
     }
 
@@ -204,15 +220,27 @@ impl Policy {
         }
     }
 
+    /// The policy of a guard that acts earlier for its lateness.
+    #[must_use]
+    pub fn cautious(self, caution: Caution) -> Self {
+        Self { caution, ..self }
+    }
+
+    /// The same with a limit to COMMAND's run.
+    #[must_use]
+    pub fn with_max_run(self, max_run: Option<Duration>) -> Self {
+        Self { max_run, ..self }
+    }
+
     /// When [`Input::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> BootInstant {
         match self.phase {
-            Phase::Opening { until } => until.min(self.deadline.term_at).min(self.kill_by()),
-            Phase::Running => self.deadline.term_at.min(self.kill_by()),
+            Phase::Opening { until } => until.min(self.deadline().term_at).min(self.kill_by()),
+            Phase::Running => self.deadline().term_at.min(self.kill_by()).min(self.overrun_at),
             Phase::PreStop { until, .. } => until.min(self.ask_by()).min(self.kill_by()),
             Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
-            Phase::Closing { until } => until.min(self.deadline.kill_at),
+            Phase::Closing { until } => until.min(self.deadline().kill_at),
             Phase::Killing | Phase::Clearing | Phase::Finished => BootInstant::NEVER,
         }
     }
@@ -220,13 +248,13 @@ impl Policy {
     /// The latest instant at which COMMAND may be started.
     #[must_use]
     pub fn start_by(&self) -> BootInstant {
-        self.deadline.term_at
+        self.deadline().term_at
     }
 
     /// The latest instant at which the post-stop hook may be started.
     #[must_use]
     pub fn end_by(&self) -> BootInstant {
-        self.deadline.kill_at
+        self.deadline().kill_at
     }
 
     /// When the kernel kills a guard that has not begun to kill the tree. If the whole tree dies with it (`whole`), that
@@ -234,7 +262,7 @@ impl Policy {
     /// rest, so it has half of the time that is left. Killing one process is quick.
     #[must_use]
     pub fn kill_timer_at(&self, whole: bool) -> BootInstant {
-        let Deadline { kill_at, backstop_at, .. } = self.deadline;
+        let Deadline { kill_at, backstop_at, .. } = self.deadline();
         if whole { backstop_at } else { backstop_at.plus(backstop_at.since(kill_at) / 2) }
     }
 
@@ -259,7 +287,7 @@ impl Policy {
             Phase::Stopping { kill_at } => kill_at.min(self.kill_by()),
             Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => BootInstant::from_nanos(0),
         };
-        let patience = match self.deadline {
+        let patience = match self.deadline() {
             Deadline::NONE => PATIENCE_WITHOUT_DEADLINE,
             Deadline { kill_at, backstop_at, .. } => backstop_at.since(kill_at),
         };
@@ -269,7 +297,10 @@ impl Policy {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, input: Input) -> Effects {
         let mut effects = Effects::default();
-        self.pass_deadline(now, &mut effects);
+        // Among the orders that a late guard finds there may be an extension that was sent in time: that it was late must
+        // not end a leadership. So until it has read them all, only the kill that the lease itself demands is due.
+        let has_read = !matches!(input, Input::Order(_));
+        self.pass_deadline(now, has_read, &mut effects);
         match input {
             Input::Order(Order::Extend(deadline)) => {
                 // Messages arrive in order, and the candidate never shortens a deadline. A deadline that has passed
@@ -278,39 +309,50 @@ impl Policy {
                     self.deadline = deadline;
                 }
             }
+            Input::Order(Order::Late(worst)) => self.caution.told(worst),
+            Input::Late(worst) => self.caution.measured(worst),
             Input::Order(Order::Stop { kill_after }) => self.stop(now, self.because, kill_after, &mut effects),
-            Input::Order(Order::Lose) => self.stop(now, Reason::Lost, Some(self.grace), &mut effects),
+            Input::Order(Order::Lose) => self.stop(now, self.because, Some(self.grace), &mut effects),
             Input::CandidateGone => self.stop(now, Reason::Killed, Some(self.grace), &mut effects),
             Input::Order(Order::Kill) => self.kill(self.because, &mut effects),
             Input::Order(Order::Signal(signal)) => effects.push(Effect::Signal(signal)),
             Input::Order(Order::Continue) => effects.push(Effect::Continue),
             Input::Order(Order::Because(reason)) => self.because = reason,
-            Input::CommandStarted => self.ran = true,
+            Input::CommandStarted => {
+                self.ran = true;
+                self.overrun_at = self.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
+            }
             Input::CommandNotStarted(reason) => self.kill(reason, &mut effects),
             Input::CommandEnded => self.command_ended(now, &mut effects),
             Input::HookEnded(end) => self.hook_ended(now, end, &mut effects),
             Input::Empty => self.empty(now, &mut effects),
             Input::Tick => {}
         }
-        self.pass_time(now, &mut effects);
+        self.pass_time(now, has_read, &mut effects);
         effects
     }
 
     /// Kills the tree if its time is over. This comes before any input: a guard that was frozen past the deadline must
     /// not send the stop signal, because SIGCONT follows it. A frozen tree would wake and run beside its successor for
     /// a moment.
-    fn pass_deadline(&mut self, now: BootInstant, effects: &mut Effects) {
-        if now >= self.kill_by() {
+    fn pass_deadline(&mut self, now: BootInstant, has_read: bool, effects: &mut Effects) {
+        let deadline = if has_read { self.deadline() } else { self.deadline };
+        if now >= self.kill_by_of(deadline) {
             self.kill(Reason::Lost, effects);
         }
     }
 
-    fn pass_time(&mut self, now: BootInstant, effects: &mut Effects) {
-        self.pass_deadline(now, effects);
+    fn pass_time(&mut self, now: BootInstant, has_read: bool, effects: &mut Effects) {
+        self.pass_deadline(now, has_read, effects);
         match self.phase {
-            Phase::Opening { .. } | Phase::Running if now >= self.deadline.term_at => {
+            Phase::Opening { .. } | Phase::Running if has_read && now >= self.deadline().term_at => {
                 effects.push(Effect::ReportDeadline);
                 self.stop(now, Reason::Lost, Some(self.grace), effects);
+            }
+            // As timeout(1) does. The lease is renewed until COMMAND has ended.
+            Phase::Running if now >= self.overrun_at => {
+                effects.push(Effect::ReportOverrun);
+                self.stop(now, Reason::MaxRun, Some(self.grace), effects);
             }
             Phase::Opening { until } if now >= until => {
                 effects.push(Effect::ReportUnready(HookEnd::TimedOut));
@@ -320,7 +362,7 @@ impl Policy {
                 effects.push(Effect::KillHook);
                 self.ask(now, kill_after, effects);
             }
-            Phase::Closing { until } if now >= until.min(self.deadline.kill_at) => {
+            Phase::Closing { until } if now >= until.min(self.deadline().kill_at) => {
                 self.phase = Phase::Clearing;
                 effects.extend([Effect::KillHook, Effect::KillTree]);
             }
@@ -407,7 +449,8 @@ impl Policy {
     fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Effects) {
         match self.phase {
             // Do not start a COMMAND that would be stopped at once.
-            Phase::Opening { .. } if end == HookEnd::Exited(0) && now >= self.deadline.term_at.min(self.kill_by()) => {}
+            Phase::Opening { .. }
+                if end == HookEnd::Exited(0) && now >= self.deadline().term_at.min(self.kill_by()) => {}
             Phase::Opening { .. } if end == HookEnd::Exited(0) => {
                 self.phase = Phase::Running;
                 effects.push(Effect::Start);
@@ -436,7 +479,7 @@ impl Policy {
             | Phase::PreStop { .. }
             | Phase::Stopping { .. }
             | Phase::Killing => match self.hook_timeouts.post_stop {
-                Some(most) if (self.opened || self.ran) && now < self.deadline.kill_at => {
+                Some(most) if (self.opened || self.ran) && now < self.deadline().kill_at => {
                     self.phase = Phase::Closing { until: now.plus(most) };
                     effects.push(Effect::RunPostStop);
                 }
@@ -452,9 +495,18 @@ impl Policy {
         effects.push(Effect::Finish);
     }
 
+    /// The deadline, moved for a guard that may be woken late.
+    fn deadline(&self) -> Deadline {
+        self.deadline.earlier(self.caution.extra())
+    }
+
     /// When the tree is killed, so that the post-stop hook has its timeout.
     fn kill_by(&self) -> BootInstant {
-        self.deadline.kill_at.minus(self.hook_timeouts.post_stop.unwrap_or_default())
+        self.kill_by_of(self.deadline())
+    }
+
+    fn kill_by_of(&self, deadline: Deadline) -> BootInstant {
+        deadline.kill_at.minus(self.hook_timeouts.post_stop.unwrap_or_default())
     }
 
     /// The latest time for the stop signal that leaves the tree its grace.

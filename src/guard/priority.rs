@@ -61,13 +61,25 @@ impl fmt::Display for Priority {
 /// Gives the calling thread the best priority that is allowed, until [`lower`]. `usual` is what it had before. Returns
 /// what it got.
 pub fn raise(usual: Scheduling) -> Priority {
+    raise_to_real_time(usual).map_or_else(|| raise_nice(usual), Priority::RealTime)
+}
+
+/// Whether [`raise`] would get a real-time priority.
+#[must_use]
+pub fn may_be_real_time(usual: Scheduling) -> bool {
+    let may = raise_to_real_time(usual).is_some();
+    if may {
+        lower(usual);
+    }
+    may
+}
+
+fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
     let limit = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
     let limit = i32::try_from(limit).unwrap_or(i32::MAX).min(HIGHEST);
     // A process with CAP_SYS_NICE is not bound by the limit.
-    let taken = [HIGHEST, limit]
-        .into_iter()
-        .find(|&priority| priority > usual.priority() && Scheduling::real_time(priority).set_policy().is_ok());
-    taken.map_or_else(|| raise_nice(usual), Priority::RealTime)
+    let mut tried = [HIGHEST, limit].into_iter();
+    tried.find(|&priority| priority > usual.priority() && Scheduling::real_time(priority).set_policy().is_ok())
 }
 
 /// As [`raise`], without a real-time policy.
@@ -113,4 +125,16 @@ fn lowest_nice() -> i32 {
     }
     let limit = getrlimit(Resource::RLIMIT_NICE).map_or(0, |(soft, _)| soft.min(40));
     20 - i32::try_from(limit).expect("at most 40")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_may_take_one_less_than_what_its_helpers_took() {
+        assert_eq!(Priority::RealTime(98).most_below(), Some(97));
+        assert_eq!(Priority::RealTime(1).most_below(), Some(0));
+        assert_eq!([Priority::Nice(-20), Priority::Kept].map(Priority::most_below), [None, None]);
+    }
 }

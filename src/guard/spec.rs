@@ -5,9 +5,10 @@
 
 use super::health::Health;
 use super::hooks::Hooks;
+use super::lateness::Measure;
 use super::orphan_release::OrphanRelease;
 use crate::lease::Deadline;
-use crate::sys::{self, Namespaces, Scheduling};
+use crate::sys::{self, Listens, Namespaces, Scheduling};
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 use std::fs::File;
@@ -26,6 +27,10 @@ pub struct GuardSpec {
     pub health: Option<Health>,
     /// The candidate's process group, if COMMAND may have the terminal.
     pub terminal_group: Option<i32>,
+    /// The longest that COMMAND may run.
+    pub max_run: Option<Duration>,
+    /// The variables that name the candidate as the process that its inherited sockets are for. They name COMMAND then.
+    pub listens: Listens,
     /// The release to make once the tree is dead, if the candidate is gone.
     pub orphan_release: Option<OrphanRelease>,
     /// The scheduling of COMMAND. The guard's own priority may be higher.
@@ -37,6 +42,8 @@ pub struct GuardSpec {
     pub namespaces: Option<Namespaces>,
     /// True when it is safe to ask for a higher priority. A system call filter may kill a process that asks.
     pub raises: bool,
+    /// Some if the lease expires: then guard and backstop measure how late they are woken.
+    pub measure: Option<Measure>,
 }
 
 /// A file in memory with `content` in it, to be read from its beginning.
@@ -74,12 +81,19 @@ mod tests {
                     failures: 3,
                 }),
                 terminal_group: Some(7),
+                max_run: Some(Duration::from_mins(1)),
+                listens: [true, false],
                 orphan_release: None,
                 scheduling: Scheduling::SHARED,
                 walks: true,
                 leaf: Some("payload-7-0".to_owned()),
                 namespaces: Some(Namespaces::WithUser),
                 raises: true,
+                measure: Some(Measure {
+                    every: Duration::from_millis(1250),
+                    most: Duration::from_secs(2),
+                    presumed: Duration::ZERO,
+                }),
             };
             serde_json::to_vec(&spec).unwrap()
         });

@@ -25,11 +25,11 @@ impl Watch {
         })
     }
 
-    /// Waits for any of them, or for `events` of a cgroup.
+    /// Waits for any of them, for a line from `below`, or for `events` of a cgroup.
     pub fn wait(
         &mut self,
         line: Option<&Line>,
-        inits_line: Option<BorrowedFd<'_>>,
+        below: [Option<BorrowedFd<'_>>; 2],
         events: Option<BorrowedFd<'_>>,
         wake_at: BootInstant,
     ) -> io::Result<()> {
@@ -41,7 +41,8 @@ impl Watch {
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
             PollFd::new(timer, PollFlags::POLLIN),
             source(line.map(AsFd::as_fd), PollFlags::POLLIN),
-            source(inits_line, PollFlags::POLLIN),
+            source(below[0], PollFlags::POLLIN),
+            source(below[1], PollFlags::POLLIN),
             source(events, PollFlags::POLLPRI),
         ];
         match poll(&mut sources, PollTimeout::NONE) {

@@ -2,6 +2,12 @@
 //!
 //! The hazard: a holder that trusts its lease for longer than the store does runs beside its successor. [`Timing`]
 //! proves that this cannot happen. Nothing else in the crate calculates with leases.
+//!
+//! The other hazard: chrony and ntpd correct a clock by slewing it, which changes the rate of every clock of the host,
+//! `CLOCK_BOOTTIME` too, by up to a twelfth for minutes. So nobody counts a lease by one clock alone. The holder stops
+//! after 11/12 of the lease on its own clock: no more than the lease has passed, however slow that clock is. The store
+//! keeps it, and a candidate waits for it, for 13/12 on their own clocks ([`kept`]): at least the lease has passed,
+//! however fast those are. Only what compares two clocks needs more ([`most_apart`]).
 
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -11,7 +17,8 @@ use std::time::Duration;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
-/// With this and the two above, a leader survives an outage of the store for a third of the lease, whenever it begins.
+/// With this and the two above, a leader survives an outage of the store for a quarter of the lease, whenever it
+/// begins; with what is left out in a lease of 5 s or more, too.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
 /// The same in object storage, where a write costs five dollars a million: a leader and two standbys for less than a
@@ -23,8 +30,9 @@ const FRUGAL_RETRY: Duration = Duration::from_secs(10);
 /// How long the kernel may take to schedule the guard, deliver SIGKILL and reap the tree. Half of it is for the guard,
 /// the other half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
-/// The rates of two clocks differ by less than 1 part in this many (guarantee 1).
-pub const DRIFT_PARTS: u32 = 100;
+/// The rate of a clock differs from that of true time by at most 1 part in this many (guarantee 1). chrony slews by no
+/// more, unless it is told to (`maxslewrate`).
+const SLEW_PARTS: u32 = 12;
 /// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Waiting longer for one answer does not help: another attempt on another connection is more likely to succeed.
@@ -36,15 +44,13 @@ const MOST_RETRY: Duration = Duration::from_hours(1);
 /// After a crash nobody leads for one lease, so a longer one is a mistake in the unit.
 const MOST_LEASE: Duration = Duration::from_hours(24);
 
-/// The timing that was asked for. `None` for a part that follows from the rest.
+/// The timing that was asked for. The other parts follow from it.
 #[derive(Clone, Copy, Debug)]
 pub struct TimingRequest {
     pub lease: Duration,
     pub renew_interval: Duration,
     pub retry_interval: Duration,
     pub stop_grace: Duration,
-    pub request_timeout: Option<Duration>,
-    pub margin: Option<Duration>,
     pub hooks: TimeForHooks,
 }
 
@@ -55,8 +61,6 @@ pub struct TimingOptions {
     pub renew: Option<Duration>,
     pub retry: Option<Duration>,
     pub kill_after: Option<Duration>,
-    pub request_timeout: Option<Duration>,
-    pub margin: Option<Duration>,
 }
 
 /// How much time of a stop, or before COMMAND, each hook may take; zero if there is no hook.
@@ -84,8 +88,6 @@ impl Default for TimingRequest {
             renew_interval: DEFAULT_RENEW,
             retry_interval: DEFAULT_RETRY,
             stop_grace: DEFAULT_GRACE,
-            request_timeout: None,
-            margin: None,
             hooks: TimeForHooks::default(),
         }
     }
@@ -106,12 +108,13 @@ impl Default for TimingRequest {
 /// The timeouts of the pre-stop and post-stop hooks come out of the same time. They are added to the sum, the stop
 /// begins that much earlier, and the tree is killed earlier by the timeout of the post-stop hook.
 ///
-/// The store counts from when it *received* the request, which is after `s`. Its clock's rate differs from ours by less
-/// than 1 %. The margin contains that 1 % of the lease and the time that a kill takes, so the tree is dead before the
-/// store can give the lease to another candidate.
+/// The store counts from when it *received* the request, which is after `s`, and keeps the lease for 13/12 of it
+/// ([`kept`]): if its clock is a twelfth fast, until `s + lease` of true time. If our clock is a twelfth slow, it shows
+/// `lease - lease / 12` then. The margin contains that twelfth and the time that a kill takes, so the tree is dead
+/// before the store can give the lease to another candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// How long the store keeps a lease without renewal.
+    /// How long a lease lasts without renewal, at least, in true time. What the store is told is [`kept`] of it.
     pub lease: Duration,
     /// From sending one renewal to sending the next.
     pub renew_interval: Duration,
@@ -122,7 +125,7 @@ pub struct Timing {
     pub request_timeout: Duration,
     /// From the stop signal to SIGKILL when the lease is being lost.
     pub stop_grace: Duration,
-    /// From SIGKILL to the end of the lease: clock drift and the time a kill takes.
+    /// From SIGKILL to the end of the lease: the slewing of clocks, and the time a kill takes.
     pub margin: Duration,
     pub hooks: TimeForHooks,
 }
@@ -143,22 +146,24 @@ impl TimingOptions {
             renew_interval: self.renew.unwrap_or(renew.min(lease / 3)),
             retry_interval: self.retry.unwrap_or(retry),
             stop_grace: self.kill_after.unwrap_or(DEFAULT_GRACE.min(lease / 5)),
-            request_timeout: self.request_timeout,
-            margin: self.margin,
             hooks: TimeForHooks::default(),
         }
     }
-}
 
-impl TimingRequest {
-    /// Advice if there is no room. Names the options to lower. Defaults adapt by themselves.
-    fn advice(&self, hooks: TimeForHooks) -> String {
-        let mut lower = vec!["--renew", "--kill-after"];
-        lower.extend((!hooks.around_a_stop().is_zero()).then_some("--hook-timeout"));
-        lower.extend(self.request_timeout.map(|_| "--request-timeout"));
-        lower.extend(self.margin.map(|_| "--margin"));
-        let last = lower.pop().expect("there are two at least");
-        format!("raise --lease, or lower {} or {last}", lower.join(", "))
+    /// The shortest lease, in whole seconds, with which these options leave a quarter of it for an outage of the store.
+    /// None if they do so already, or no lease would. What was left out grows with the lease, so each is tried.
+    #[must_use]
+    pub fn lease_that_leaves_a_quarter(self, frugal: bool, hooks: TimeForHooks) -> Option<Duration> {
+        let leaves_a_quarter = |lease: &Duration| {
+            let chosen = Self { lease: Some(*lease), ..self };
+            let timing = Timing::new(TimingRequest { hooks, ..chosen.request(frugal) });
+            timing.is_ok_and(|timing| timing.outage() >= *lease / 4)
+        };
+        let now = self.request(frugal).lease;
+        if leaves_a_quarter(&now) {
+            return None;
+        }
+        (now.as_secs() + 1..=MOST_LEASE.as_secs()).map(Duration::from_secs).find(leaves_a_quarter)
     }
 }
 
@@ -168,7 +173,7 @@ impl Timing {
     /// # Errors
     /// One line that names the option or shows the sum, and says what to change.
     pub fn new(asked: TimingRequest) -> Result<Self, String> {
-        let TimingRequest { lease, renew_interval, retry_interval, stop_grace, hooks, .. } = asked;
+        let TimingRequest { lease, renew_interval, retry_interval, stop_grace, hooks } = asked;
         if lease.is_zero() || lease > MOST_LEASE {
             return Err(format!("--lease {} is not between 1ms and {}", show(lease), show(MOST_LEASE)));
         }
@@ -183,36 +188,23 @@ impl Timing {
             let (least, most) = (show(LEAST_RETRY), show(MOST_RETRY));
             return Err(format!("--retry {} is not between {least} and {most}", show(retry_interval)));
         }
-        let drift = lease / DRIFT_PARTS;
-        let margin = asked.margin.unwrap_or(drift + KILL_LATENCY);
-        if margin <= drift {
-            return Err(format!(
-                "--margin {} does not cover 1 % of clock drift in a lease of {}: it must be more than {}",
-                show(margin),
-                show(lease),
-                show(drift)
-            ));
-        }
+        let margin = lease / SLEW_PARTS + KILL_LATENCY;
         let fixed =
             renew_interval.saturating_add(stop_grace).saturating_add(hooks.around_a_stop()).saturating_add(margin);
         // Every option may be up to u64::MAX seconds, so the sum saturates instead of wrapping around.
         let room = lease.saturating_sub(fixed);
-        let request_timeout = asked.request_timeout.unwrap_or((room - room / 50).min(MOST_REQUEST_TIMEOUT));
-        let least = asked.request_timeout.map_or(LEAST_REQUEST_TIMEOUT, |asked| asked.max(Duration::from_millis(1)));
-        if asked.request_timeout.is_some_and(|asked| asked.is_zero()) {
-            return Err("--request-timeout 0s lets no request be answered: leave it out, or try 1s".to_owned());
-        }
-        if request_timeout < least || request_timeout >= room {
+        let request_timeout = (room - room / 50).min(MOST_REQUEST_TIMEOUT);
+        if request_timeout < LEAST_REQUEST_TIMEOUT {
             return Err(format!(
                 "renew {} + request timeout {}{} + margin {} = {} leaves no room in a lease of {}: \
                  {}",
                 show(renew_interval),
-                show(request_timeout.max(least)),
+                show(LEAST_REQUEST_TIMEOUT),
                 parts_of_a_stop(stop_grace, hooks, |_, part| format!(" + {part}")),
                 show(margin),
-                show(fixed.saturating_add(request_timeout.max(least))),
+                show(fixed.saturating_add(LEAST_REQUEST_TIMEOUT)),
                 show(lease),
-                asked.advice(hooks),
+                advice(hooks),
             ));
         }
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })
@@ -228,11 +220,11 @@ impl Timing {
     #[must_use]
     pub fn deadline(&self, valid_until: BootInstant) -> Deadline {
         let kill_at = valid_until.minus(self.margin);
-        let drift = self.lease / DRIFT_PARTS;
+        let slew = self.lease / SLEW_PARTS;
         Deadline {
             term_at: kill_at.minus(self.stop_time()),
             kill_at,
-            backstop_at: kill_at.plus((self.margin - drift) / 2),
+            backstop_at: kill_at.plus((self.margin - slew) / 2),
         }
     }
 
@@ -246,6 +238,19 @@ impl Timing {
     #[must_use]
     pub fn term_after(&self) -> Duration {
         self.lease - self.margin - self.stop_time()
+    }
+
+    /// How long the store may be away without disturbing the tree, whenever that begins.
+    #[must_use]
+    pub fn outage(&self) -> Duration {
+        self.term_after() - self.renew_interval
+    }
+
+    /// The most by which deadlines move earlier for a guard that is woken late. A leadership whose renewals are answered
+    /// within half of the outage goes on, however late the guard is.
+    #[must_use]
+    pub fn most_extra(&self) -> Duration {
+        self.outage() / 2
     }
 
     /// The time from sending the last granted renewal to SIGKILL.
@@ -271,6 +276,14 @@ impl Deadline {
     /// The deadline of a lease that does not expire while its holder keeps it open, as in the file store.
     pub const NONE: Self =
         Self { term_at: BootInstant::NEVER, kill_at: BootInstant::NEVER, backstop_at: BootInstant::NEVER };
+
+    /// The same, `extra` earlier.
+    #[must_use]
+    pub fn earlier(self, extra: Duration) -> Self {
+        let Self { term_at, kill_at, backstop_at } = self;
+        let [term_at, kill_at, backstop_at] = [term_at, kill_at, backstop_at].map(|at| at.minus(extra));
+        Self { term_at, kill_at, backstop_at }
+    }
 }
 
 impl Serialize for BootInstant {
@@ -283,6 +296,42 @@ impl<'de> Deserialize<'de> for BootInstant {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         u64::deserialize(deserializer).map(Self::from_nanos)
     }
+}
+
+/// What to change if there is no room. Names the options to lower. Defaults adapt by themselves.
+fn advice(hooks: TimeForHooks) -> &'static str {
+    if hooks.around_a_stop().is_zero() {
+        "raise --lease, or lower --renew or --kill-after"
+    } else {
+        "raise --lease, or lower --renew, --kill-after or --hook-timeout"
+    }
+}
+
+/// How long a store has to keep a lease, and a candidate has to wait for one, each by a clock of its own, so that the
+/// whole lease has passed: longer, because that clock may be fast. In whole milliseconds, as stores keep it.
+#[must_use]
+pub fn kept(lease: Duration) -> Duration {
+    Duration::from_millis(crate::time::millis(lease.saturating_add(lease / SLEW_PARTS)))
+}
+
+/// How much of what a store keeps its holder may use, by a clock that may be slow: 11/12 of the lease that is kept for
+/// 13/12.
+#[must_use]
+pub fn usable(kept: Duration) -> Duration {
+    kept / (SLEW_PARTS + 1) * (SLEW_PARTS - 1)
+}
+
+/// How far two clocks may have moved apart while one of them counted `nanos`: one is a twelfth fast, the other a twelfth
+/// slow, and it may be the slow one that counted.
+#[must_use]
+pub fn most_apart(nanos: i128) -> i128 {
+    2 * nanos / i128::from(SLEW_PARTS - 1) + 1
+}
+
+/// How long one clock counts until another has counted `missing` for certain, by [`most_apart`].
+#[must_use]
+pub fn to_count(missing: Duration) -> Duration {
+    missing.saturating_add(missing / (SLEW_PARTS - 3) * 2)
 }
 
 /// Joins what `each` makes of the parts of a stop, in order. It gets the name of a part, and the part with its length.
@@ -322,7 +371,8 @@ mod tests {
     #[test]
     fn the_default_timing_has_room() {
         let timing = Timing::new(TimingRequest::default()).expect("the defaults fit");
-        assert_eq!(timing.margin, Duration::from_millis(750));
+        assert_eq!(timing.margin, Duration::from_millis(1850));
+        assert_eq!(timing.outage(), Duration::from_millis(5150));
         assert!(timing.request_timeout > seconds(4), "{timing:?}");
     }
 
@@ -331,13 +381,57 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_outlives_a_store_that_is_away_for_a_third_of_the_lease() {
-        for lease in [seconds(6), seconds(15), seconds(60)] {
-            let timing = Timing::new(of_lease(lease)).expect("it fits");
-            let sent = BootInstant::from_nanos(0);
-            let back = sent.plus(timing.renew_interval + lease / 3);
-            assert!(timing.deadline(sent.plus(lease)).term_at > back.plus(Duration::from_millis(100)), "{timing:?}");
+    fn a_leader_outlives_a_store_that_is_away_for_a_quarter_of_the_lease() {
+        for frugal in [false, true] {
+            for lease in (5..=86_400).map(seconds) {
+                let asked = TimingOptions { lease: Some(lease), ..TimingOptions::default() };
+                let timing = Timing::new(asked.request(frugal)).expect("it fits");
+                assert!(timing.outage() > lease / 4 + Duration::from_millis(50), "{timing:?}");
+            }
         }
+    }
+
+    #[test]
+    fn the_lease_that_a_warning_names_leaves_a_quarter_and_no_shorter_one_does() {
+        let hooks = TimeForHooks::default();
+        let of = |seconds_of_lease, renew| TimingOptions {
+            lease: Some(seconds(seconds_of_lease)),
+            renew: Some(seconds(renew)),
+            ..TimingOptions::default()
+        };
+        for asked in [of(15, 9), of(30, 21), of(7, 4), of(600, 500)] {
+            let timing = Timing::new(asked.request(false)).expect("it fits");
+            assert!(timing.outage() < timing.lease / 10, "{timing:?}");
+            let better = asked.lease_that_leaves_a_quarter(false, hooks).expect("there is one");
+            let outage = |lease| {
+                let request = TimingOptions { lease: Some(lease), ..asked }.request(false);
+                Timing::new(request).map_or(Duration::ZERO, |timing| timing.outage())
+            };
+            assert!(outage(better) >= better / 4 && better > timing.lease, "{better:?}");
+            assert!(outage(better - seconds(1)) < (better - seconds(1)) / 4, "{better:?}");
+        }
+        assert_eq!(of(15, 5).lease_that_leaves_a_quarter(false, hooks), None);
+        assert_eq!(of(15, 70_000).lease_that_leaves_a_quarter(false, hooks), None, "it would be longer than a day");
+    }
+
+    #[test]
+    fn the_store_keeps_a_lease_and_its_holder_leaves_it_before_it_is_over_however_their_clocks_run() {
+        let shown = |of: Duration, twelfths: u32| of * twelfths / 12;
+        for lease in [Duration::from_millis(1_699), seconds(6), seconds(7), seconds(15), MOST_LEASE] {
+            let timing = Timing::new(of_lease(lease)).expect("it fits");
+            // In true time, the lease is over after `lease`.
+            assert!(kept(lease) >= shown(lease, 13), "the store's clock is fast");
+            assert!(
+                timing.kill_after() + KILL_LATENCY < shown(lease, 11) + seconds(1) / 1000,
+                "the holder's clock is slow"
+            );
+            assert!(kept(lease) - shown(lease, 13) < Duration::from_millis(1));
+            assert!(usable(kept(lease)) < shown(lease, 11) + Duration::from_millis(1), "the holder's clock is slow");
+        }
+        // While the slow clock shows 11, the fast one shows 13.
+        assert!((2_000_000..2_000_002).contains(&most_apart(11_000_000)));
+        let missing = Duration::from_millis(9);
+        assert_eq!(to_count(missing), Duration::from_millis(11));
     }
 
     #[test]
@@ -383,12 +477,6 @@ mod tests {
     }
 
     #[test]
-    fn a_margin_that_does_not_cover_the_drift_is_refused() {
-        let asked = TimingRequest { margin: Some(Duration::from_millis(150)), ..TimingRequest::default() };
-        assert!(Timing::new(asked).unwrap_err().contains("drift"));
-    }
-
-    #[test]
     fn timings_of_any_size_have_room_or_are_refused_in_one_line() {
         fuzz::run_a_tenth("timing", |source, input| {
             let lease =
@@ -399,27 +487,20 @@ mod tests {
                 renew_interval: part(3),
                 retry_interval: part(8),
                 stop_grace: part(4),
-                request_timeout: Some(part(9)),
-                margin: Some(part(20)),
                 hooks: TimeForHooks { pre_start: part(1), pre_stop: part(15), post_stop: part(25) },
             };
-            let drop_one = source.below(16);
-            let asked = TimingRequest {
-                request_timeout: asked.request_timeout.filter(|_| drop_one & 1 == 0),
-                margin: asked.margin.filter(|_| drop_one & 2 == 0),
-                hooks: if drop_one < 12 { TimeForHooks::default() } else { asked.hooks },
-                ..asked
-            };
+            let hooks = if source.one_in(4) { asked.hooks } else { TimeForHooks::default() };
+            let asked = TimingRequest { hooks, ..asked };
             input.show(|| format!("{asked:?}"));
             match Timing::new(asked) {
                 Ok(t) => {
                     assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);
-                    assert!(t.margin > t.lease / 100 && t.kill_after() - t.stop_time() == t.term_after());
+                    assert!(t.margin > t.lease / SLEW_PARTS && t.kill_after() - t.stop_time() == t.term_after());
                     let end = BootInstant::from_nanos(source.number());
                     let deadline = t.deadline(end);
                     assert!(deadline.term_at <= deadline.kill_at && deadline.kill_at <= deadline.backstop_at);
                     if end != BootInstant::NEVER && end > BootInstant::from_nanos(0).plus(t.lease) {
-                        assert!(end.since(deadline.backstop_at) >= t.lease / 100, "{deadline:?}");
+                        assert!(end.since(deadline.backstop_at) >= t.lease / SLEW_PARTS, "{deadline:?}");
                     }
                     Fate::Accepted
                 }
@@ -435,23 +516,21 @@ mod tests {
         #[test]
         fn every_accepted_timing_satisfies_the_inequality(
             lease in 0_u64..200_000, renew in 0_u64..100_000, retry in 0_u64..10_000, grace in 0_u64..100_000,
-            timeout in proptest::option::of(0_u64..20_000), margin in proptest::option::of(0_u64..5_000),
             pre_stop in 0_u64..3_000, post_stop in 0_u64..3_000,
         ) {
             let ms = Duration::from_millis;
             let asked = TimingRequest {
                 lease: ms(lease), renew_interval: ms(renew), retry_interval: ms(retry), stop_grace: ms(grace),
-                request_timeout: timeout.map(ms), margin: margin.map(ms),
                 hooks: TimeForHooks { pre_start: ms(lease), pre_stop: ms(pre_stop), post_stop: ms(post_stop) },
             };
             if let Ok(t) = Timing::new(asked) {
                 prop_assert!(t.renew_interval + t.request_timeout + t.stop_time() + t.margin < t.lease);
                 prop_assert!(t.stop_time() == t.stop_grace + ms(pre_stop) + ms(post_stop));
-                prop_assert!(t.margin > t.lease / 100);
+                prop_assert!(t.margin > t.lease / SLEW_PARTS);
                 let end = BootInstant::from_nanos(u64::MAX / 2);
                 let deadline = t.deadline(end);
                 prop_assert!(deadline.term_at <= deadline.kill_at && deadline.kill_at <= deadline.backstop_at);
-                prop_assert!(end.since(deadline.backstop_at) >= t.lease / 100);
+                prop_assert!(end.since(deadline.backstop_at) >= t.lease / SLEW_PARTS);
             }
         }
     }

@@ -67,20 +67,23 @@ impl WorkSpec {
         });
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
-        let host =
+        let mut host =
             InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
         let settings = Settings::new(timing, store.expires(), store.delivery());
-        let options = Options {
-            announces: !store.is_metered(),
-            job: None,
-            schedule: None,
-            keep_history: crate::notes::history::USUAL,
-        };
+        let announces = !store.is_metered();
+        let options = Options { announces, counts: announces, job: None, schedule: None };
         if joined.send(Ok(())).is_err() {
             shared.ask();
         }
-        driver::run(settings, shared.candidate.clone(), Campaign::new(store), host, options, u64::from_le_bytes(seed))
-            .await
+        driver::run(
+            settings,
+            shared.candidate.clone(),
+            Campaign::new(store),
+            &mut host,
+            options,
+            u64::from_le_bytes(seed),
+        )
+        .await
     }
 }
 

@@ -16,10 +16,9 @@
 use super::error::Error;
 use super::role::{Ending, Leader, Overrun, Role};
 use crate::election::Role as Standing;
-use crate::election::{Event, Obstacle, Stop, StopReason, TreeEvent, View};
+use crate::election::{Event, Obstacle, Reason, Stop, TreeEvent, View};
 use crate::guard::policy::{Effect, Input, Order, Policy};
 use crate::lease::{Candidate, Deadline, Term, show};
-use crate::mutex::Mutex;
 use crate::store::Store;
 use crate::sys::KillTimer;
 use crate::text::on_one_line;
@@ -27,6 +26,7 @@ use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::timerfd::TimerFd;
+use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -245,6 +245,7 @@ impl Shared {
                 | Effect::KillHook
                 | Effect::Finish
                 | Effect::Signal(_)
+                | Effect::ReportOverrun
                 | Effect::Continue => {}
             }
         }
@@ -290,15 +291,12 @@ impl Shared {
     pub(super) fn stop(&self, stop: Stop) {
         self.change(|state| {
             let (order, why) = match stop {
-                Stop::Orderly { reason: StopReason::Paused | StopReason::SteppedDown, kill_after } => {
+                Stop::Orderly { reason: Reason::Paused | Reason::SteppedDown, kill_after } => {
                     (Order::Stop { kill_after }, Ending::Ordered)
                 }
-                Stop::Orderly {
-                    reason: StopReason::Asked | StopReason::Relinquished | StopReason::Overran | StopReason::Unhealthy,
-                    kill_after,
-                } => (Order::Stop { kill_after }, Ending::Asked),
-                Stop::Losing { certain: false } => (Order::Lose, Ending::Late),
-                Stop::Losing { certain: true } => (Order::Lose, Ending::Lost),
+                Stop::Orderly { kill_after, .. } => (Order::Stop { kill_after }, Ending::Asked),
+                Stop::Losing { certain: false, .. } => (Order::Lose, Ending::Late),
+                Stop::Losing { certain: true, .. } => (Order::Lose, Ending::Lost),
                 // A kill sends no stop signal, so this reason is never recorded.
                 Stop::Kill => (Order::Kill, Ending::Asked),
             };
@@ -375,7 +373,7 @@ impl Shared {
         let asked = async move { tokio::time::timeout(timeout, store.inspect(&shard)).await };
         // The task is cancelled if the election ends meanwhile.
         let answer = inquiries.runtime.spawn(asked).await.map_err(|_| Error::Stopped)?;
-        let silent = |_| Error::Unreachable(format!("the store did not answer within {}", show(timeout)));
+        let silent = |_| Error::Unreachable(format!("the store did not answer within {}", show(timeout)).into());
         Ok(answer.map_err(silent)??.holder.as_ref().map(Leader::from))
     }
 
@@ -451,7 +449,7 @@ impl Leadership {
 
     /// The reason why the work has to end, once it has to. For work that does not await.
     #[must_use]
-    pub fn is_ending(&self) -> Option<Ending> {
+    pub fn why_ending(&self) -> Option<Ending> {
         let now = BootInstant::now();
         match &self.shared.state.lock().active {
             Some(active) if active.may_begin(now) => None,
@@ -466,7 +464,7 @@ impl Leadership {
         let mut roles = self.shared.watch();
         loop {
             roles.borrow_and_update();
-            if let Some(why) = self.is_ending() {
+            if let Some(why) = self.why_ending() {
                 return why;
             }
             if roles.changed().await.is_err() {

@@ -10,21 +10,16 @@
 
 use super::orders::operator;
 use super::update::{Edit, Start, update};
-use crate::election::Ended;
+use crate::election::{CommandEnd, Ended, Reason};
 use crate::lease::{Candidate, JobId, Shard, Term};
-use crate::mutex::Mutex;
 use crate::store::{Note, Notes, Page, StoreError, notes};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// How many leaderships the history keeps unless more are asked for. It keeps fewer where their names are long.
-pub const USUAL: usize = 16;
-/// The most that may be asked for.
-pub const MOST: usize = 200;
-/// The most bytes of a history for which more than the usual leaderships were asked. Every store takes a note of this
-/// length, and a leader writes it twice in a leadership.
-const LONGEST: usize = 32 * 1024;
+/// How many leaderships the history keeps. It keeps fewer where their names are long.
+const MOST: usize = 16;
 /// The most letters of how a leadership ended.
 const LONGEST_END: usize = 200;
 /// The most letters of an operator's reason, and of a name.
@@ -41,9 +36,18 @@ pub struct Entry {
     pub from_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_millis: Option<u64>,
-    /// None while the leadership lasts, or where nobody could say how it ended.
+    /// In words, for people. None while the leadership lasts, or where nobody could say how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// In a word of [`Reason`], or of a later version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Some if COMMAND exited, whatever made it do so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<i32>,
+    /// Some if a signal ended COMMAND.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
     /// The last order of an operator that this leadership ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Ordered>,
@@ -80,68 +84,66 @@ impl Ordered {
         Self { what: what.to_owned(), by: operator(), at_millis: wall_clock_millis(), reason, to }
     }
 
-    /// Whether it can be the cause of such an end.
-    fn explains(&self, end: End) -> bool {
+    /// Whether it can be the cause of an end for this reason.
+    fn explains(&self, reason: Reason) -> bool {
         match self.what.as_str() {
-            PAUSE => end == End::Paused,
-            STEP_DOWN => end == End::SteppedDown,
-            REVOKE => end == End::Lost,
+            PAUSE => reason == Reason::Paused,
+            STEP_DOWN => reason == Reason::SteppedDown,
+            // Not every store tells the leader why its record is gone.
+            REVOKE => matches!(reason, Reason::Revoked | Reason::Lost),
             _ => false,
         }
     }
 }
 
-/// How a leadership ended whose candidate was killed. The orphan release writes this.
-pub const CRASHED: &str = "leaderrun was killed";
-
-/// The kind of an end. An entry has it in words, which [`Ended`] writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// COMMAND exited with 0.
-    Succeeded,
-    /// COMMAND failed, was not started, or did not pass its health check. Words that this version does not know count
-    /// as this, too.
-    Failed,
-    /// A signal ended COMMAND, or it ran for too long.
-    Killed,
-    /// A signal asked leaderrun to stop.
-    Asked,
-    Paused,
-    SteppedDown,
-    Relinquished,
-    Lost,
-    Crashed,
-}
-
-impl End {
-    fn of(words: &str) -> Self {
-        let is = |end: &Ended| words == end.to_string();
-        match words {
-            CRASHED => Self::Crashed,
-            "exited with 0" => Self::Succeeded,
-            _ if is(&Ended::Paused) => Self::Paused,
-            _ if is(&Ended::SteppedDown) => Self::SteppedDown,
-            _ if is(&Ended::Relinquished) => Self::Relinquished,
-            _ if is(&Ended::Overran) || words.starts_with("ended by signal ") => Self::Killed,
-            _ if words.starts_with("stopped on signal ") => Self::Asked,
-            _ if words.starts_with("lost: ") => Self::Lost,
-            _ => Self::Failed,
-        }
-    }
-}
-
 impl Entry {
-    /// None if no end is recorded.
+    /// A leadership that began at `from_millis` and lasts.
     #[must_use]
-    pub fn end(&self) -> Option<End> {
-        self.ended.as_deref().map(End::of)
+    pub fn begun(term: Term, owner: String, host: String, pid: u32, from_millis: u64) -> Self {
+        let (to_millis, ended, reason, exit_status, signal) = (None, None, None, None, None);
+        let (ordered, job) = (None, None);
+        Self { term, owner, host, pid, from_millis, to_millis, ended, reason, exit_status, signal, ordered, job }
+    }
+
+    /// Why it ended. None if no end is recorded, or for a reason that this version does not know.
+    #[must_use]
+    pub fn known_reason(&self) -> Option<Reason> {
+        self.reason.as_deref().and_then(Reason::read)
+    }
+
+    /// Whether COMMAND ended by itself, without a failure.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.known_reason() == Some(Reason::Ended) && self.exit_status == Some(0)
     }
 
     /// The order that ended this leadership.
     #[must_use]
     pub fn cause(&self) -> Option<&Ordered> {
-        let end = self.end()?;
-        self.ordered.as_ref().filter(|ordered| ordered.explains(end))
+        let reason = self.known_reason()?;
+        self.ordered.as_ref().filter(|ordered| ordered.explains(reason))
+    }
+
+    /// Records that it ended at `millis`, how, and how COMMAND ended if it did.
+    pub fn close(&mut self, millis: u64, how: &Ended, command: Option<CommandEnd>) {
+        let words = on_one_line(how.to_string()).chars().take(LONGEST_END).collect();
+        self.close_with(millis, words, how.reason());
+        match command.or(how.command_end()) {
+            Some(CommandEnd::Exited(status)) => self.exit_status = Some(status),
+            Some(CommandEnd::Signalled(signal)) => self.signal = Some(signal),
+            None => {}
+        }
+    }
+
+    /// Records that its candidate was killed.
+    pub fn close_killed(&mut self, millis: u64) {
+        self.close_with(millis, "leaderrun was killed".to_owned(), Reason::Killed);
+    }
+
+    fn close_with(&mut self, millis: u64, words: String, reason: Reason) {
+        self.to_millis = Some(millis);
+        self.ended = Some(words);
+        self.reason = Some(reason.as_str().to_owned());
     }
 }
 
@@ -149,8 +151,7 @@ impl Entry {
 impl Entry {
     pub(crate) fn example(term: u64) -> Self {
         let (owner, host) = ("me".to_owned(), "db1".to_owned());
-        let (to_millis, ended, ordered, job) = (None, None, None, None);
-        Self { term: Term(term), owner, host, pid: 7, from_millis: 1, to_millis, ended, ordered, job }
+        Self::begun(Term(term), owner, host, 7, 1)
     }
 }
 
@@ -166,15 +167,14 @@ fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
     note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text))
 }
 
-/// Records how `term` ended, on behalf of another process than its leader.
-pub async fn close<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term, how: &str) -> Result<(), StoreError> {
+/// Records that the candidate of `term` was killed.
+pub async fn close_killed<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
         let open = history.iter().find(|entry| entry.term == term && entry.ended.is_none());
         let Some(mut entry) = open.cloned() else { return Ok(Edit::Leave(())) };
-        entry.to_millis = Some(wall_clock_millis());
-        entry.ended = Some(how.to_owned());
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry, MOST))), ()))
+        entry.close_killed(wall_clock_millis());
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), ()))
     })
     .await
 }
@@ -193,7 +193,7 @@ pub async fn order<S: Notes + ?Sized>(
         let history = entries(standing).map_err(|error| foreign(shard, &error))?;
         let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
         let entry = Entry { ordered: Some(ordered.clone()), ..entry.clone() };
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry, MOST))), true))
+        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), true))
     })
     .await
 }
@@ -201,47 +201,44 @@ pub async fn order<S: Notes + ?Sized>(
 /// Writes one candidate's part of the history.
 #[derive(Debug)]
 pub struct History {
-    /// How many leaderships it keeps.
-    keep: usize,
     /// The name of the job, if COMMAND runs once.
     job: Option<JobId>,
     entry: Mutex<Option<Entry>>,
+    /// How COMMAND ended. None while it runs.
+    command_end: Mutex<Option<CommandEnd>>,
     /// The text that we wrote last. It is probably still there. The writer holds the lock.
     written: tokio::sync::Mutex<Option<String>>,
 }
 
 impl History {
-    /// One that keeps `keep` leaderships, of COMMANDs that are runs of `job` if there is one.
+    /// One of COMMANDs that are runs of `job` if there is one.
     #[must_use]
-    pub fn new(keep: usize, job: Option<JobId>) -> Self {
-        Self { keep, job, entry: Mutex::default(), written: tokio::sync::Mutex::default() }
+    pub fn new(job: Option<JobId>) -> Self {
+        let (entry, command_end) = (Mutex::default(), Mutex::default());
+        Self { job, entry, command_end, written: tokio::sync::Mutex::default() }
     }
 
     /// Records that COMMAND starts. False if it has started before in this leadership.
     pub fn open(&self, candidate: &Candidate, term: Term) -> bool {
+        *self.command_end.lock() = None;
         if self.entry.lock().as_ref().is_some_and(|entry| entry.term == term) {
             return false;
         }
         let Candidate { owner, host, pid, .. } = candidate;
-        *self.entry.lock() = Some(Entry {
-            term,
-            owner: owner.clone(),
-            host: host.clone(),
-            pid: *pid,
-            from_millis: wall_clock_millis(),
-            to_millis: None,
-            ended: None,
-            ordered: None,
-            job: self.job.as_ref().map(JobId::to_string),
-        });
+        let begun = Entry::begun(term, owner.clone(), host.clone(), *pid, wall_clock_millis());
+        *self.entry.lock() = Some(Entry { job: self.job.as_ref().map(JobId::to_string), ..begun });
         true
+    }
+
+    /// Records how COMMAND ended.
+    pub fn command_ended(&self, end: CommandEnd) {
+        *self.command_end.lock() = Some(end);
     }
 
     /// Records that the leadership is over.
     pub fn close(&self, term: Term, how: &Ended) {
         if let Some(entry) = self.entry.lock().as_mut().filter(|entry| entry.term == term) {
-            entry.to_millis = Some(wall_clock_millis());
-            entry.ended = Some(on_one_line(how.to_string()).chars().take(LONGEST_END).collect());
+            entry.close(wall_clock_millis(), how, *self.command_end.lock());
         }
     }
 
@@ -252,7 +249,7 @@ impl History {
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
         let text = update(store, shard, &Page::History, "history", start, |standing| {
             let history = entries(standing).map_err(|error| foreign(shard, &error))?;
-            let text = with_entry(history, &entry, self.keep);
+            let text = with_entry(history, &entry);
             Ok(Edit::Replace(Some(Note::for_ever(text.clone())), text))
         });
         *written = Some(text.await?);
@@ -264,9 +261,8 @@ fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
     StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
 }
 
-/// The history with `entry` in it, in the order of terms, cut to `keep` leaderships and to the length that a note may
-/// have.
-fn with_entry(mut history: Vec<Entry>, entry: &Entry, keep: usize) -> String {
+/// The history with `entry` in it, in the order of terms, cut to its number of leaderships and to the length of a note.
+fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
     let mut entry = entry.clone();
     if let Some(known) = history.iter().find(|known| known.term == entry.term) {
         entry.ordered = entry.ordered.or_else(|| known.ordered.clone());
@@ -276,8 +272,7 @@ fn with_entry(mut history: Vec<Entry>, entry: &Entry, keep: usize) -> String {
     history.sort_by_key(|entry| entry.term);
     loop {
         let text = serde_json::to_string(&history).expect("a history is plain data");
-        let longest = if keep > USUAL { LONGEST } else { notes::LONGEST };
-        if (history.len() <= keep && text.len() <= longest) || history.len() <= 1 {
+        if (history.len() <= MOST && text.len() <= notes::LONGEST) || history.len() <= 1 {
             return text;
         }
         history.remove(0);
@@ -287,7 +282,7 @@ fn with_entry(mut history: Vec<Entry>, entry: &Entry, keep: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::{CheckEnd, CommandEnd, HookEnd, Loss, Unhealthy};
+    use crate::election::{HookEnd, Loss};
     use crate::fuzz;
 
     fn entry(term: u64, owner: &str) -> Entry {
@@ -299,22 +294,12 @@ mod tests {
         for owner in ["short", &"é".repeat(120)] {
             let mut history = Vec::new();
             for term in 1..100 {
-                let text = with_entry(history, &entry(term, owner), USUAL);
+                let text = with_entry(history, &entry(term, owner));
                 assert!(text.len() <= notes::LONGEST, "{}", text.len());
                 history = serde_json::from_str(&text).unwrap();
-                assert!(history.len() <= USUAL && history.last().unwrap().term == Term(term));
+                assert!(history.len() <= MOST && history.last().unwrap().term == Term(term));
             }
             assert!(history.len() > 5, "{}", history.len());
-        }
-        for (keep, owner, least) in [(3, "short", 3), (100, "short", 100), (MOST, &"é".repeat(120), 60)] {
-            let mut history = Vec::new();
-            for term in 1..250 {
-                let text = with_entry(history, &entry(term, owner), keep);
-                assert!(text.len() <= LONGEST, "{}", text.len());
-                history = serde_json::from_str(&text).unwrap();
-                assert!(history.len() <= keep && history.last().unwrap().term == Term(term));
-            }
-            assert!(history.len() >= least, "{keep}: {}", history.len());
         }
     }
 
@@ -322,18 +307,18 @@ mod tests {
     fn the_end_of_a_leadership_that_comes_after_its_successor_is_put_in_its_place() {
         let history = vec![entry(1, "a"), entry(2, "b"), entry(3, "c")];
         let late = Entry { ended: Some("lost".to_owned()), ..entry(2, "b") };
-        let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late, USUAL)).unwrap();
+        let history: Vec<Entry> = serde_json::from_str(&with_entry(history, &late)).unwrap();
         let ends: Vec<_> = history.iter().map(|entry| entry.ended.as_deref()).collect();
         assert_eq!(ends, [None, Some("lost"), None]);
     }
 
     #[tokio::test]
     async fn an_order_is_kept_when_its_leader_writes_and_explains_an_end_of_its_kind() {
-        let (store, candidate) = (crate::store::memory::Memory::default(), Candidate::example());
+        let (store, candidate) = (crate::store::lease_store::memory::Reference::default(), Candidate::example());
         let shard = candidate.shard.clone();
         let ordered = Ordered::now(PAUSE, Some("a reason"), None);
         assert!(!order(&store, &shard, Term(3), &ordered).await.unwrap(), "nobody leads");
-        let history = History::new(USUAL, None);
+        let history = History::new(None);
         history.open(&candidate, Term(3));
         history.save(&store, &shard).await.unwrap();
         assert!(order(&store, &shard, Term(3), &ordered).await.unwrap());
@@ -344,51 +329,61 @@ mod tests {
         let entries = read(&store, &shard).await.unwrap();
         assert_eq!((entries.len(), entries[0].cause()), (1, Some(&ordered)));
         for (what, ended, explains) in [
-            (PAUSE, "stepped down", false),
-            (STEP_DOWN, "stepped down", true),
-            (REVOKE, "lost: the store has no record of it any more", true),
-            (REVOKE, "exited with 0", false),
-            ("later", "paused", false),
+            (PAUSE, Ended::SteppedDown, false),
+            (STEP_DOWN, Ended::SteppedDown, true),
+            (REVOKE, Ended::Lost(Loss::RecordGone), true),
+            (REVOKE, Ended::ByItself(CommandEnd::Exited(0)), false),
+            ("later", Ended::Paused, false),
         ] {
-            let entry =
-                Entry { ended: Some(ended.to_owned()), ordered: Some(Ordered::now(what, None, None)), ..entry(1, "a") };
+            let mut entry = Entry { ordered: Some(Ordered::now(what, None, None)), ..entry(1, "a") };
+            entry.close(2, &ended, None);
             assert_eq!(entry.cause().is_some(), explains, "{what}: {ended}");
         }
     }
 
-    #[test]
-    fn the_kind_of_an_end_is_known_from_the_recorded_words() {
-        let exited = CommandEnd::Exited;
-        for (ended, end) in [
-            (Ended::ByItself(exited(0)), End::Succeeded),
-            (Ended::ByItself(exited(3)), End::Failed),
-            (Ended::ByItself(CommandEnd::Signalled(9)), End::Killed),
-            (Ended::Unready(HookEnd::TimedOut), End::Failed),
-            (Ended::Asked(15), End::Asked),
-            (Ended::Paused, End::Paused),
-            (Ended::SteppedDown, End::SteppedDown),
-            (Ended::Overran, End::Killed),
-            (Ended::GaveUp { end: exited(0), restarts: 5 }, End::Failed),
-            (Ended::Relinquished, End::Relinquished),
-            (Ended::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }), End::Failed),
-            (Ended::Lost(Loss::DeadlinePassed), End::Lost),
+    #[tokio::test]
+    async fn a_record_has_the_end_in_words_and_in_a_reason_a_status_and_a_signal_of_its_own() {
+        let (exited, signalled) = (CommandEnd::Exited, CommandEnd::Signalled);
+        for (how, command, expected) in [
+            (Ended::ByItself(exited(3)), Some(exited(3)), ("ended", Some(3), None)),
+            (Ended::Asked(15), Some(exited(7)), ("asked", Some(7), None)),
+            (Ended::Asked(2), Some(signalled(2)), ("interrupted", None, Some(2))),
+            (Ended::Asked(1), None, ("hangup", None, None)),
+            (Ended::Paused, Some(signalled(15)), ("paused", None, Some(15))),
+            (Ended::Overran, Some(signalled(9)), ("max-run", None, Some(9))),
+            (Ended::GaveUp { end: exited(0), restarts: 5 }, Some(exited(0)), ("gave-up", Some(0), None)),
+            (Ended::Unready(HookEnd::TimedOut), None, ("failed", None, None)),
         ] {
-            let entry = Entry { ended: Some(ended.to_string()), ..entry(1, "a") };
-            assert_eq!(entry.end(), Some(end), "{ended}");
+            let (store, candidate) = (crate::store::lease_store::memory::Reference::default(), Candidate::example());
+            let history = History::new(None);
+            history.open(&candidate, Term(3));
+            if let Some(end) = command {
+                history.command_ended(end);
+            }
+            history.close(Term(3), &how);
+            history.save(&store, &candidate.shard).await.unwrap();
+            let entry = &read(&store, &candidate.shard).await.unwrap()[0];
+            let found = (entry.reason.as_deref().unwrap(), entry.exit_status, entry.signal);
+            assert_eq!((entry.ended.as_ref(), found), (Some(&how.to_string()), expected));
         }
-        assert_eq!(End::of(CRASHED), End::Crashed);
-        assert_eq!(entry(1, "a").end(), None);
+    }
+
+    #[test]
+    fn the_reason_of_a_later_version_is_shown_and_means_nothing() {
+        let text = r#"[{"term":1,"owner":"a","host":"h","pid":1,"from_millis":1,"ended":"melted","reason":"melted"}]"#;
+        let entry = &entries(Some(&Note::for_ever(text.to_owned()))).unwrap()[0];
+        assert_eq!((entry.reason.as_deref(), entry.known_reason()), (Some("melted"), None));
+        assert!(entry.cause().is_none() && !entry.is_success());
     }
 
     #[test]
     fn a_million_notes_are_a_history_or_refused() {
-        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"), USUAL);
+        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"));
         fuzz::bent_text("history", &[&ours, "[]"], |text, _| {
             let read = entries(Some(&Note::for_ever(text)));
             if let Ok(history) = &read {
-                let again: Vec<Entry> =
-                    serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"), USUAL)).unwrap();
-                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= USUAL);
+                let again: Vec<Entry> = serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"))).unwrap();
+                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= MOST);
             }
             (&read).into()
         });

@@ -41,6 +41,9 @@ pub struct PauseOrder {
     /// True if the present leader stays.
     #[serde(default)]
     pub keep: bool,
+    /// Of a [host](super::hosts): only for shards whose names begin with this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
     /// None: until an operator ends it. The store tells this; it is not part of the text.
     #[serde(skip)]
     pub left: Option<Duration>,
@@ -67,6 +70,17 @@ impl PauseOrder {
     fn said(&self) -> String {
         let reason = self.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         on_one_line(format!("by {}{reason}", self.by))
+    }
+
+    /// Of the order that holds a host back.
+    pub(super) fn said_of(&self, host: &str) -> String {
+        on_one_line(format!("on {host} {}", self.said()))
+    }
+
+    /// Whether an order that holds a host back is for this shard.
+    #[must_use]
+    pub fn is_for(&self, shard: &Shard) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| shard.as_str().starts_with(prefix.as_str()))
     }
 }
 
@@ -188,7 +202,7 @@ pub fn operator() -> String {
 /// The kernel gave no random bytes.
 pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
     let (id, since_millis) = (Session::random()?, wall_clock_millis());
-    Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, left: lasts })
+    Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, prefix: None, left: lasts })
 }
 
 /// A new handover.
@@ -218,7 +232,7 @@ mod tests {
     use super::*;
     use crate::fuzz;
     use crate::store::ErrorKind;
-    use crate::store::memory::Memory;
+    use crate::store::lease_store::memory::Reference;
 
     fn candidate(owner: &str, host: &str, session: &str) -> Candidate {
         Candidate {
@@ -238,6 +252,7 @@ mod tests {
             since_millis: 5,
             reason: Some("why\nnot".to_owned()),
             keep: true,
+            prefix: Some("db/".to_owned()),
             left: Some(Duration::from_mins(1)),
         };
         let handover = HandoverOrder {
@@ -269,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn orders_are_changed_in_one_step_and_what_a_pause_has_left_is_kept() {
-        let (store, shard) = (Memory::default(), "db".parse().unwrap());
+        let (store, shard) = (Reference::default(), "db".parse().unwrap());
         let orders = all();
         let written = change(&store, &shard, |now| std::mem::replace(now, orders.clone()) != orders).await.unwrap();
         assert_eq!(written, orders);
@@ -278,7 +293,7 @@ mod tests {
         forget_handover(&store, &shard, Term(7)).await.unwrap();
         let now = read(&store, &shard).await.unwrap();
         let left = now.pause.unwrap().left.unwrap();
-        assert!(now.handover.is_none() && left <= Duration::from_mins(1) && left > Duration::from_secs(30), "{left:?}");
+        assert!(now.handover.is_none() && left > Duration::from_secs(30) && left < Duration::from_secs(61), "{left:?}");
         change(&store, &shard, |now| now.pause.take().is_some()).await.unwrap();
         assert_eq!(store.read(&shard, &Page::Orders).await, Ok(None));
     }

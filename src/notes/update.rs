@@ -100,14 +100,14 @@ impl<S: Notes + ?Sized> Attempts<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::Memory;
+    use crate::store::lease_store::memory::Reference;
     use std::sync::Mutex;
     use std::time::Duration;
 
     /// A store that applies writes, and loses the answers to the first few.
     #[derive(Default)]
     struct Lossy {
-        memory: Memory,
+        memory: Reference,
         /// How many answers it still loses.
         losses: Mutex<usize>,
         reads: Mutex<usize>,

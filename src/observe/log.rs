@@ -6,14 +6,13 @@
 //! The hazard: a program that reads JSON must get nothing else, and the worst mistakes are found before the options are
 //! known. So the format is chosen as soon as possible ([`choose`]), and every line of ours asks for it.
 
-use crate::observe::terminal;
-use crate::time::{rfc3339_seconds, wall_clock_millis};
+use crate::election::{LogEvent, Why};
+use crate::observe::terminal::{self, priority, time};
 use clap::ValueEnum;
 use nix::sys::stat::fstat;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdout};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::Field;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
@@ -48,6 +47,15 @@ pub fn fail(program: &str, status: u8, message: &str) {
     terminal::say(line(program, Level::ERROR, "", &message.replace(['\n', '\r'], " "), Some(status)));
 }
 
+/// Tells programs how this one ends. People see the status, and what was logged before.
+pub fn end(status: u8, why: Why, shard: &str, owner: &str) {
+    let event = LogEvent::Ended.as_str();
+    let (from, why) = (why.from(), why.word());
+    if IS_JSON.load(Ordering::Relaxed) {
+        tracing::info!(event, exit_status = status, from, why, shard, owner, "ended");
+    }
+}
+
 /// A line in the format of the log. The log itself cannot be used: it has not begun, or it is in the middle of a line.
 fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u8>) -> String {
     let priority = priority(level);
@@ -57,18 +65,16 @@ fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u
     }
     let mut timestamp = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-    let mut line = serde_json::json!({ "timestamp": timestamp, "level": level.as_str(), "message": message });
+    let event = if status.is_some() { LogEvent::Ended } else { LogEvent::Warning };
+    let mut line = serde_json::json!({
+        "timestamp": timestamp, "level": level.as_str(), "event": event.as_str(), "message": message
+    });
     if let Some(status) = status {
         line["exit_status"] = status.into();
+        let why = Why::failed(status);
+        (line["from"], line["why"]) = (why.from().into(), why.word().into());
     }
     format!("{priority}{line}")
-}
-
-/// The time with a space after it, or nothing if journald adds it or a person reads along.
-#[must_use]
-pub fn time() -> String {
-    static IS_ADDED: LazyLock<bool> = LazyLock::new(|| !priority(Level::INFO).is_empty() || stderr().is_terminal());
-    if *IS_ADDED { String::new() } else { format!("{} ", rfc3339_seconds(wall_clock_millis())) }
 }
 
 /// Starts logging for this process, under the name `program`.
@@ -84,7 +90,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     choose(format);
     HAS_BEGUN.store(true, Ordering::Relaxed);
     terminal::begin(move |lost| format!("{}\n", line(program, Level::WARN, "", &terminal::dropped(lost), None)));
-    let lines = tracing_subscriber::fmt::layer().with_writer(terminal::Lines);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| terminal::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
     // A second call is a second election in this process. The log of the first one stays.
@@ -104,7 +110,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
                     .json()
                     .flatten_event(true)
                     .with_target(false)
-                    .map_event_format(WithPriority)
+                    .map_event_format(|format| WithPriority(WithEvent(format)))
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -140,26 +146,6 @@ pub fn end_on_panic(program: &'static str) {
     }));
 }
 
-/// The prefix of a line on standard error: `<3>` and so on for journald, otherwise nothing.
-#[must_use]
-pub fn priority(level: Level) -> &'static str {
-    static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
-    match level {
-        _ if !*IS_JOURNAL => "",
-        Level::ERROR => "<3>",
-        Level::WARN => "<4>",
-        Level::INFO => "<6>",
-        Level::DEBUG | Level::TRACE => "<7>",
-    }
-}
-
-/// True if standard error is the file that `JOURNAL_STREAM` names. A process inherits the variable even if its standard
-/// error goes elsewhere, so the variable names the file, systemd.exec(5).
-fn is_journal(stream: Option<&str>) -> bool {
-    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
-    fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))
-}
-
 /// Formats a line with its priority before it.
 struct WithPriority<F>(F);
 
@@ -177,11 +163,34 @@ where
     }
 }
 
+/// Gives each line of JSON an `event`, if it has none: only the lines about an election have one of their own.
+struct WithEvent<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for WithEvent<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let metadata = event.metadata();
+        if metadata.fields().field("event").is_some() {
+            return self.0.format_event(context, writer, event);
+        }
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        let is_warning = *metadata.level() <= Level::WARN;
+        let what = if is_warning { LogEvent::Warning } else { LogEvent::Detail };
+        let rest = line.strip_prefix('{').unwrap_or(&line);
+        write!(writer, "{{\"event\":\"{}\",{rest}", what.as_str())
+    }
+}
+
 /// Writes a field of a text line. Only JSON has the values of the election: a text line has them in words.
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(writer, "{value:?}"),
-        "event" | "action" => Ok(()),
+        "event" | "heard" | "action" | "reason" | "exit_status" | "from" | "why" => Ok(()),
         name => write!(writer, " {name}={value:?}"),
     }
 }

@@ -8,19 +8,21 @@ mod series;
 
 use super::Observer;
 use crate::election::{Action, Event, Obstacle, Role, Stop, TreeEvent, View};
-use crate::lease::{Candidate, Deadline, Shard, Term, show_seconds};
-use crate::mutex::Mutex;
+use crate::lease::{Candidate, Deadline, Late, Shard, Term, show_seconds};
 use crate::store::StoreError;
 use crate::time::{BootInstant, rfc3339, wall_clock_millis};
+use parking_lot::Mutex;
 use prometheus::TextEncoder;
 use serde::Serialize;
-use series::{Series, cause, conclusion_label};
+use series::{Series, conclusion_label};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The state and the counters of one candidate.
 pub struct Metrics {
     candidate: Candidate,
+    /// After so long without an answer, another candidate may lead.
+    lease: Duration,
     state: Mutex<State>,
     series: Series,
 }
@@ -48,6 +50,12 @@ struct Leadership {
     again: bool,
 }
 
+impl State {
+    fn late(&self) -> Late {
+        self.view.as_ref().map_or(Late::default(), |view| view.late)
+    }
+}
+
 enum Run {
     Starting,
     /// The start, in milliseconds since 1970.
@@ -72,8 +80,9 @@ pub struct Leads {
 
 impl Metrics {
     #[must_use]
-    pub fn new(candidate: &Candidate) -> Self {
-        Self { candidate: candidate.clone(), state: Mutex::default(), series: Series::new(candidate.shard.as_str()) }
+    pub fn new(candidate: &Candidate, lease: Duration) -> Self {
+        let series = Series::new(candidate.shard.as_str());
+        Self { candidate: candidate.clone(), lease, state: Mutex::default(), series }
     }
 
     /// Sees an event before the election does.
@@ -84,6 +93,7 @@ impl Metrics {
             | Event::StandbyTasksDead
             | Event::RotationDue
             | Event::Asked { .. }
+            | Event::Late(_)
             | Event::Counted { answer: Ok(None) }
             | Event::Tree(TreeEvent::Started | TreeEvent::Unhealthy(_)) => {}
             // Silence counts from the request, not from its failure.
@@ -107,6 +117,8 @@ impl Metrics {
                 TreeEvent::NotStarted(_)
                 | TreeEvent::Unready(_)
                 | TreeEvent::Ended(_)
+                | TreeEvent::Interrupted(_)
+                | TreeEvent::Overran
                 | TreeEvent::DeadlineReached
                 | TreeEvent::GuardFailed,
             ) => self.over(Run::Over),
@@ -142,7 +154,7 @@ impl Metrics {
             Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
             Action::Ended { how, .. } => {
                 self.state.lock().leadership = None;
-                self.series.transitions.with_label_values(&[cause(how)]).inc();
+                self.series.ends.with_label_values(&[how.reason().as_str()]).inc();
             }
             // The lease is renewed while COMMAND drains.
             Action::Stop(Stop::Orderly { .. })
@@ -175,7 +187,7 @@ impl Metrics {
     }
 
     pub fn started(&self) {
-        self.series.transitions.with_label_values(&["started"]).inc();
+        self.series.starts.inc();
         if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state.lock().leadership {
             leadership.run = Run::Running(wall_clock_millis());
             self.series.restarts.inc_by(leadership.again.into());
@@ -196,7 +208,7 @@ impl Metrics {
     #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
         let known = self.state.lock();
-        let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now));
+        let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now, known.late().extra));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
             leader: leading.is_some(),
@@ -222,9 +234,7 @@ impl Metrics {
             None | Some(Role::Standby(_) | Role::Leader(_) | Role::Restarting { .. }) if !known.heard => {
                 Err("the store has not answered yet".to_owned())
             }
-            _ if silence > self.candidate.lease => {
-                Err(format!("the store has not answered for {}", show_seconds(silence)))
-            }
+            _ if silence > self.lease => Err(format!("the store has not answered for {}", show_seconds(silence))),
             Some(Role::Leader(_) | Role::Restarting { .. }) => Ok("leader"),
             None | Some(Role::Standby(_)) => Ok("standby"),
         }
@@ -242,13 +252,17 @@ impl Metrics {
     fn update_gauges(&self, now: BootInstant) {
         let (known, series) = (self.state.lock(), &self.series);
         let leadership = known.leadership.as_ref();
-        series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now)).into());
+        let late = known.late();
+        series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now, late.extra)).into());
         series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
         series.slot.set(leadership.and_then(|leadership| leadership.slot).map_or(0, i64::from));
         series.silence.set(known.silent_since.map_or(0.0, |since| now.since(since).as_secs_f64()));
+        series.late.set(late.worst.as_secs_f64());
+        series.beyond.set(late.beyond.into());
         series.deadline.reset();
         let with_tree = leadership.filter(|leadership| leadership.has_tree());
-        if let Some(Deadline { term_at, kill_at, .. }) = with_tree.map(|leadership| leadership.deadline)
+        if let Some(Deadline { term_at, kill_at, .. }) =
+            with_tree.map(|leadership| leadership.deadline.earlier(late.extra))
             && kill_at != BootInstant::NEVER
         {
             for (signal, at) in [("stop", term_at), ("kill", kill_at)] {
@@ -288,10 +302,10 @@ impl Observer for Arc<Metrics> {
 }
 
 impl Leadership {
-    fn is_leading(&self, now: BootInstant) -> bool {
+    fn is_leading(&self, now: BootInstant, extra: Duration) -> bool {
         match self.run {
             // The guard stops the tree at `term_at`, whether or not its report has arrived.
-            Run::Running(_) => now < self.deadline.term_at,
+            Run::Running(_) => now < self.deadline.earlier(extra).term_at,
             Run::Starting | Run::Over | Run::Dead => false,
         }
     }
@@ -315,12 +329,13 @@ fn integer(term: Term) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::{Ended, Loss, StopReason};
+    use crate::election::{Ended, Loss, Reason};
     use crate::store::{Holder, Observation, Renewal};
     use std::collections::BTreeMap;
 
     fn metrics() -> Metrics {
-        Metrics::new(&Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() })
+        let candidate = Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() };
+        Metrics::new(&candidate, Duration::from_secs(15))
     }
 
     fn at(seconds: u64) -> BootInstant {
@@ -340,10 +355,10 @@ mod tests {
         metrics
     }
 
-    const LOSING: Action = Action::Stop(Stop::Losing { certain: true });
+    const LOSING: Action = Action::Stop(Stop::Losing { reason: Reason::Lost, certain: true });
 
     fn standby(obstacle: Option<Obstacle>) -> View {
-        View { role: Role::Standby(obstacle), trouble: None, hindrance: None }
+        View { role: Role::Standby(obstacle), trouble: None, hindrance: None, late: Late::default() }
     }
 
     fn samples(metrics: &Metrics, now: BootInstant) -> BTreeMap<String, f64> {
@@ -358,7 +373,7 @@ mod tests {
     fn it_leads_until_the_stop_that_a_loss_begins_and_no_longer() {
         for end in [LOSING, Action::Stop(Stop::Kill), Action::Seize] {
             let metrics = leading(until(10));
-            metrics.did(&Action::Stop(Stop::Orderly { reason: StopReason::Asked, kill_after: None }));
+            metrics.did(&Action::Stop(Stop::Orderly { reason: Reason::Asked, kill_after: None }));
             assert!(metrics.leads(at(9)).leader, "it is renewed while it drains");
             metrics.did(&end);
             assert!(!metrics.leads(at(9)).leader, "{end:?}");
@@ -396,7 +411,7 @@ mod tests {
         assert!((samples(&metrics, at(117))["leaderrun_store_trouble_seconds{shard=\"jobs/a\"}"] - 16.0).abs() < 1e-9);
         metrics.saw(at(118), &Event::Changed(Ok(())));
         assert_eq!(metrics.readiness(at(118)), Ok("standby"));
-        metrics.show(View { role: Role::Leaving, trouble: None, hindrance: None });
+        metrics.show(View { role: Role::Leaving, trouble: None, hindrance: None, late: Late::default() });
         assert!(metrics.readiness(at(118)).is_err());
     }
 
@@ -416,13 +431,13 @@ mod tests {
         assert_eq!(of("renew_failures_total", "conclusion=\"denied\""), 0.0);
         assert_eq!(of("deadline_seconds", "action=\"stop\""), 6.0);
         assert_eq!(of("deadline_seconds", "action=\"kill\""), 11.0);
-        assert_eq!(of("transitions_total", "cause=\"started\""), 1.0);
+        assert_eq!((own("command_starts_total"), of("leadership_ends_total", "reason=\"lost\"")), (1.0, 0.0));
 
         metrics.did(&Action::Ended { term: Term(1), how: Ended::Lost(Loss::DeadlinePassed) });
         metrics.did(&Action::Start { term: Term(2), deadline: Deadline::NONE });
         metrics.started();
         let seen = samples(&metrics, at(20));
-        assert_eq!(seen["leaderrun_transitions_total{cause=\"deadline\",shard=\"jobs/a\"}"], 1.0);
+        assert_eq!(seen["leaderrun_leadership_ends_total{reason=\"lost\",shard=\"jobs/a\"}"], 1.0);
         assert_eq!(seen["leaderrun_command_restarts_total{shard=\"jobs/a\"}"], 0.0, "another leadership");
         assert!(!seen.keys().any(|name| name.contains("deadline_seconds")), "a lease without an end has none");
     }

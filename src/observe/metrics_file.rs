@@ -6,7 +6,7 @@
 //! as a whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
 
 use super::Observer;
-use crate::election::{Action, Ended, Event, TreeEvent};
+use crate::election::{Action, Ended, Event, TreeEvent, Why};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Shard, Term};
 use crate::text::in_words;
@@ -23,11 +23,15 @@ use std::time::Duration;
 /// How long a candidate that ends waits for the file to be written.
 const LAST: Duration = Duration::from_secs(2);
 const SUCCESS: &str = "job_last_success_timestamp_seconds";
+const STATUS: &str = "job_last_status";
+const END: &str = "last_exit_status";
 
 /// Writes the file for one candidate.
 pub struct MetricsFile {
     /// None when no more is to be written.
-    results: Option<Sender<Run>>,
+    results: Option<Sender<News>>,
+    /// The exit status if COMMAND is not started: what `-E` chose.
+    conflict: u8,
     /// Disconnected when all is written.
     written: Receiver<()>,
     term: Term,
@@ -35,6 +39,14 @@ pub struct MetricsFile {
     started: Option<(BootInstant, u64)>,
     /// The last run, while it is not written.
     pending: Option<Run>,
+}
+
+/// What is to be written.
+#[derive(Clone, Copy, Debug)]
+enum News {
+    Run(Run),
+    /// The candidate ends with this status.
+    End(u8, Why),
 }
 
 /// One run.
@@ -53,27 +65,27 @@ impl MetricsFile {
     ///
     /// # Errors
     /// A line that says why it cannot.
-    pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>) -> Result<Self, String> {
+    pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>, conflict: u8) -> Result<Self, String> {
         let refused =
             |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
         let draft = draft_of(path);
         draft_file(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|error| refused(&error))?;
         let labels = labels(&candidate.shard, once);
-        let (results, asked) = channel::<Run>();
+        let (results, asked) = channel::<News>();
         let (done, written) = channel();
         let path = path.to_owned();
         thread::Builder::new()
             .name("metrics-file".to_owned())
             .spawn(move || {
                 let _done = done;
-                for result in asked {
-                    if let Err(error) = replace(&path, &draft, &labels, result) {
+                for news in asked {
+                    if let Err(error) = replace(&path, &draft, &labels, news) {
                         tracing::warn!("cannot write {}: {}", path.display(), in_words(&error));
                     }
                 }
             })
             .map_err(|error| format!("cannot start a thread for --metrics-file: {}", in_words(&error)))?;
-        Ok(Self { results: Some(results), written, term: Term(0), started: None, pending: None })
+        Ok(Self { results: Some(results), conflict, written, term: Term(0), started: None, pending: None })
     }
 
     /// COMMAND ended. How it counts is known when the leadership ends, or when COMMAND starts again.
@@ -85,8 +97,14 @@ impl MetricsFile {
     }
 
     fn write(&mut self) {
-        if let Some((result, results)) = self.pending.take().zip(self.results.as_ref()) {
-            let _ = results.send(result);
+        if let Some(run) = self.pending.take() {
+            self.send(News::Run(run));
+        }
+    }
+
+    fn send(&self, news: News) {
+        if let Some(results) = &self.results {
+            let _ = results.send(news);
         }
     }
 }
@@ -119,6 +137,7 @@ impl Observer for MetricsFile {
                 }
                 self.write();
             }
+            Action::End(outcome) => self.send(News::End(outcome.exit_status(self.conflict), outcome.why())),
             _ => {}
         }
     }
@@ -147,13 +166,31 @@ fn draft_file(draft: &Path) -> io::Result<fs::File> {
     OpenOptions::new().write(true).create_new(true).mode(0o644).open(draft)
 }
 
-fn replace(path: &Path, draft: &Path, labels: &str, result: Run) -> io::Result<()> {
+fn replace(path: &Path, draft: &Path, labels: &str, news: News) -> io::Result<()> {
     let before = fs::read_to_string(path).unwrap_or_default();
-    let written = draft_file(draft).and_then(|mut file| file.write_all(text(&before, labels, result).as_bytes()));
+    let text = match news {
+        News::Run(run) => with_run(&before, labels, run),
+        News::End(status, why) => with_end(&before, labels, status, why),
+    };
+    let written = draft_file(draft).and_then(|mut file| file.write_all(text.as_bytes()));
     written.and_then(|()| fs::rename(draft, path)).inspect_err(|_| drop(fs::remove_file(draft)))
 }
 
-fn text(before: &str, labels: &str, result: Run) -> String {
+/// What the file says of this shard, or nothing; with the end of the candidate, which is not a run.
+fn with_end(before: &str, labels: &str, status: u8, why: Why) -> String {
+    let runs = if before.contains(&format!("leaderrun_{STATUS}{labels} ")) { before } else { "" };
+    let mut text: String = runs.lines().filter(|line| !line.contains(END)).flat_map(|line| [line, "\n"]).collect();
+    let labels = labels.strip_suffix('}').unwrap_or(labels);
+    let (from, why) = (why.from(), why.word());
+    let _ = write!(
+        text,
+        "# HELP leaderrun_{END} The exit status of the last leaderrun, whose it is and why.\n\
+         # TYPE leaderrun_{END} gauge\nleaderrun_{END}{labels},from=\"{from}\",why=\"{why}\"}} {status}\n"
+    );
+    text
+}
+
+fn with_run(before: &str, labels: &str, result: Run) -> String {
     let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64().to_string();
     let known = before.lines().find_map(|line| line.strip_prefix(&format!("leaderrun_{SUCCESS}{labels} ")));
     let success = if result.status == 0 { Some(seconds(result.ended_millis)) } else { known.map(str::to_owned) };
@@ -162,7 +199,7 @@ fn text(before: &str, labels: &str, result: Run) -> String {
         ("job_last_run_timestamp_seconds", "When the last run began.", Some(seconds(result.started_millis))),
         (SUCCESS, "When a run last succeeded.", success.filter(|value| value.parse::<f64>().is_ok())),
         ("job_last_duration_seconds", "How long the last run took.", Some(result.took.as_secs_f64().to_string())),
-        ("job_last_status", "The exit status of the last run.", Some(result.status.to_string())),
+        (STATUS, "The exit status of the last run.", Some(result.status.to_string())),
         ("job_last_term", "The term of the last run.", Some(result.term.to_string())),
     ] {
         if let Some(value) = value {
@@ -194,15 +231,31 @@ mod tests {
             let begin = format!("leaderrun_{name}{{shard=\"a\",once=\"\"}} ");
             text.lines().find_map(|line| line.strip_prefix(&begin)).map(str::to_owned)
         };
-        let first = text("", &labels, result(3, 2_500));
+        let first = with_run("", &labels, result(3, 2_500));
         assert_eq!(value(&first, SUCCESS), None);
-        let good = text(&first, &labels, result(0, 4_500));
+        let good = with_run(&first, &labels, result(0, 4_500));
         assert_eq!(value(&good, SUCCESS).as_deref(), Some("4.5"));
-        let bad = text(&good, &labels, result(137, 9_000));
+        let bad = with_run(&good, &labels, result(137, 9_000));
         assert_eq!(value(&bad, SUCCESS).as_deref(), Some("4.5"));
         assert_eq!(value(&bad, "job_last_status").as_deref(), Some("137"));
         assert_eq!(value(&bad, "job_last_term").as_deref(), Some("7"));
-        let other = text(&good.replace("\"a\"", "\"b\""), &labels, result(1, 9_000));
+        let other = with_run(&good.replace("\"a\"", "\"b\""), &labels, result(1, 9_000));
         assert_eq!(value(&other, SUCCESS), None);
+    }
+
+    #[test]
+    fn the_end_of_a_candidate_stands_beside_the_last_run_of_its_shard() {
+        let shard: Shard = "a".parse().unwrap();
+        let labels = labels(&shard, None);
+        let run = Run { term: Term(7), started_millis: 1_000, ended_millis: 2_000, took: Duration::ZERO, status: 75 };
+        let end = "leaderrun_last_exit_status{shard=\"a\",once=\"\"";
+        let ran = with_end(&with_run("", &labels, run), &labels, 75, Why::Command);
+        assert!(ran.contains(&format!("{end},from=\"command\",why=\"ended\"}} 75\n")), "{ran}");
+        let led = with_end(&ran, &labels, 75, Why::Led);
+        assert!(led.ends_with(&format!("{end},from=\"leaderrun\",why=\"led\"}} 75\n")), "{led}");
+        assert!(led.contains("job_last_status{shard=\"a\",once=\"\"} 75\n") && !led.contains("command"), "{led}");
+        assert_eq!(with_end(&led, &labels, 75, Why::Led), led);
+        let other = with_end(&led.replace("\"a\"", "\"b\""), &labels, 75, Why::Paused);
+        assert!(!other.contains("job_last") && other.contains("paused"), "{other}");
     }
 }

@@ -19,7 +19,9 @@ pub use key::Key;
 
 use super::Observer;
 use crate::election::{Role, View};
-use crate::lease::{Candidate, Deadline, Session, Shard, Term};
+use crate::lease::{Candidate, Deadline, Late, Session, Shard, Term};
+use crate::store::Location;
+use crate::store::stable_hash::fnv1a;
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use nix::sys::socket::{UnixAddr, getpeername};
@@ -51,6 +53,9 @@ pub struct Statement {
     /// The shard that `shard` is a slot of.
     #[serde(default)]
     pub slot_of: Option<String>,
+    /// The store as messages name it, without a login. Empty in the statement of an older candidate.
+    #[serde(default)]
+    pub store: String,
     pub owner: String,
     pub pid: u32,
     /// Some while the candidate has a tree.
@@ -68,6 +73,12 @@ pub struct Leads {
     /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero once the
     /// tree is being killed, or stopped because the lease is lost.
     pub left: Option<Duration>,
+    /// The worst lateness of guard and backstop, for people. None while they are in time.
+    #[serde(default)]
+    pub late: Option<String>,
+    /// The processes of backstop and guard, once they run.
+    #[serde(default)]
+    pub helpers: Option<[i32; 2]>,
 }
 
 /// The state of a candidate, for people.
@@ -110,6 +121,7 @@ pub struct QuerySocket {
     name: String,
     key: Key,
     shard: String,
+    store: String,
     owner: String,
     pid: u32,
     containment: String,
@@ -123,22 +135,27 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     lost: bool,
+    helpers: Option<[i32; 2]>,
 }
 
 impl QuerySocket {
-    /// Binds the socket under a random name.
-    pub fn new(candidate: &Candidate, containment: &str) -> io::Result<Self> {
+    /// Binds the socket, under a name that begins as those of all candidates for this shard in this store do.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(candidate: &Candidate, store: &Location, containment: &str) -> io::Result<Self> {
         // Not the session: nobody needs to know that.
-        let name = format!("{PREFIX}{}", Session::random()?.as_str());
+        let name = format!("{}{}", beginning(&candidate.shard, store), Session::random()?.as_str());
         Ok(Self {
             listener: UnixListener::bind(path(&name))?,
             name,
             key: Key::random()?,
             shard: candidate.shard.to_string(),
+            store: store.to_string(),
             owner: candidate.owner.clone(),
             pid: candidate.pid,
             containment: containment.to_string(),
-            view: View { role: Role::Standby(None), trouble: None, hindrance: None },
+            view: View { role: Role::Standby(None), trouble: None, hindrance: None, late: Late::default() },
             leadership: None,
         })
     }
@@ -181,9 +198,10 @@ impl QuerySocket {
         Statement {
             shard: led.unwrap_or_else(|| self.shard.clone()),
             slot_of,
+            store: self.store.clone(),
             owner: self.owner.clone(),
             pid: self.pid,
-            leadership: self.leadership.as_ref().map(|leadership| leadership.leads_at(now)),
+            leadership: self.leadership.as_ref().map(|leadership| leadership.leads_at(now, self.view.late)),
             standing: Standing::of(&self.view, now),
             containment: self.containment.clone(),
         }
@@ -192,7 +210,13 @@ impl QuerySocket {
 
 impl Observer for QuerySocket {
     fn began(&mut self, shard: &Shard, _: Option<u32>, term: Term, deadline: Deadline) {
-        self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false });
+        self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false, helpers: None });
+    }
+
+    fn guarded(&mut self, backstop: i32, guard: i32) {
+        if let Some(leadership) = &mut self.leadership {
+            leadership.helpers = Some([backstop, guard]);
+        }
     }
 
     fn extended(&mut self, deadline: Deadline) {
@@ -217,14 +241,24 @@ impl Observer for QuerySocket {
 }
 
 impl Leadership {
-    fn leads_at(&self, now: BootInstant) -> Leads {
-        let left = match self.deadline.kill_at {
+    fn leads_at(&self, now: BootInstant, late: Late) -> Leads {
+        let left = match self.deadline.earlier(late.extra).kill_at {
             _ if self.lost => Some(Duration::ZERO),
             BootInstant::NEVER => None,
             kill_at => Some(kill_at.since(now)),
         };
-        Leads { term: self.term, left }
+        let late = (!late.worst.is_zero()).then(|| late.to_string());
+        Leads { term: self.term, left, late, helpers: self.helpers }
     }
+}
+
+/// How the names of all candidates for `shard` in `store` begin, so that a candidate that does not answer is known by its
+/// name. The names are public: the hash shows neither the shard nor the store.
+#[must_use]
+pub fn beginning(shard: &Shard, store: &Location) -> String {
+    let identity = store.identity();
+    let bytes = shard.as_str().bytes().chain([b' ']).chain(identity.bytes());
+    format!("{PREFIX}{:016x}-", fnv1a(bytes))
 }
 
 /// The names of all query sockets of this network namespace, from proc_pid_net(5).
@@ -266,8 +300,24 @@ mod tests {
     }
 
     fn left_of(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
-        let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost };
-        leadership.leads_at(BootInstant::from_nanos(now * 1_000_000_000)).left
+        let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost, helpers: None };
+        leadership.leads_at(BootInstant::from_nanos(now * 1_000_000_000), Late::default()).left
+    }
+
+    #[test]
+    fn a_host_that_is_late_has_less_time_left() {
+        let leadership =
+            Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline: until(10), lost: false, helpers: None };
+        let millis = Duration::from_millis;
+        let leads = leadership.leads_at(BootInstant::from_nanos(4_000_000_000), Late::new(millis(431), millis(2575)));
+        assert_eq!(leads.left, Some(millis(6000 - 1724)));
+        let late = "guard or backstop was woken 431ms late, so the command is stopped 1s 724ms earlier than usual";
+        assert_eq!(leads.late.as_deref(), Some(late));
+        let leads = leadership.leads_at(BootInstant::from_nanos(4_000_000_000), Late::new(millis(1288), millis(2575)));
+        assert_eq!(leads.left, Some(millis(6000 - 2575)));
+        let late = "guard or backstop was woken 1s 288ms late, which is outside the guarantee: raise --lease or the CPU \
+                    limit";
+        assert_eq!(leads.late.as_deref(), Some(late));
     }
 
     #[test]
@@ -283,7 +333,7 @@ mod tests {
     fn a_long_message_of_the_store_does_not_make_a_statement_unreadable() {
         let (long, now) = ("\u{1}\"".repeat(100_000), BootInstant::from_nanos(0));
         let trouble = Some((long.clone(), now));
-        let view = View { role: Role::Standby(None), trouble, hindrance: Some(long) };
+        let view = View { role: Role::Standby(None), trouble, hindrance: Some(long), late: Late::default() };
         let text = serde_json::to_vec(&Standing::of(&view, now)).unwrap();
         assert!(text.len() < 4096, "{}", text.len());
     }

@@ -4,7 +4,7 @@
 //! The hazard: what a standby knows of the holder is as old as its last look, and it seldom looks if the store reports
 //! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
-use crate::election::{Event, Hold, Obstacle, Role, View};
+use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
 use crate::observe::Observer;
 use crate::observe::terminal;
@@ -102,7 +102,7 @@ impl StatusLine {
             };
             let (shard, owner) = (&self.shard, &self.owner);
             if self.logged {
-                tracing::info!(shard, owner, "{line}");
+                tracing::info!(event = LogEvent::Waiting.as_str(), shard, owner, "{line}");
             } else {
                 terminal::draw(&format!("{}: {shard}: {line}", self.program));
             }
@@ -190,7 +190,7 @@ fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootI
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::Term;
+    use crate::lease::{Late, Term};
     use crate::store::Holder;
 
     fn at(seconds: u64) -> BootInstant {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn waiting_for(who: &str) -> View {
-        View { role: Role::Standby(Some(holder(who, None))), trouble: None, hindrance: None }
+        View { role: Role::Standby(Some(holder(who, None))), trouble: None, hindrance: None, late: Late::default() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn shown(obstacle: Option<Obstacle>, trouble: Option<(String, BootInstant)>) -> String {
-        let view = View { role: Role::Standby(obstacle), trouble, hindrance: None };
+        let view = View { role: Role::Standby(obstacle), trouble, hindrance: None, late: Late::default() };
         line(&view, at(100), Heard { holder: at(160), orders: at(162) }, at(165))
     }
 

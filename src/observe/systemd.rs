@@ -18,7 +18,6 @@ use crate::lease::{Deadline, Shard, Term};
 use crate::store::{Claim, Renewal};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
-use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::io;
 // std can send a datagram. The crates for this protocol add a global or a thread.
@@ -40,7 +39,8 @@ const RETRY: Duration = Duration::from_millis(500);
 const LONGEST_STATUS: usize = 2000;
 
 /// When the service counts as started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Readiness {
     /// Once the store has answered, as a standby or as the leader
     Candidate,
@@ -266,7 +266,7 @@ fn address(named: &OsStr) -> io::Result<SocketAddr> {
 mod tests {
     use super::*;
     use crate::election::Obstacle;
-    use crate::lease::Term;
+    use crate::lease::{Late, Term};
     use crate::store::Holder;
 
     const LEASE: Duration = Duration::from_secs(15);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn view(role: Role) -> View {
-        View { role, trouble: None, hindrance: None }
+        View { role, trouble: None, hindrance: None, late: Late::default() }
     }
 
     fn behind(owner: &str) -> View {

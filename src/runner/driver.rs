@@ -4,7 +4,8 @@
 //! of its own with a bound on its time, and the loop only waits for the next event.
 
 use crate::election::{
-    Action, CommandEnd, Election, Event, Notice, Outcome, Ran, Settings, StandbyStop, StartError, Stop, TreeEvent, View,
+    Action, Behind, Booking, CommandEnd, Election, Event, LogEvent, Notice, Outcome, Ran, Reason, Settings,
+    StandbyStop, StartError, Stop, TreeEvent, View,
 };
 use crate::lease::{Candidate, Deadline, Shard, Term};
 use crate::notes::history::History;
@@ -109,12 +110,13 @@ pub trait Host {
 pub struct Options {
     /// Announces itself in the store while it is a standby.
     pub announces: bool,
+    /// Counts the standbys before it hands over by itself. Where other candidates do not announce themselves, a count
+    /// says nothing.
+    pub counts: bool,
     /// The job, if COMMAND's runs are counted.
     pub job: Option<Job>,
     /// When to rotate, by the wall clock.
     pub schedule: Option<Schedule>,
-    /// How many leaderships the history keeps.
-    pub keep_history: usize,
 }
 
 /// Runs `candidate` in the election of its shard until it leaves, and returns how it ended.
@@ -122,7 +124,7 @@ pub async fn run(
     settings: Settings,
     candidate: Candidate,
     campaign: Campaign,
-    mut host: impl Host,
+    host: &mut impl Host,
     options: Options,
     seed: u64,
 ) -> io::Result<Outcome> {
@@ -146,7 +148,7 @@ pub async fn run(
         rotations: JoinSet::new(),
         notes: JoinSet::new(),
         beginnings: JoinSet::new(),
-        history: Arc::new(History::new(options.keep_history, once)),
+        history: Arc::new(History::new(once)),
         announcement: JoinSet::new(),
         options,
         term: None,
@@ -156,7 +158,7 @@ pub async fn run(
         outcome: None,
     };
     loop {
-        driver.handle_events(&mut host);
+        driver.handle_events(host);
         if let Some(outcome) = driver.outcome {
             // Bounded, because safety does not depend on these notes.
             let written = async { while driver.notes.join_next().await.is_some() {} };
@@ -216,7 +218,21 @@ struct Driver {
 struct Logged {
     /// In this wait, whom the candidate waits for.
     waiting: bool,
+    /// The leader that the candidate saw last in this wait.
+    leader: Option<(String, Option<Term>)>,
     leading: Leading,
+}
+
+impl Logged {
+    /// Whether another one leads than before. Slots have several leaders, and a store may not know the name of one.
+    fn is_change(&mut self, holder: &Holder, slots: bool) -> bool {
+        if slots || holder.doubt.is_some() || holder.owner.is_empty() {
+            return false;
+        }
+        let leader = Some((holder.owner.clone(), holder.term));
+        let before = std::mem::replace(&mut self.leader, leader);
+        before.is_some() && before != self.leader
+    }
 }
 
 /// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else
@@ -235,6 +251,13 @@ impl Driver {
         while let Some(event) = self.events.pop_front() {
             trace::event(&event);
             host.saw(&event);
+            if let Event::Tree(TreeEvent::Ended(end)) = event {
+                self.history.command_ended(end);
+            }
+            if let Event::Booked { answer: Ok(Booking::Booked(_)), .. } | Event::Settled { answer: Ok(()), .. } = event
+            {
+                self.notes.spawn(self.requests.index());
+            }
             for action in self.election.handle(BootInstant::now(), event) {
                 trace::action(&action);
                 host.did(&action);
@@ -278,8 +301,8 @@ impl Driver {
             // Like the answers to renewals, a leader's answer does not matter after its leadership.
             Action::ReadOrders if self.election.is_leading() => drop(self.renewals.spawn(self.requests.orders())),
             Action::ReadOrders => self.ask(self.requests.orders()),
-            Action::CountStandbys => drop(self.renewals.spawn(self.requests.count_standbys(self.options.announces))),
-            Action::Book { term } => drop(self.entries.spawn(self.requests.book(term))),
+            Action::CountStandbys => drop(self.renewals.spawn(self.requests.count_standbys(self.options.counts))),
+            Action::Book { term, behind } => drop(self.entries.spawn(self.requests.book(term, behind))),
             Action::Settle { term, ran } => drop(self.entries.spawn(self.requests.settle(term, ran))),
             Action::ForgetHandover { term } => drop(self.notes.spawn(self.requests.forget_handover(term))),
             Action::ForgetRenewals => cancel(&mut self.renewals),
@@ -324,10 +347,11 @@ impl Driver {
         let Leading::Unsaid(term) = self.logged.leading else { return };
         self.logged.leading = Leading::Said;
         let (shard, owner, notice) = (self.led.as_str(), self.requests.candidate.owner.as_str(), Notice::Leading(term));
+        let event = notice.event().as_str();
         if important {
-            tracing::info!(shard, term = term.0, owner, "{notice}");
+            tracing::info!(event, shard, term = term.0, owner, "{notice}");
         } else {
-            tracing::debug!(shard, term = term.0, owner, "{notice}");
+            tracing::debug!(event, shard, term = term.0, owner, "{notice}");
         }
     }
 
@@ -336,7 +360,7 @@ impl Driver {
             Notice::Leading(term) => {
                 self.term = Some(*term);
                 self.led = self.requests.leader().shard.clone();
-                self.logged = Logged { waiting: false, leading: Leading::Unsaid(*term) };
+                self.logged = Logged { leading: Leading::Unsaid(*term), ..Logged::default() };
                 return;
             }
             // Nothing was started.
@@ -348,14 +372,19 @@ impl Driver {
         }
         let (shard, owner) = (self.led.as_str(), self.requests.candidate.owner.as_str());
         let term = self.term.map(|term| term.0);
+        let (event, reason) = (notice.event().as_str(), notice.reason().map(Reason::as_str));
         match notice {
+            Notice::Waiting(holder) if self.logged.is_change(holder, self.requests.campaign.has_slots()) => {
+                let event = LogEvent::LeaderChanged.as_str();
+                tracing::info!(event, shard, owner, "the leader changed: {holder} leads");
+            }
             Notice::Waiting(_) if logs_waiting && !self.logged.waiting => {
                 self.logged.waiting = true;
-                tracing::info!(shard, owner, "{notice}");
+                tracing::info!(event, shard, owner, "{notice}");
             }
-            Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(shard, owner, "{notice}"),
+            Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(event, shard, owner, "{notice}"),
             Notice::Released(_) if self.logged.leading == Leading::No => {
-                tracing::debug!(shard, term, owner, "{notice}");
+                tracing::debug!(event, shard, term, owner, "{notice}");
             }
             Notice::Leading(_)
             | Notice::HoldingBack(..)
@@ -365,7 +394,7 @@ impl Driver {
             | Notice::Held(_)
             | Notice::Restarting { end: CommandEnd::Exited(0), .. }
             | Notice::Relinquishing
-            | Notice::Released(_) => tracing::info!(shard, term, owner, "{notice}"),
+            | Notice::Released(_) => tracing::info!(event, reason, shard, term, owner, "{notice}"),
             Notice::Trouble { .. }
             | Notice::OrdersUnread { .. }
             | Notice::Overran(_)
@@ -377,9 +406,10 @@ impl Driver {
             | Notice::Killing
             | Notice::Unready(_)
             | Notice::Unhealthy(_)
+            | Notice::Late(_)
             | Notice::Lost(_)
             | Notice::NotReleased(_) => {
-                tracing::warn!(shard, term, owner, "{notice}");
+                tracing::warn!(event, reason, shard, term, owner, "{notice}");
             }
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
@@ -403,7 +433,7 @@ impl Requests {
         let (campaign, candidate, timeout) = self.parts();
         // Every lease counts from here, before anything is sent.
         let sent = BootInstant::now();
-        async move { Event::Claimed { sent, answer: within(timeout, campaign.leases().claim(&candidate)).await } }
+        async move { Event::Claimed { sent, answer: within(timeout, campaign.claim(&candidate)).await } }
     }
 
     fn observe(&self) -> impl Future<Output = Event> + use<> {
@@ -448,10 +478,10 @@ impl Requests {
     }
 
     /// Counts the other standbys. The answer is None if candidates do not announce themselves.
-    fn count_standbys(&self, announced: bool) -> impl Future<Output = Event> + use<> {
+    fn count_standbys(&self, counts: bool) -> impl Future<Output = Event> + use<> {
         let (campaign, candidate, timeout) = self.parts();
         async move {
-            let answer = if announced {
+            let answer = if counts {
                 within(timeout, standbys::others(&**campaign.store(), &candidate)).await.map(Some)
             } else {
                 Ok(None)
@@ -460,11 +490,12 @@ impl Requests {
         }
     }
 
-    fn book(&self, term: Term) -> impl Future<Output = Event> + use<> {
+    fn book(&self, term: Term, behind: Behind) -> impl Future<Output = Event> + use<> {
         let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
         async move {
             let job_gate = job_gate.expect("only a job is booked");
-            Event::Booked { term, answer: within(timeout, job_gate.book(&**campaign.store(), &candidate, term)).await }
+            let booking = job_gate.book(&**campaign.store(), &candidate, term, &behind);
+            Event::Booked { term, answer: within(timeout, booking).await }
         }
     }
 
@@ -476,6 +507,14 @@ impl Requests {
                 term,
                 answer: within(timeout, job_gate.settle(&**campaign.store(), &candidate.shard, ran.as_ref())).await,
             }
+        }
+    }
+
+    fn index(&self) -> impl Future<Output = ()> + use<> {
+        let ((campaign, candidate, timeout), job_gate) = (self.parts(), self.job_gate.clone());
+        async move {
+            let job_gate = job_gate.expect("only a job is booked");
+            noted(within(timeout, job_gate.index(&**campaign.store(), &candidate.shard)).await);
         }
     }
 

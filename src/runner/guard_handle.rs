@@ -9,11 +9,12 @@
 //! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
 //! never does, and keeps its children from becoming ours.
 
-use crate::election::{GUARD_PATIENCE, HookEnd, StandbyStop, Stop, StopReason, TreeEvent, Unhealthy};
+use crate::election::{GUARD_PATIENCE, HookEnd, StandbyStop, Stop, TreeEvent, Unhealthy};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::health::Health;
-use crate::guard::hooks::{Hook, Hooks, Reason};
+use crate::guard::hooks::{Hook, Hooks};
+use crate::guard::lateness::Measure;
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::{REAPS_FOR, Tree};
@@ -69,22 +70,35 @@ pub struct GuardHandle {
     proven: bool,
     /// True if [`TreeEvent::Dead`] was reported.
     dead: bool,
+    /// The worst lateness of guard and backstop.
+    late: [Duration; 2],
     events: VecDeque<GuardEvent>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardEvent {
     Tree(TreeEvent),
+    /// Backstop and guard run, as these processes.
+    Guarded {
+        backstop: i32,
+        guard: i32,
+    },
     /// COMMAND runs, as this process.
     Started {
         pid: i32,
     },
-    /// The terminal stopped COMMAND.
-    Paused,
+    /// The terminal stopped COMMAND with this signal.
+    Paused {
+        signal: i32,
+    },
+    /// The terminal told COMMAND's group that it hung up.
+    HungUp,
     /// A hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
     /// A health check failed. That changes nothing yet.
     CheckFailed(Unhealthy),
+    /// The worst lateness of guard and backstop has changed to this.
+    Late(Duration),
     /// We are killing the tree ourselves: reap, and see what is left.
     Seizing,
 }
@@ -94,15 +108,19 @@ pub enum GuardEvent {
 pub struct Command {
     pub words: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
-    /// The variable that names the job's period or name, if COMMAND's runs are counted.
-    pub job: Option<(&'static str, String)>,
+    /// The variables that tell COMMAND about its run, if its runs are counted.
+    pub job: Vec<(&'static str, String)>,
     pub stop_signal: Signal,
     pub grace: Duration,
     pub hooks: Hooks,
     /// Some if COMMAND's health is checked.
     pub health: Option<Health>,
+    /// Some if the lease expires.
+    pub measure: Option<Measure>,
     /// Our process group, if COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
+    /// The longest that COMMAND may run.
+    pub max_run: Option<Duration>,
     /// True if standard input is empty. Otherwise the command has ours.
     pub no_input: bool,
     /// The way to kill its tree.
@@ -140,6 +158,7 @@ impl GuardHandle {
                 backstop_closed: false,
                 proven: false,
                 dead: false,
+                late: [Duration::ZERO; 2],
                 events: VecDeque::new(),
             })
     }
@@ -160,7 +179,10 @@ impl GuardHandle {
             stop_signal: command.stop_signal as i32,
             hooks: command.hooks.clone(),
             health: command.health.clone(),
+            measure: command.measure,
             terminal_group: command.terminal_group.map(Pid::as_raw),
+            max_run: command.max_run,
+            listens: sys::listens(),
             orphan_release: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
             scheduling: containment.scheduling(),
             walks: containment.walks(),
@@ -183,18 +205,25 @@ impl GuardHandle {
     }
 
     pub fn extend(&self, deadline: Deadline) {
-        self.guard.get_ref().0.order(Order::Extend(deadline));
-        self.backstop.get_ref().0.order(Order::Extend(deadline));
+        self.order_both(Order::Extend(deadline));
+    }
+
+    fn order_both(&self, order: Order) {
+        self.order(order);
+        self.backstop.get_ref().0.order(order);
     }
 
     pub fn stop(&self, stop: Stop) {
         match stop {
             Stop::Orderly { reason, kill_after } => {
                 // COMMAND's hooks get the reason, and the first hook runs before the stop signal.
-                self.order(Order::Because(for_hooks(reason)));
+                self.order(Order::Because(reason));
                 self.order(Order::Stop { kill_after });
             }
-            Stop::Losing { .. } => self.order(Order::Lose),
+            Stop::Losing { reason, .. } => {
+                self.order(Order::Because(reason));
+                self.order(Order::Lose);
+            }
             Stop::Kill => self.order(Order::Kill),
         }
     }
@@ -308,7 +337,8 @@ impl GuardHandle {
     fn listen(&mut self) {
         while !self.guard_closed {
             match self.guard.get_ref().0.hear_report() {
-                Heard::Message(report) => self.hear(&report),
+                Heard::Message(Report::Late(worst), _) => self.hear_late([worst, self.late[1]]),
+                Heard::Message(report, _) => self.hear(&report),
                 Heard::Silence => break,
                 Heard::Closed => {
                     (self.guard_closed, self.guard_pid) = (true, None);
@@ -318,19 +348,38 @@ impl GuardHandle {
         }
         while !self.backstop_closed {
             match self.backstop.get_ref().0.hear_report() {
-                Heard::Message(report) => self.hear(&report),
+                Heard::Message(Report::Late(worst), _) => self.hear_late([self.late[0], worst]),
+                Heard::Message(report, _) => self.hear(&report),
                 Heard::Silence => break,
                 Heard::Closed => self.backstop_closed = true,
             }
         }
     }
 
+    /// Tells both of the larger one, so that they agree, and the backstop does not kill before the guard has.
+    fn hear_late(&mut self, late: [Duration; 2]) {
+        let before = self.worst_late();
+        self.late = late;
+        let worst = self.worst_late();
+        if worst != before {
+            self.order_both(Order::Late(worst));
+            self.events.push_back(GuardEvent::Late(worst));
+        }
+    }
+
+    fn worst_late(&self) -> Duration {
+        self.late[0].max(self.late[1])
+    }
+
     fn hear(&mut self, report: &Report) {
         match *report {
             Report::Started { pid } => self.events.push_back(GuardEvent::Started { pid }),
-            Report::Paused { .. } => self.events.push_back(GuardEvent::Paused),
+            Report::Paused { signal } => self.events.push_back(GuardEvent::Paused { signal }),
+            Report::HungUp => self.events.push_back(GuardEvent::HungUp),
+            Report::Interrupted(interrupt) => self.tell(TreeEvent::Interrupted(interrupt)),
             Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
             Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
+            Report::Overran => self.tell(TreeEvent::Overran),
             Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
             Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
             Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
@@ -338,6 +387,9 @@ impl GuardHandle {
             Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
             Report::Guarded { pid } => {
                 self.guard_pid = Some(Pid::from_raw(pid));
+                if let Some(backstop) = self.backstop_pid {
+                    self.events.push_back(GuardEvent::Guarded { backstop: backstop.as_raw(), guard: pid });
+                }
                 self.guard_missed_at = self.guard_missed_at.filter(|_| self.guard_closed);
             }
             Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
@@ -345,10 +397,15 @@ impl GuardHandle {
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
                  {signalled:.1?}, and none was left after {empty:.1?}"
             ),
-            // While we kill the tree ourselves, we also check ourselves that it is dead.
-            Report::Dead if self.seized => {}
-            // Reported once the backstop itself has been reaped: until then it is one of our processes.
-            Report::Dead => self.proven = true,
+            Report::Dead => {
+                // The backstop may wait for this, as a sign that we are not frozen.
+                self.backstop.get_ref().0.hang_up();
+                // Reported once the backstop itself has been reaped: until then it is one of our processes. While we kill
+                // the tree ourselves, we also check ourselves that it is dead.
+                self.proven |= !self.seized;
+            }
+            // Heard above, where it is known who sent it.
+            Report::Late(_) | Report::Key { .. } => {}
         }
     }
 
@@ -379,16 +436,5 @@ pub fn reap<'a>(handles: impl IntoIterator<Item = &'a mut GuardHandle>) {
     }
     for guard in handles {
         guard.judge();
-    }
-}
-
-fn for_hooks(reason: StopReason) -> Reason {
-    match reason {
-        StopReason::Asked => Reason::Asked,
-        StopReason::Paused => Reason::Paused,
-        StopReason::SteppedDown => Reason::SteppedDown,
-        StopReason::Relinquished => Reason::Relinquished,
-        StopReason::Overran => Reason::Overran,
-        StopReason::Unhealthy => Reason::Unhealthy,
     }
 }

@@ -32,7 +32,12 @@ pub fn check() -> Result<(), String> {
     }
     let null = io::stderr();
     let free: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS).map(|_| null.as_fd().try_clone_to_owned()).collect();
-    free.map_err(|error| format!("{DESCRIPTORS} file descriptors are needed: {error}: raise the limit (ulimit -n)"))?;
+    free.map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            format!("{DESCRIPTORS} file descriptors are needed: {error}: raise the limit (ulimit -n)")
+        }
+        _ => format!("{DESCRIPTORS} file descriptors are needed, and fcntl refuses them: {error}"),
+    })?;
     let mut memory = Vec::<u8>::new();
     let taken = memory.try_reserve_exact(MEMORY);
     // Otherwise the compiler may remove the allocation.

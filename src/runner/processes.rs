@@ -1,10 +1,13 @@
 //! The real host of a candidate: `CLOCK_BOOTTIME`, signals, and a tree of processes.
 //!
 //! The hazard: two kinds of signals arrive on the same path. The candidate obeys some itself, because it alone decides
-//! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between.
+//! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between. What a
+//! terminal does is written in [`foreground`](crate::guard::foreground).
 
-use crate::election::{Action, Event, Role, StandbyStop, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Booking, Event, LogEvent, Notice, Role, StandbyStop, StartError, Stop, TreeEvent, View};
+use crate::guard::foreground::{self, Foreground};
 use crate::guard::priority;
+use crate::guard::quota::Quota;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::Observer;
 use crate::observe::metrics::Metrics;
@@ -25,10 +28,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
+
+/// How long after its SIGHUP a shell has ended, and the terminal with it.
+const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs COMMAND as processes of this machine.
 pub struct Processes {
@@ -39,7 +47,7 @@ pub struct Processes {
     guard: Option<GuardHandle>,
     /// None of them is alive while there is a guard.
     standby_tasks: StandbyTasks,
-    /// Some if the system has such sockets.
+    /// Some if the candidate answers questions from its host.
     query_socket: Option<QuerySocket>,
     /// Some if a service manager wants notifications.
     notifier: Option<Notifier>,
@@ -49,8 +57,21 @@ pub struct Processes {
     metrics_file: Option<MetricsFile>,
     /// Shows what the candidate waits for.
     line: Option<StatusLine>,
+    /// The last signal that asked us to stop.
+    asked: Option<Signal>,
+    /// The terminal stopped COMMAND, and then us.
+    paused: bool,
+    /// The terminal, from the start of a guard to the proof that its tree is dead.
+    terminal: Option<Foreground>,
+    /// When to look whether the terminal is gone, after a SIGHUP.
+    look_at_terminal: Option<Instant>,
+    /// Our memory is locked. It is from the first renewal on: before that a short COMMAND has ended, and to lock and unlock
+    /// takes a tenth of such a run.
+    locked: bool,
     /// True for a standby that knows what it waits for.
     waits: bool,
+    /// The worst lateness of the last guard and backstop.
+    late: Duration,
 }
 
 impl Processes {
@@ -60,13 +81,10 @@ impl Processes {
     /// The kernel gave no timer or no signals.
     pub fn new(
         command: Command,
-        candidate: &Candidate,
         standby_tasks: StandbyTasks,
         notifier: Option<Notifier>,
         metrics: Option<Arc<Metrics>>,
     ) -> io::Result<Self> {
-        let query_socket = QuerySocket::new(candidate, &command.containment.to_string())
-            .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
         let (signals, timer) = (Signals::listen()?, Timer::new()?);
         Ok(Self {
             command,
@@ -74,13 +92,25 @@ impl Processes {
             timer,
             guard: None,
             standby_tasks,
-            query_socket: query_socket.ok(),
+            query_socket: None,
             notifier,
             metrics,
             metrics_file: None,
             line: None,
+            asked: None,
+            paused: false,
+            terminal: None,
+            look_at_terminal: None,
+            locked: false,
             waits: false,
+            late: Duration::ZERO,
         })
+    }
+
+    /// Adds the socket that answers questions.
+    #[must_use]
+    pub(crate) fn with_query_socket(self, query_socket: Option<QuerySocket>) -> Self {
+        Self { query_socket, ..self }
     }
 
     /// Adds a status line.
@@ -110,6 +140,7 @@ impl Processes {
     }
 
     fn asked_to_stop(&mut self, signal: Signal) -> Event {
+        self.asked = Some(signal);
         self.tell(|observer| observer.asked_to_stop());
         Event::Asked { signal: signal as i32 }
     }
@@ -119,16 +150,47 @@ impl Processes {
         match signal {
             Signal::SIGCHLD => self.reap(),
             Signal::SIGTERM | Signal::SIGINT => return Some(self.asked_to_stop(signal)),
-            // A terminal that hangs up, or Ctrl-\, ends a standby; a service's reload does not.
-            Signal::SIGHUP | Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
+            // Ctrl-\ ends a standby. A COMMAND that runs decides for itself.
+            Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
                 return Some(self.asked_to_stop(signal));
             }
-            _ => match &self.guard {
-                Some(guard) => guard.signal(signal as i32),
-                None => self.standby_tasks.signal(signal as i32),
-            },
+            Signal::SIGCONT => {
+                if std::mem::take(&mut self.paused) {
+                    self.with_guard(|guard| guard.resume());
+                }
+            }
+            Signal::SIGHUP if self.terminal_is_gone() => return self.hung_up(),
+            Signal::SIGHUP => {
+                self.look_at_terminal = self.command.terminal_group.map(|_| Instant::now() + HANGS_UP_WITHIN);
+                self.pass_on(signal);
+            }
+            _ => self.pass_on(signal),
         }
         None
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        match &self.guard {
+            Some(guard) => guard.signal(signal as i32),
+            None => self.standby_tasks.signal(signal as i32),
+        }
+    }
+
+    /// Whether the terminal that we had at the start is gone.
+    fn terminal_is_gone(&self) -> bool {
+        self.command.terminal_group.is_some() && !foreground::has_terminal()
+    }
+
+    /// The terminal is gone. That is a request to stop, but no second one: it would kill a COMMAND that is stopping.
+    fn hung_up(&mut self) -> Option<Event> {
+        self.look_at_terminal = None;
+        if self.asked.is_some() { None } else { Some(self.asked_to_stop(Signal::SIGHUP)) }
+    }
+
+    /// The last signal that asked the candidate to stop, if one did.
+    #[must_use]
+    pub fn asked(&self) -> Option<Signal> {
+        self.asked
     }
 
     fn reap(&mut self) {
@@ -144,24 +206,47 @@ impl Processes {
 
     fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
         match event {
+            GuardEvent::Guarded { backstop, guard } => self.tell(|observer| observer.guarded(backstop, guard)),
             GuardEvent::Started { pid } => {
                 tracing::debug!(command_pid = pid, "started the command");
                 self.tell(|observer| observer.started());
                 return Some(Event::Tree(TreeEvent::Started));
             }
-            GuardEvent::HookFailed(hook, end) => tracing::warn!("the --{hook} hook {end}"),
-            GuardEvent::CheckFailed(failed) => tracing::warn!("{failed}"),
-            GuardEvent::Paused => {
-                // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Then `fg` wakes us
-                // here. If nobody could wake us, the kernel did not stop us.
-                let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
-                self.with_guard(|guard| guard.resume());
+            GuardEvent::HookFailed(hook, end) => {
+                tracing::warn!(event = LogEvent::HookFailed.as_str(), "the --{hook} hook {end}");
+            }
+            GuardEvent::Late(worst) => {
+                self.late = worst;
+                return Some(Event::Late(worst));
+            }
+            GuardEvent::CheckFailed(failed) => tracing::warn!(event = LogEvent::HookFailed.as_str(), "{failed}"),
+            GuardEvent::HungUp if self.terminal_is_gone() => return self.hung_up(),
+            GuardEvent::HungUp => self.look_at_terminal = Some(Instant::now() + HANGS_UP_WITHIN),
+            GuardEvent::Paused { signal } => {
+                let has_it = self.terminal.as_ref().is_some_and(Foreground::owner_has_it);
+                let is_key = signal == Signal::SIGTSTP as i32;
+                let goes_on = if is_key { !foreground::can_be_continued() } else { has_it };
+                if goes_on {
+                    // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
+                    self.with_guard(|guard| guard.resume());
+                } else {
+                    // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Its SIGCONT
+                    // continues COMMAND as well.
+                    self.paused = true;
+                    let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+                }
             }
             GuardEvent::Tree(event) => {
                 if event == TreeEvent::Dead {
                     self.guard = None;
+                    self.paused = false;
+                    if let Some(terminal) = self.terminal.take() {
+                        terminal.recover();
+                    }
                     priority::lower(self.command.containment.scheduling());
-                    sys::unlock_memory();
+                    if take(&mut self.locked) {
+                        sys::unlock_memory();
+                    }
                     self.tell(|observer| observer.ended());
                     self.reap();
                 }
@@ -180,6 +265,10 @@ impl Host for Processes {
             let event = tokio::select! {
                 signal = self.signals.next() => self.signalled(signal),
                 event = or_never(self.guard.as_mut().map(GuardHandle::next)) => self.guard_event(event),
+                () = or_never(self.look_at_terminal.map(sleep_until)) => {
+                    self.look_at_terminal = None;
+                    if self.terminal_is_gone() { self.hung_up() } else { None }
+                }
                 happening = self.standby_tasks.next() => self.standby_tasks_event(happening),
                 () = self.timer.reached() => Some(Event::Tick),
                 () = or_never(self.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
@@ -212,7 +301,12 @@ impl Host for Processes {
         assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
         let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = campaign.place().map(|place| place.slot);
-        self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, slot);
+        if let Some(measure) = &mut self.command.measure {
+            // What was measured is taken over. Until then, a quota tells what may come.
+            let quota = Quota::find().map_or(Duration::ZERO, |quota| quota.presumed_lateness());
+            measure.presumed = self.late.max(quota);
+        }
+        self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, campaign);
         self.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
@@ -226,10 +320,11 @@ impl Host for Processes {
             StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
         })?;
         self.guard = Some(guard);
+        self.terminal = self.command.terminal_group.and_then(Foreground::open);
+        self.terminal.iter_mut().for_each(Foreground::save_modes);
         // From here on we may have to kill.
         if self.command.containment.raises() {
             priority::raise_nice(self.command.containment.scheduling());
-            priority::stay_in_memory();
         }
         Ok(())
     }
@@ -237,6 +332,10 @@ impl Host for Processes {
     fn extend(&mut self, deadline: Deadline) {
         self.tell(|observer| observer.extended(deadline));
         self.with_guard(|guard| guard.extend(deadline));
+        if !self.locked && self.command.containment.raises() {
+            priority::stay_in_memory();
+            self.locked = true;
+        }
     }
 
     fn stop(&mut self, stop: Stop) {
@@ -277,10 +376,23 @@ impl Host for Processes {
     }
 
     fn saw(&mut self, event: &Event) {
+        if let Event::Booked { answer: Ok(Booking::Booked(booked)), .. } = event {
+            self.command.job.clone_from(&booked.variables);
+            // A person has started it. This is no log line: --quiet does not hide it.
+            if let Some(words) = booked.counts_as.as_ref().filter(|_| std::io::stderr().is_terminal()) {
+                terminal::say(format_args!("leaderrun: {words}"));
+            }
+        }
         self.tell(|observer| observer.saw(event));
     }
 
     fn did(&mut self, action: &Action) {
+        if let Action::Say(notice @ Notice::HoldingBack(..)) = action
+            && !tracing::enabled!(tracing::Level::INFO)
+            && std::io::stderr().is_terminal()
+        {
+            terminal::say(format_args!("leaderrun: {notice}"));
+        }
         self.tell(|observer| observer.did(action));
     }
 
@@ -337,12 +449,15 @@ impl Command {
         term: Term,
         query_socket: Option<&QuerySocket>,
         notifies: bool,
-        slot: Option<u32>,
+        campaign: &Campaign,
     ) {
         self.environment = inherited(candidate, notifies);
         self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
-        self.environment.extend(self.job.iter().map(|(name, value)| (name.into(), value.into())));
-        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.to_string().into())));
+        self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
+        let slot = campaign.place().map(|place| place.slot.to_string());
+        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
+        let takeover = campaign.takeover().map(|takeover| takeover.as_str().into());
+        self.environment.extend(takeover.map(|takeover| ("LEADERRUN_TAKEOVER".into(), takeover)));
         let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
         self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
     }
@@ -358,6 +473,6 @@ pub(crate) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString,
     };
     let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
     environment.push(("LEADERRUN_SHARD".into(), candidate.shard.as_str().into()));
-    environment.push(("LEADERRUN_OWNER".into(), candidate.owner.clone().into()));
+    environment.push(("LEADERRUN_CANDIDATE".into(), candidate.owner.clone().into()));
     environment
 }

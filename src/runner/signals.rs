@@ -14,9 +14,9 @@ use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Signals that the candidate always handles.
-const OWN: [Signal; 2] = [Signal::SIGCHLD, Signal::SIGTERM];
+const OWN: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGCONT, Signal::SIGTERM];
 /// Signals that the candidate handles unless they were ignored at its start. SIGINT asks it to stop; the others are
-/// passed on to COMMAND.
+/// passed on to COMMAND. What they mean at a terminal is written in [`foreground`](crate::guard::foreground).
 const POLITE: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 

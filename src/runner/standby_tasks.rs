@@ -7,7 +7,7 @@
 //! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
 //! among them.
 
-use crate::election::{CommandEnd, GUARD_PATIENCE, StandbyStop, TreeEvent};
+use crate::election::{CommandEnd, GUARD_PATIENCE, LogEvent, StandbyStop, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::lease::{Candidate, Deadline, Term, show};
@@ -26,6 +26,9 @@ use tokio::time::{Instant, sleep_until};
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// A standby command that ran at least this long was healthy.
 const WELL_AFTER: Duration = Duration::from_mins(1);
+
+/// The event of a log line about the standby command.
+const EVENT: &str = LogEvent::StandbyCommand.as_str();
 
 type Environment = Vec<(OsString, OsString)>;
 
@@ -172,7 +175,10 @@ impl StandbyTasks {
                 GuardEvent::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
                 // The tasks have no terminal that could stop them, and no health checks.
                 GuardEvent::Started { .. }
-                | GuardEvent::Paused
+                | GuardEvent::Guarded { .. }
+                | GuardEvent::Paused { .. }
+                | GuardEvent::HungUp
+                | GuardEvent::Late(_)
                 | GuardEvent::HookFailed(..)
                 | GuardEvent::CheckFailed(_) => {}
             }
@@ -203,10 +209,17 @@ impl StandbyTasks {
         match event {
             TreeEvent::Ended(end) => standby.end = Some(*end),
             TreeEvent::NotStarted(error) => {
-                tracing::warn!("cannot start the standby command: {error}");
+                tracing::warn!(event = EVENT, "cannot start the standby command: {error}");
             }
-            TreeEvent::GuardFailed => tracing::warn!("the guard of the standby command was killed or did not answer"),
-            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) | TreeEvent::Unhealthy(_) => {}
+            TreeEvent::GuardFailed => {
+                tracing::warn!(event = EVENT, "the guard of the standby command was killed or did not answer");
+            }
+            TreeEvent::Interrupted(_)
+            | TreeEvent::Overran
+            | TreeEvent::DeadlineReached
+            | TreeEvent::Started
+            | TreeEvent::Unready(_)
+            | TreeEvent::Unhealthy(_) => {}
             TreeEvent::Dead => {
                 let (end, ran) = (standby.end, BootInstant::now().since(standby.since));
                 self.standby = None;
@@ -214,9 +227,17 @@ impl StandbyTasks {
                     let pause = self.pause.after(ran);
                     let how = end.map_or_else(|| "was killed".to_owned(), how_it_ended);
                     if end == Some(CommandEnd::Exited(0)) {
-                        tracing::info!("the standby command {how}; starting it again in {}", show(pause));
+                        tracing::info!(
+                            event = EVENT,
+                            "the standby command {how}; starting it again in {}",
+                            show(pause)
+                        );
                     } else {
-                        tracing::warn!("the standby command {how}; starting it again in {}", show(pause));
+                        tracing::warn!(
+                            event = EVENT,
+                            "the standby command {how}; starting it again in {}",
+                            show(pause)
+                        );
                     }
                     self.restart_at = Some(Instant::now() + pause);
                 }
@@ -229,9 +250,17 @@ impl StandbyTasks {
         match event {
             TreeEvent::Ended(end) => hook.end = Some(*end),
             TreeEvent::NotStarted(error) => {
-                tracing::warn!("cannot start the hook of --on-leader-change: {error}");
+                tracing::warn!(
+                    event = LogEvent::HookFailed.as_str(),
+                    "cannot start the hook of --on-leader-change: {error}"
+                );
             }
-            TreeEvent::DeadlineReached | TreeEvent::Started | TreeEvent::Unready(_) | TreeEvent::Unhealthy(_) => {}
+            TreeEvent::Interrupted(_)
+            | TreeEvent::Overran
+            | TreeEvent::DeadlineReached
+            | TreeEvent::Started
+            | TreeEvent::Unready(_)
+            | TreeEvent::Unhealthy(_) => {}
             TreeEvent::GuardFailed => tracing::warn!("the guard of --on-leader-change was killed or did not answer"),
             TreeEvent::Dead => {
                 let (end, ran) = (hook.end, BootInstant::now().since(hook.since));
@@ -242,9 +271,17 @@ impl StandbyTasks {
                     _ if self.phase != Phase::Running => {}
                     Some(CommandEnd::Exited(0)) | None => {}
                     Some(CommandEnd::Signalled(9)) if ran >= most => {
-                        tracing::warn!("the hook of --on-leader-change was killed: it took longer than {}", show(most));
+                        tracing::warn!(
+                            event = LogEvent::HookFailed.as_str(),
+                            "the hook of --on-leader-change was killed: it took longer than {}",
+                            show(most)
+                        );
                     }
-                    Some(end) => tracing::warn!("the hook of --on-leader-change {}", how_it_ended(end)),
+                    Some(end) => tracing::warn!(
+                        event = LogEvent::HookFailed.as_str(),
+                        "the hook of --on-leader-change {}",
+                        how_it_ended(end)
+                    ),
                 }
                 self.start_hook();
             }
@@ -258,7 +295,11 @@ impl StandbyTasks {
             Ok(task) => self.standby = Some(task),
             Err(error) => {
                 let pause = self.pause.after(Duration::ZERO);
-                tracing::warn!("cannot start the guard of the standby command: {error}; retrying in {}", show(pause));
+                tracing::warn!(
+                    event = EVENT,
+                    "cannot start the guard of the standby command: {error}; retrying in {}",
+                    show(pause)
+                );
                 self.restart_at = Some(Instant::now() + pause);
             }
         }
@@ -287,12 +328,14 @@ impl StandbyTasks {
         let command = Command {
             words: vec!["/bin/sh".into(), "-c".into(), string],
             environment,
-            job: None,
+            job: Vec::new(),
             stop_signal: self.duties.stop_signal,
             grace,
             hooks: Hooks::default(),
             health: None,
+            measure: None,
             terminal_group: None,
+            max_run: None,
             no_input: true,
             containment: Arc::clone(&self.duties.containment),
             // The tasks have no lease to give back.

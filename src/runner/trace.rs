@@ -2,7 +2,7 @@
 //!
 //! JSON has the values as well, which text leaves out (`observe::log`).
 
-use crate::election::{Action, Booking, Directives, Event, Outcome, StandbyStop, Stop, StopReason, TreeEvent};
+use crate::election::{Action, Booking, Directives, Event, Outcome, StandbyStop, Stop, TreeEvent};
 use crate::lease::{Deadline, show, show_seconds};
 use crate::store::{Claim, Holder, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -14,9 +14,9 @@ pub(super) fn event(event: &Event) {
         return;
     }
     if let Some(words) = heard(event, BootInstant::now()) {
-        tracing::trace!(?event, "{words}");
+        tracing::trace!(heard = ?event, "{words}");
     } else {
-        tracing::trace!(?event);
+        tracing::trace!(heard = ?event);
     }
 }
 
@@ -54,6 +54,7 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
                 (Renewal::Renewed, None) => "renewed".to_owned(),
                 (Renewal::Overtaken, _) => "a later one came first".to_owned(),
                 (Renewal::Lost(Some(holder)), _) => format!("lost: {}", leads(holder)),
+                (Renewal::Revoked, _) => "lost: an operator revoked the lease".to_owned(),
                 (Renewal::Lost(None), _) => "lost: the record is gone".to_owned(),
             })
         }
@@ -63,17 +64,18 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
         }),
         Event::Ordered { answer } => answered("orders", None, answer, orders),
         Event::Booked { answer, .. } => answered("ledger", None, answer, |booking| match booking {
-            Booking::Booked => "the run is entered".to_owned(),
+            Booking::Booked(_) => "the run is entered".to_owned(),
             Booking::Done(skipped) => format!("no run is needed: {}", skipped.said),
         }),
         Event::Settled { answer, .. } => {
             answered("ledger", None, answer, |()| "the end of the run is written".to_owned())
         }
         Event::Tree(event) => tree(event),
+        Event::Late(worst) => format!("guard or backstop was woken {worst:.1?} late, at the worst"),
         Event::RotationDue => "the time has come to hand over".to_owned(),
         Event::Counted { answer } => answered("standbys", None, answer, |count| match count {
             Some(count) => format!("{count} others wait"),
-            None => "nobody announces itself".to_owned(),
+            None => "they are not counted".to_owned(),
         }),
         Event::Asked { signal } => format!("signal {signal}"),
         Event::StandbyTasksDead => "the standby tasks are dead".to_owned(),
@@ -149,6 +151,8 @@ fn tree(event: &TreeEvent) -> String {
         TreeEvent::Unhealthy(unhealthy) => unhealthy.to_string(),
         TreeEvent::Started => "the command was started".to_owned(),
         TreeEvent::Ended(end) => format!("the command {end}"),
+        TreeEvent::Interrupted(interrupt) => format!("the keyboard sent it signal {}", interrupt.signal),
+        TreeEvent::Overran => "the guard stops the command after its longest run".to_owned(),
         TreeEvent::DeadlineReached => "the guard reached the deadline".to_owned(),
         TreeEvent::GuardFailed => "the guard failed".to_owned(),
         TreeEvent::Dead => "the tree is dead".to_owned(),
@@ -166,19 +170,11 @@ fn until(deadline: Deadline, now: BootInstant) -> String {
 fn stops(stop: &Stop) -> String {
     match stop {
         Stop::Orderly { reason, kill_after } => {
-            let reason = match reason {
-                StopReason::Asked => "as asked",
-                StopReason::Paused => "for a pause",
-                StopReason::SteppedDown => "to hand over",
-                StopReason::Relinquished => "for another candidate's turn",
-                StopReason::Overran => "after its longest run",
-                StopReason::Unhealthy => "as it is unhealthy",
-            };
             let then = kill_after.map_or("no SIGKILL".to_owned(), |after| format!("SIGKILL after {}", show(after)));
-            format!("stop the command {reason}, {then}")
+            format!("stop the command ({reason}), {then}")
         }
-        Stop::Losing { certain: true } => "stop the command: the lease is lost".to_owned(),
-        Stop::Losing { certain: false } => "stop the command: the lease is about to end".to_owned(),
+        Stop::Losing { certain: true, .. } => "stop the command: the lease is lost".to_owned(),
+        Stop::Losing { certain: false, .. } => "stop the command: the lease is about to end".to_owned(),
         Stop::Kill => "kill the command".to_owned(),
     }
 }
@@ -187,6 +183,7 @@ fn left(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ended(end) => format!("the command {end}"),
         Outcome::NotStarted(error) => format!("the command was not started: {error}"),
+        Outcome::EndedByKey(interrupt) => format!("the keyboard ended it with signal {}", interrupt.signal),
         Outcome::Overran => "the command ran for too long".to_owned(),
         Outcome::Interrupted(signal) => format!("signal {signal} before the command ran"),
         Outcome::NotAcquired(Some(obstacle)) => format!("not started: {obstacle}"),
@@ -207,12 +204,12 @@ fn millis(duration: Duration) -> String {
 mod tests {
     use super::*;
     use crate::lease::Term;
-    use crate::store::{Doubt, Grant};
+    use crate::store::{Grant, Takeover};
 
     #[test]
     fn an_answer_is_logged_with_its_duration_and_instants_as_the_time_until_then() {
         let at = |millis: u64| BootInstant::from_nanos(millis * 1_000_000);
-        let grant = Grant { term: Term(7), start_after: Some(at(13_000)), doubt: Doubt::Forgotten };
+        let grant = Grant { term: Term(7), start_after: Some(at(13_000)), takeover: Takeover::Expired };
         let claimed = Event::Claimed { sent: at(900), answer: Ok(Claim::Granted(grant)) };
         assert_eq!(heard(&claimed, at(1000)).as_deref(), Some("claim: granted, term 7, to start in 12s (after 100ms)"));
         let away = Event::Observed { answer: Err(StoreError::not_applied("cannot reach it: refused")) };

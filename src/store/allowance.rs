@@ -3,11 +3,10 @@
 //! The hazard: a reader waits for the end that an answer announced, and keeps in memory what arrives until then. A
 //! server that is broken, hostile, or not a store at all may announce gigabytes, or send unrequested data without end.
 //! A bound on time alone still lets in everything that the network can carry in that time. So every byte from a socket
-//! counts against an allowance. Sending a request, and receiving a whole answer, resets the allowance: so however long
-//! a connection lives, the memory for one answer is bounded. A connection whose allowance is used up reads no more, and
-//! is not used again.
+//! counts, from the last time that something was sent to the server: however long a connection lives, the memory for
+//! one answer is bounded. A connection that has read too much reads no more, and is not used again.
 //!
-//! The limits leave room for the largest answer of an honest server, which is one page of a list.
+//! The limit leaves room for the largest answer of an honest server, which is one page of a list.
 
 #![cfg_attr(
     not(all(
@@ -30,9 +29,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// About ten times a page: 250 items of DynamoDB or keys of etcd, or 500 rows of PostgreSQL, of a few hundred bytes
-/// each. Records of other programs may be longer, and a DynamoDB page of a megabyte grows when it is written as JSON.
-pub const MOST: usize = 4 << 20;
+/// The most bytes since the last request: many times a page, which is 250 items of DynamoDB or keys of etcd, or 500 rows
+/// of PostgreSQL, of a few hundred bytes each. Records of other programs may be longer, and a DynamoDB page of a megabyte
+/// grows when it is written as JSON.
+pub const MOST: usize = 16 << 20;
 /// For Redis, about five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
 /// For NATS, a value in JSON: by default a server accepts a megabyte.
@@ -60,7 +60,7 @@ impl Allowance {
         Self { shared: Arc::new(Shared { most, taken: AtomicUsize::new(0), exceeded: AtomicBool::new(false) }) }
     }
 
-    /// Resets the allowance: a request leaves, or an answer is whole.
+    /// Resets the allowance: something is sent.
     pub fn begin_again(&self) {
         self.shared.taken.store(0, Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ pub struct TooLong;
 
 impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answer is too long")
+        f.write_str("the answer has no end")
     }
 }
 
@@ -138,6 +138,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.allowance.begin_again();
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -146,6 +147,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.allowance.begin_again();
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

@@ -1,8 +1,7 @@
 //! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client.
 //!
-//! The hazards: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
-//! the sources of credentials. And the SDK's TLS client loads the root certificates when it is made, which takes 7 ms
-//! and some MiB that a plain `http://` endpoint never needs. So the first request for `https://` makes that client.
+//! The hazard: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
+//! the sources of credentials.
 
 use super::StoreError;
 use super::allowance::{MOST, TooLong};
@@ -13,8 +12,8 @@ use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvi
 use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
 use aws_credential_types::Credentials;
+use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
 };
@@ -120,49 +119,29 @@ pub fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
-/// Makes the client with root certificates only for a request that needs them.
+/// The SDK's client, with a limit to the length of an answer.
 #[derive(Debug)]
-pub struct BySchemeClient {
-    plain: SharedHttpClient,
-    tls: SharedHttpClient,
-}
+pub struct BoundedClient(SharedHttpClient);
 
-impl Default for BySchemeClient {
+impl Default for BoundedClient {
     fn default() -> Self {
-        let builder = || aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
-        let rootless = TlsContext::builder().with_trust_store(TrustStore::empty()).build();
-        let plain = rootless.map_or_else(|_| builder(), |context| builder().tls_context(context));
-        Self { plain: plain.build_https(), tls: builder().build_https() }
+        let builder = aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
+        Self(builder.build_https())
     }
 }
 
-impl HttpClient for BySchemeClient {
+impl HttpClient for BoundedClient {
     fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
-        SharedHttpConnector::new(ByScheme {
-            plain: self.plain.http_connector(settings, components),
-            tls: self.tls.clone(),
-            settings: settings.clone(),
-            components: components.clone(),
-        })
+        SharedHttpConnector::new(BoundedConnector(self.0.http_connector(settings, components)))
     }
 }
 
 #[derive(Debug)]
-struct ByScheme {
-    plain: SharedHttpConnector,
-    tls: SharedHttpClient,
-    settings: HttpConnectorSettings,
-    components: RuntimeComponents,
-}
+struct BoundedConnector(SharedHttpConnector);
 
-impl HttpConnector for ByScheme {
+impl HttpConnector for BoundedConnector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let answer = if request.uri().starts_with("http://") {
-            self.plain.call(request)
-        } else {
-            // The SDK's client keeps the connector and its connections for the next request.
-            self.tls.http_connector(&self.settings, &self.components).call(request)
-        };
+        let answer = self.0.call(request);
         HttpConnectorFuture::new(async move { Ok(answer.await?.map(bounded)) })
     }
 }

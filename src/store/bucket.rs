@@ -1,74 +1,42 @@
-//! The stores `s3://`, `gs://` and `azblob://`: one object for each shard in a bucket, changed only by conditional
+//! The stores `s3://`, `gs://` and `azblob://`: one object for each document in a bucket, changed only by conditional
 //! writes (`If-None-Match: *`, `If-Match: ETAG`).
 //!
-//! The hazard: object storage has no leases. It compares and swaps one object, and looks at no clock while it does so.
-//! So everything that makes the object a lease happens here, on hosts whose clocks are wrong, over a network that loses
-//! answers and delivers writes late:
-//!
-//! - A write applies only over exactly the object that its writer saw. So a write that arrives late changes nothing,
-//!   and a takeover is refused if the object changes in any way after it was judged expired.
-//! - A claim whose answer was lost is made again, and is granted over the lease of the same session. A renewal that is
-//!   refused looks: the session in the object tells whether it was an earlier one of its own that changed it.
-//! - Whether a lease has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by
-//!   how long the lease stayed unchanged on our own clock.
-//! - The operators' orders are a part of the object. So a renewal that is granted has proved that they are those that
-//!   the leader knows, and one that is refused reads them. A renewal is one request.
-//! - The object is never deleted, so its term rises for ever. If an operator deletes it, a tree may still run. So a
-//!   second object (the led mark) says that the shard was once led, and a third one, the marker, since when the whole
-//!   bucket remembers (`term`).
-//! - A server may ignore conditions, or check them and write without holding a lock in between. Then two candidates
-//!   both lead. `leaderctl store init` tries that (`trial`) before it writes the marker, and without the marker
-//!   nobody leads.
+//! The hazard: object storage compares and swaps one object, and looks at no clock while it does so. So a renewal is a
+//! write too, ends are written from the upper bound of the server's clock (`server_clock`) and judged by the lower, and
+//! an operator's write and a renewal refuse each other. A server may ignore conditions, or check them and write without
+//! holding a lock in between. Then two candidates both lead. `leaderctl store init` tries that before it writes the
+//! marker, and without the marker nobody leads.
 
 mod address;
-mod administration;
 mod check;
-mod claim;
 mod connection;
+mod document;
 mod failure;
-mod list;
-mod notes;
 mod objects;
 mod price;
-mod record;
-mod term;
-mod trial;
 
-use super::expiry::ServerTime;
 pub use super::server_clock::WallClock;
 pub use address::{Address, Kind};
+pub use objects::Objects;
 pub use price::price;
 
-use super::{Delivery, Holder, Store, StoreError};
-use crate::lease::Shard;
-use crate::mutex::Mutex;
+use super::expiry::ServerTime;
+use super::lease_store::LeaseStore;
+use super::lease_store::documents::{
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Ours, Over, Part, Put,
+    Version,
+};
+use super::{Delivery, ErrorKind, Finding, Holder, StoreError, parallel};
+use crate::lease::Session;
 use crate::time::{BootInstant, wall_clock_millis};
-use objects::{Objects, Version};
-use record::{Found, Record, Snapshot, shard_key};
-use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use document::Object;
+use objects::Outcome;
 use std::time::Duration;
 
-/// How often a write that lost a race looks again before it gives up.
-const MOST_ATTEMPTS: usize = 8;
+/// How many documents are read before they are listed.
+const PAGE: usize = 256;
 
-pub struct Bucket {
-    objects: Objects,
-    /// The marker has been seen.
-    is_checked: AtomicBool,
-    seen: Mutex<HashMap<Shard, Seen>>,
-    notes: Mutex<HashMap<String, notes::Standing>>,
-}
-
-/// What this process remembers about a shard.
-#[derive(Debug, Default)]
-struct Seen {
-    /// The last object that was read or written.
-    found: Option<Found>,
-    snapshot: Option<Snapshot>,
-    /// The term and the highest `sequence` of a renewal that was applied.
-    renewed: (u64, u64),
-}
+pub type Bucket = LeaseStore<Objects>;
 
 impl Bucket {
     /// Opens the store. Sends no request to it yet.
@@ -89,89 +57,128 @@ impl Bucket {
         request_timeout: Duration,
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
-        let objects = Objects::open(address, request_timeout, wall_clock).await?;
-        Ok(Self { objects, is_checked: AtomicBool::new(false), seen: Mutex::default(), notes: Mutex::default() })
-    }
-
-    /// Reads the object of a shard, and remembers it.
-    async fn look(&self, shard: &Shard) -> Result<Option<Found>, StoreError> {
-        let found = self.glance(shard).await?;
-        match &found {
-            Some(found) => self.seen.lock().entry(shard.clone()).or_default().found = Some(found.clone()),
-            None => self.unsee(shard),
-        }
-        Ok(found)
-    }
-
-    /// Reads the object of a shard.
-    async fn glance(&self, shard: &Shard) -> Result<Option<Found>, StoreError> {
-        let Some((bytes, version)) = self.objects.get(&shard_key(shard)).await? else { return Ok(None) };
-        Ok(Some(Found { record: self.read(shard, &bytes)?, version }))
-    }
-
-    fn read(&self, shard: &Shard, bytes: &[u8]) -> Result<Record, StoreError> {
-        Record::read(shard, bytes).map_err(|why| self.objects.foreign(&shard_key(shard), &why))
-    }
-
-    /// The object as it was last read or written.
-    fn known(&self, shard: &Shard) -> Option<Found> {
-        self.seen.lock().get(shard)?.found.clone()
-    }
-
-    fn remember(&self, shard: &Shard, record: Record, version: Option<Version>) {
-        let mut seen = self.seen.lock();
-        seen.entry(shard.clone()).or_default().found = version.map(|version| Found { record, version });
-    }
-
-    /// Has the next write look first.
-    fn doubt(&self, shard: &Shard) {
-        if let Some(seen) = self.seen.lock().get_mut(shard) {
-            seen.found = None;
-        }
-    }
-
-    fn unsee(&self, shard: &Shard) {
-        self.seen.lock().remove(shard);
-    }
-
-    /// Remembers the lease that a read showed which was sent at `read_sent`. Returns the time until it may be given to
-    /// another candidate: zero if it may now, or if there is none.
-    fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
-        let moment = self.objects.moment(read_sent);
-        let mut seen = self.seen.lock();
-        let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
-        let Some(lease) = &record.lease else {
-            *snapshot = None;
-            return Duration::ZERO;
-        };
-        let known = snapshot.take().filter(|snapshot| snapshot.is_of(record.term, lease));
-        let mut known = known.unwrap_or_else(|| Snapshot::first(record.term, lease.clone(), moment.now));
-        let left = known.expires_in(&self.objects.clock(), moment);
-        known.expired = left.is_zero();
-        *snapshot = Some(known);
-        left
-    }
-
-    /// The leader according to a record that a read sent at `read_sent` showed. None if there is none, or its lease has
-    /// expired.
-    fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
-        let left = self.notice(shard, record, read_sent);
-        let renewed_ago = record.lease.as_ref()?.renewed_ago(&self.objects.clock(), BootInstant::now());
-        let holder = record.holder(Some(left)).filter(|_| !left.is_zero())?;
-        Some(Holder { renewed_ago, ..holder })
+        Objects::open(address, request_timeout, wall_clock).await.map(Self::new)
     }
 }
 
-impl Store for Bucket {
+impl Objects {
+    async fn read(&self, key: &str) -> Result<Found, StoreError> {
+        let Some((bytes, write)) = self.get(key).await? else {
+            return Ok(Found { content: Content::Absent, version: Version::default() });
+        };
+        let ours = Object::read(&bytes).map_err(|why| self.foreign(key, &why))?;
+        Ok(Found { content: Content::Ours(ours), version: Version { write, incarnation: String::new() } })
+    }
+
+    /// Reads an object for a list. One that something else wrote is a stranger's.
+    async fn read_listed(&self, key: &str) -> Result<Found, StoreError> {
+        match self.read(key).await {
+            Err(error) if error.kind == ErrorKind::Misconfigured => {
+                let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
+                Ok(Found { content, version: Version::default() })
+            }
+            read => read,
+        }
+    }
+
+    async fn list_keys(&self, keys: Vec<String>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let named = keys.into_iter().filter_map(|key| document::listed(&key).map(|listed| (listed, key)));
+        let mut named: Vec<_> = named.collect();
+        // In the order of keys a '/' is another letter.
+        named.sort_unstable_by(|((one, _), _), ((other, _), _)| one.cmp(other));
+        for part in named.chunks(PAGE) {
+            let looks = part.iter().cloned().map(|((shard, page), key)| async move {
+                let found = self.read_listed(&key).await?;
+                Ok(Listed { shard, part: page.map_or(Part::Lease, Part::Note), found })
+            });
+            let listed = parallel::answers(looks).await?;
+            each(listed.into_iter().filter(|listed| listed.found.content != Content::Absent).collect());
+        }
+        Ok(())
+    }
+}
+
+#[async_trait::async_trait]
+impl Documents for Objects {
+    fn place(&self) -> String {
+        self.name.clone()
+    }
+
+    fn name(&self, key: Key<'_>) -> String {
+        format!("the object {}{}", self.name, document::key_of(key))
+    }
+
+    fn marking(&self) -> Marking {
+        Marking::ByInit
+    }
+
+    fn tells_time(&self) -> bool {
+        false
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }
 
-    fn hindrance(&self) -> Option<String> {
-        self.objects.clock().hindrance("the object storage's", BootInstant::now())
-    }
-
     fn is_metered(&self) -> bool {
         true
+    }
+
+    async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let keys: Vec<String> = keys.iter().map(|key| document::key_of(*key)).collect();
+        let looks = keys.into_iter().enumerate().map(|(place, key)| async move {
+            let found = self.read(&key).await?;
+            Ok((place, found))
+        });
+        let mut found = parallel::answers(looks).await?;
+        found.sort_unstable_by_key(|(place, _)| *place);
+        Ok(found.into_iter().map(|(_, found)| found).collect())
+    }
+
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+        let (Over::Exactly(over) | Over::Text(over)) = over;
+        let sent = BootInstant::now();
+        let (sequence, life) = match (draft.ends, over.ours()) {
+            (Ends::Keep, Some(ours)) => (ours.sequence, ours.life),
+            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, Life::ForEver),
+            (Ends::In(lasts), _) => (draft.sequence, Life::Ends(self.expiry(sent, lasts))),
+            (Ends::Now, _) => (draft.sequence, Life::Ends(self.expiry(sent, Duration::ZERO))),
+        };
+        let ours = Ours { text: draft.text.to_owned(), leadership: draft.leadership.cloned(), sequence, life };
+        let random = Session::random();
+        let random =
+            random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let bytes = Object::new(random.as_str().to_owned(), &ours).bytes();
+        let over = Some(over.version.write.as_str()).filter(|_| over.content != Content::Absent);
+        Ok(match self.put_over(&document::key_of(key), bytes, over).await? {
+            Outcome::Refused => Put::Refused,
+            Outcome::Done(version) => Put::Done(version.map(|write| Found {
+                content: Content::Ours(ours),
+                version: Version { write, incarnation: String::new() },
+            })),
+        })
+    }
+
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
+        self.delete(&document::key_of(key)).await
+    }
+
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let keys = match list {
+            List::Shards(prefix) => self.keys(&document::shards(prefix)).await?,
+            List::Standbys(prefix) => self.keys(&document::standbys(prefix)).await?,
+            List::Notes(shard) => {
+                let [notes, standbys] = document::notes(shard);
+                let mut keys = self.keys(&notes).await?;
+                keys.extend(self.keys(&standbys).await?);
+                keys
+            }
+        };
+        self.list_keys(keys, each).await
+    }
+
+    /// It makes no bucket: its name, region and rules are an operator's choice.
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        check::findings(self).await
     }
 }

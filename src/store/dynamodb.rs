@@ -1,78 +1,43 @@
-//! The store `dynamodb://`: one item for each shard in a DynamoDB table, changed only by conditional single-item
-//! writes.
+//! The store `dynamodb://`: one item for each document in a table, changed only by conditional updates of one item.
 //!
-//! The hazard: DynamoDB has no leases. It compares and swaps one item, and looks at no clock while it does so. So
-//! everything that makes the item a lease happens here, on hosts whose clocks are wrong, over a network that loses
-//! answers and delivers writes late:
-//!
-//! - A write that arrives late must not undo a later one. Every write of a session to the lock carries a `beat` that is
-//!   higher than all before it, and applies only over a lower one.
-//! - A claim whose answer was lost is made again, and is granted over the record of the same session.
-//! - A takeover applies only to exactly the record that was judged expired. If the record changes in between in any
-//!   way, the takeover is refused. That is why standbys may look with eventually consistent reads.
-//! - Whether a record has expired is judged by the server's clock, as far as it can be known (`server_clock`), and by
-//!   how long the record stayed unchanged on our own clock.
-//! - Orders are an item of their own. A leader that read them with every renewal would double its cost. So who writes
-//!   orders then puts a stamp into the lock item, and the answer to the next renewal shows it (`notes`).
-//! - A record that vanished without a release leaves a tree behind that may still run (`term`). Revoking a lease makes
-//!   its record vanish. All records of a shard may vanish at once; a separate led mark shows that.
-//!
-//! Other programs may use the same table with the same four attributes (`record`). The store uses no transactions,
-//! because multi-region strongly consistent tables do not have them.
+//! The hazard: DynamoDB compares and swaps one item, and looks at no clock while it does so. So ends are written from the
+//! upper bound of the server's clock (`server_clock`) and judged by the lower. Other programs may use the same table with
+//! the same four attributes (`item`), and the table's own TTL deletes items by a clock that nobody here has seen. So a
+//! shard's led mark says what would be lost with its item. The store uses no transactions, because multi-region strongly
+//! consistent tables do not have them.
 
 mod address;
-mod administration;
 mod check;
-mod claim;
 mod connection;
 mod description;
 mod failure;
-mod list;
-mod notes;
-mod record;
+mod item;
+mod setup;
 mod table;
-mod term;
-
-pub use address::Address;
 
 pub use super::server_clock::WallClock;
+pub use address::Address;
+pub use table::Table;
 
-use super::aws::BySchemeClient;
 use super::expiry::ServerTime;
-use super::{Delivery, Holder, Store, StoreError};
-use crate::lease::Shard;
-use crate::mutex::Mutex;
-use crate::time::{BootInstant, wall_clock_millis};
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use record::{Item, Record, Snapshot};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::lease_store::LeaseStore;
+use super::lease_store::documents::{
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing, Touch,
+    Touched, Version,
+};
+use super::{Delivery, Finding, Holder, StoreError, parallel};
+use crate::lease::Session;
+use crate::time::{BootInstant, millis, wall_clock_millis};
+use item::{Item, LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, partition, ttl_of};
 use std::time::Duration;
-use table::Table;
+use table::{Expression, Outcome};
 
-/// How often a refused write looks again before it reports the refusal, because another session wrote in between. And
-/// how often the stamp of new orders is sent if its request is lost.
-const MOST_ATTEMPTS: usize = 4;
+/// How much later than a note's end DynamoDB may delete it.
+const TTL_SLACK: Duration = Duration::from_hours(24);
+/// When the items of a check expire that it may not delete.
+const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 
-pub struct DynamoDb {
-    table: Table,
-    /// The last beat that was given out. Claims and renewals share one counter, because they overtake each other too. A
-    /// session never outlives it.
-    beat: AtomicU64,
-    seen: Mutex<HashMap<Shard, Seen>>,
-}
-
-/// What this process remembers about a shard.
-#[derive(Debug, Default)]
-struct Seen {
-    snapshot: Option<Snapshot>,
-    /// The highest `sequence` of a renewal that was applied in this leadership.
-    renewed: u64,
-    /// The longest lease that the shard's led mark records, as far as it is known.
-    led_mark: Option<Duration>,
-    /// Some while we lead.
-    orders: Option<notes::Known>,
-}
+pub type DynamoDb = LeaseStore<Table>;
 
 impl DynamoDb {
     /// Opens the store. Sends no request to DynamoDB yet.
@@ -93,74 +58,248 @@ impl DynamoDb {
         request_timeout: Duration,
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
-        Self::open_over(SharedHttpClient::new(BySchemeClient::default()), address, request_timeout, wall_clock).await
+        Table::open(address, request_timeout, wall_clock).await.map(Self::new)
+    }
+}
+
+/// The condition that the item is as it was found.
+fn unchanged(found: &Found, exactly: bool) -> Expression {
+    if found.content == Content::Absent {
+        return Expression::new("attribute_not_exists(#pk)");
+    }
+    let write = Write::of(&found.version);
+    let mut condition = if write.id.is_empty() {
+        Expression::new("attribute_not_exists(#write)")
+    } else {
+        Expression::new("#write = :over").text(":over", write.id)
+    };
+    if let Some(owner) = write.owner {
+        condition = condition.and("#ownerId = :of").text(":of", owner);
+    }
+    match &found.content {
+        Content::Ours(ours) if exactly => {
+            condition = condition.and("#sequence = :overSequence").number(":overSequence", ours.sequence);
+            match ours.life {
+                Life::Ends(ends) => condition.and("#expiresMs = :overEnds").number(":overEnds", ends),
+                _ => condition.and("attribute_not_exists(#expiresMs)"),
+            }
+        }
+        Content::Foreign { sign, .. } => condition.and("#ttl = :overTtl").number(":overTtl", item::ttl_in(sign)),
+        Content::Ours(_) | Content::Absent => condition,
+    }
+}
+
+impl Table {
+    async fn read(&self, key: Key<'_>, may_be_behind: bool) -> Result<Found, StoreError> {
+        let item = self.get(key_of(key), !may_be_behind).await?;
+        self.found(key, item.as_ref())
     }
 
-    /// Opens the store over another network, for simulations.
-    ///
-    /// # Errors
-    /// As [`DynamoDb::open`].
-    #[doc(hidden)]
-    pub async fn open_over(
-        network: SharedHttpClient,
-        address: &Address,
-        request_timeout: Duration,
-        wall_clock: WallClock,
-    ) -> Result<Self, StoreError> {
-        let table = Table::open(network, address, request_timeout, wall_clock).await?;
-        Ok(Self { table, beat: AtomicU64::new(0), seen: Mutex::default() })
-    }
-
-    fn next_beat(&self) -> u64 {
-        self.beat.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn read(&self, shard: &Shard, item: &Item) -> Result<Record, StoreError> {
-        Record::read(item).ok_or_else(|| {
+    fn found(&self, key: Key<'_>, item: Option<&Item>) -> Result<Found, StoreError> {
+        item::read(item).map_err(|why| {
             StoreError::misconfigured(format!(
-                "the record of shard {shard} in table {} was written by something else: it needs ownerId (S) and ttl \
-                 (N); delete the item pk=SHARD#{shard}, sk=LOCK or use another table",
-                self.table.name
+                "{} was written by something else ({why}): delete it, or use another table",
+                Documents::name(self, key)
             ))
         })
     }
 
-    /// Remembers what a read showed that was sent at `read_sent`. Returns how long the record has to live; zero if it
-    /// expired.
-    fn notice(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Duration {
-        let moment = self.table.moment(read_sent);
-        let mut seen = self.seen.lock();
-        let snapshot = &mut seen.entry(shard.clone()).or_default().snapshot;
-        let known = snapshot.take().filter(|snapshot| snapshot.record == *record);
-        let mut known = known.unwrap_or_else(|| Snapshot::first(record.clone(), moment.now, moment.wall_millis));
-        let left = known.expires_in(&self.table.clock(), moment);
-        known.expired = left.is_zero();
-        *snapshot = Some(known);
-        left
-    }
-
-    /// The leader according to a record that a read sent at `read_sent` showed. None if the record has expired.
-    fn holder(&self, shard: &Shard, record: &Record, read_sent: BootInstant) -> Option<Holder> {
-        let left = self.notice(shard, record, read_sent);
-        let renewed_ago = || record.renewed_ago(&self.table.clock(), BootInstant::now());
-        (!left.is_zero()).then(|| Holder { renewed_ago: renewed_ago(), ..record.holder(Some(left)) })
-    }
-
-    fn unsee(&self, shard: &Shard) {
-        self.seen.lock().remove(shard);
+    /// The update that makes an item the draft.
+    fn changes(&self, key: Key<'_>, draft: &Draft<'_>, write: &str) -> (String, Expression) {
+        let mut values = Expression::new("").text(":text", draft.text).text(":write", write);
+        let (mut sets, mut remove) = ("#text = :text, #write = :write".to_owned(), Vec::new());
+        if let Some(leadership) = draft.leadership {
+            sets.push_str(", #session = :session, #term = :term");
+            values = values.text(":session", leadership.session.as_str()).number(":term", leadership.term);
+        } else {
+            remove.extend(["#session", "#term"]);
+        }
+        let is_lock = matches!(key, Key::Shard(_));
+        let sent = BootInstant::now();
+        let expires = match draft.ends {
+            Ends::In(lasts) => Some(self.expiry(sent, lasts)),
+            // Nobody has to wait for it.
+            Ends::Now if is_lock => Some(0),
+            Ends::Now => Some(self.expiry(sent, Duration::ZERO)),
+            Ends::Keep | Ends::Never => None,
+        };
+        let ttl = match (key, expires) {
+            (Key::Shard(_), expires) => Some(ttl_of(expires.unwrap_or(0))),
+            (Key::Scratch(_), _) => Some(ttl_of(self.expiry(sent, SCRATCH_LASTS))),
+            (_, expires) => expires.map(|expires| ttl_of(expires.saturating_add(millis(TTL_SLACK)))),
+        };
+        if draft.ends != Ends::Keep {
+            sets.push_str(", #sequence = :sequence");
+            values = values.number(":sequence", draft.sequence);
+            match expires {
+                Some(expires) => {
+                    sets.push_str(", #expiresMs = :expires");
+                    values = values.number(":expires", expires);
+                }
+                None => remove.push("#expiresMs"),
+            }
+            match ttl {
+                Some(ttl) => {
+                    sets.push_str(", #ttl = :ttl");
+                    values = values.number(":ttl", ttl);
+                }
+                None => remove.push("#ttl"),
+            }
+        }
+        if is_lock || matches!(key, Key::Scratch(_)) {
+            let owner = if draft.owner.is_some() { ":owner" } else { "if_not_exists(#ownerId, :owner)" };
+            sets = format!("{sets}, #ownerId = {owner}");
+            values = values.text(":owner", draft.owner.unwrap_or(NOBODY));
+        }
+        let mut update = format!("SET {sets}");
+        if !remove.is_empty() {
+            update = format!("{update} REMOVE {}", remove.join(", "));
+        }
+        (update, values)
     }
 }
 
-impl Store for DynamoDb {
+#[async_trait::async_trait]
+impl Documents for Table {
+    fn place(&self) -> String {
+        format!("table {} in {}", self.name, self.server)
+    }
+
+    fn name(&self, key: Key<'_>) -> String {
+        let (partition, sort) = key_of(key);
+        format!("the item pk={partition}, sk={sort} of table {}", self.name)
+    }
+
+    fn marking(&self) -> Marking {
+        Marking::ByWriters
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn tells_time(&self) -> bool {
+        false
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }
 
-    fn hindrance(&self) -> Option<String> {
-        self.table.clock().hindrance("DynamoDB's", BootInstant::now())
-    }
-
     fn is_metered(&self) -> bool {
         true
+    }
+
+    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        if let [key] = keys {
+            return Ok(vec![self.read(*key, may_be_behind).await?]);
+        }
+        parallel::all(keys.iter().map(|key| self.read(*key, may_be_behind))).await.into_iter().collect()
+    }
+
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+        let random = Session::random();
+        let random =
+            random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let write = random.as_str();
+        let condition = match over {
+            Over::Exactly(found) => unchanged(found, true),
+            Over::Text(found) => unchanged(found, false),
+        };
+        let (update, values) = self.changes(key, &draft, write);
+        match self.update(key_of(key), &update, condition.with_all(values)).await? {
+            Outcome::Done(item) => Ok(Put::Done(Some(self.found(key, item.as_ref())?))),
+            // An earlier copy of the same request was applied.
+            Outcome::Refused(Some(item)) if item::text(&item, "write") == Some(write) => {
+                Ok(Put::Done(Some(self.found(key, Some(&item))?)))
+            }
+            Outcome::Refused(_) => Ok(Put::Refused),
+        }
+    }
+
+    async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        let key = Key::Shard(touch.shard);
+        let mut again = false;
+        loop {
+            let sent = BootInstant::now();
+            let expires = self.expiry(sent, touch.lease);
+            let condition = Expression::new(
+                "#session = :session AND #term = :term AND #ownerId = :owner AND #sequence <= :sequence",
+            )
+            .text(":session", touch.leadership.session.as_str())
+            .number(":term", touch.leadership.term)
+            .text(":owner", touch.owner)
+            .number(":sequence", touch.sequence)
+            .number(":expires", expires)
+            .number(":ttl", ttl_of(expires));
+            let update = "SET #sequence = :sequence, #expiresMs = :expires, #ttl = :ttl";
+            let item = match self.update(key_of(key), update, condition).await? {
+                Outcome::Done(item) => {
+                    let found = self.found(key, item.as_ref())?;
+                    let now = BootInstant::now();
+                    // An answer may have shown that the server's clock was known wrongly, and the end is too early. What is
+                    // known after that holds for both.
+                    again = !again && !self.clock().agreed_for(now, now.since(sent));
+                    if again {
+                        continue;
+                    }
+                    let also = touch.also.is_empty().then(Vec::new);
+                    return Ok(Touched { outcome: Renewing::Done, found, also });
+                }
+                Outcome::Refused(Some(item)) => Some(item),
+                // It is gone, or the server does not return it.
+                Outcome::Refused(None) => self.get(key_of(key), true).await?,
+            };
+            let found = self.found(key, item.as_ref())?;
+            let is_same = found.leadership() == Some(touch.leadership);
+            let outcome = if is_same { Renewing::Overtaken } else { Renewing::Refused };
+            return Ok(Touched { outcome, found, also: None });
+        }
+    }
+
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
+        self.delete(key_of(key)).await
+    }
+
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let items = match list {
+            List::Shards(prefix) => {
+                let filter =
+                    "(begins_with(#pk, :prefix) AND #sk = :lock) OR (#pk = :store AND begins_with(#sk, :prefix))";
+                let filter = Expression::new(filter)
+                    .text(":prefix", &format!("{SHARD}{prefix}"))
+                    .text(":lock", LOCK)
+                    .text(":store", STORE);
+                self.scan(filter).await?
+            }
+            List::Standbys(prefix) => {
+                let filter = Expression::new("begins_with(#pk, :prefix) AND begins_with(#sk, :standby)")
+                    .text(":prefix", &format!("{SHARD}{prefix}"))
+                    .text(":standby", STANDBY);
+                self.scan(filter).await?
+            }
+            List::Notes(shard) => {
+                let items = self.query(Expression::new("#pk = :pk").text(":pk", &partition(shard))).await?;
+                items.into_iter().filter(|item| item::text(item, "sk") != Some(LOCK)).collect()
+            }
+        };
+        let stranger = || {
+            let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
+            Found { content, version: Version::default() }
+        };
+        let listed = items.into_iter().filter_map(|item| {
+            let (shard, part) = item::listed(&item)?;
+            Some(Listed { shard, part, found: item::read(Some(&item)).unwrap_or_else(|_| stranger()) })
+        });
+        each(listed.collect());
+        Ok(())
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        setup::prepare(self).await
+    }
+
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        check::findings(self).await
     }
 }

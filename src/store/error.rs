@@ -10,7 +10,9 @@ use crate::exit;
 use crate::text::on_one_line;
 use std::error::Error;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::io;
+use std::sync::Arc;
 
 /// A request that failed, or whose answer did not arrive or made no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +20,53 @@ pub struct StoreError {
     pub kind: ErrorKind,
     /// A lowercase fragment without secrets: `cannot reach redis at 10.0.0.5:6379: connection refused`.
     pub message: String,
+    pub cause: Option<Cause>,
+}
+
+/// What the operating system or the network said, for programs: the message repeats it in words.
+#[derive(Clone, Debug)]
+pub struct Cause(Arc<io::Error>);
+
+impl Cause {
+    #[must_use]
+    pub fn error(&self) -> &io::Error {
+        &self.0
+    }
+
+    /// The innermost such cause of `error`, if that has a meaning for programs.
+    fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let copy = |error: &io::Error| match (error.raw_os_error(), error.kind()) {
+            (Some(code), _) => Some(io::Error::from_raw_os_error(code)),
+            (None, io::ErrorKind::Other) => None,
+            (None, kind) => Some(io::Error::from(kind)),
+        };
+        let found = causes(error).filter_map(|cause| cause.downcast_ref().and_then(copy)).last()?;
+        Some(found.into())
+    }
+
+    fn key(&self) -> (Option<i32>, io::ErrorKind) {
+        (self.0.raw_os_error(), self.0.kind())
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Cause {}
+
+impl Hash for Cause {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
 }
 
 /// What the caller may conclude from an error.
@@ -35,19 +84,29 @@ pub enum ErrorKind {
 
 impl StoreError {
     pub fn not_applied(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::NotApplied, message: on_one_line(message.into()) }
+        Self::new(ErrorKind::NotApplied, message.into())
     }
 
     pub fn unknown(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Unknown, message: on_one_line(message.into()) }
+        Self::new(ErrorKind::Unknown, message.into())
     }
 
     pub fn denied(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Denied, message: on_one_line(message.into()) }
+        Self::new(ErrorKind::Denied, message.into())
     }
 
     pub fn misconfigured(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Misconfigured, message: on_one_line(message.into()) }
+        Self::new(ErrorKind::Misconfigured, message.into())
+    }
+
+    fn new(kind: ErrorKind, message: String) -> Self {
+        Self { kind, message: on_one_line(message), cause: None }
+    }
+
+    /// The same, with what the operating system or the network said in `error`.
+    #[must_use]
+    pub fn because(self, error: &(dyn Error + 'static)) -> Self {
+        Self { cause: Cause::of(error), ..self }
     }
 
     #[must_use]
@@ -66,7 +125,11 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl Error for StoreError {}
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause.error() as _)
+    }
+}
 
 /// A server's words, cut to a length that suits a log: some servers and proxies send whole pages.
 pub fn in_short(text: &str) -> String {
@@ -82,7 +145,7 @@ pub fn in_short(text: &str) -> String {
 
 /// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub fn worst(failures: Vec<StoreError>) -> StoreError {
+pub fn worst(failures: &[StoreError]) -> StoreError {
     let needs_an_operator = |failure: &StoreError| match failure.kind {
         ErrorKind::Denied | ErrorKind::Misconfigured => true,
         ErrorKind::NotApplied | ErrorKind::Unknown => false,
@@ -93,14 +156,28 @@ pub fn worst(failures: Vec<StoreError>) -> StoreError {
     {
         return first.clone();
     }
-    let messages: Vec<String> = failures.into_iter().map(|failure| failure.message).collect();
-    StoreError::not_applied(messages.join("; "))
+    joined(failures)
+}
+
+/// One error for several hosts, none of which a request was sent to.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "etcd"))]
+pub fn joined(failures: &[StoreError]) -> StoreError {
+    let messages: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
+    let cause = failures.iter().find_map(|failure| failure.cause.clone());
+    StoreError { cause, ..StoreError::not_applied(messages.join("; ")) }
 }
 
 /// The error of a statement that another process contradicts again and again.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn contradicted(shard: &crate::lease::Shard) -> StoreError {
     StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
+}
+
+/// The error of a connection that was not ready in time. Many servers say nothing until the client speaks their protocol.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub fn unanswered(server: &str, reached: bool, kind: &str) -> StoreError {
+    let question = if reached { format!(": is it {kind}?") } else { String::new() };
+    StoreError::not_applied(format!("cannot reach {server}: no answer in time{question}"))
 }
 
 /// The error and its causes, from the outside in.
@@ -118,7 +195,7 @@ pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a 
 }
 
 /// What libraries say of a connection, and what it means to people.
-const MEANINGS: [(&str, &str); 17] = [
+const MEANINGS: [(&str, &str); 18] = [
     ("received corrupt message", NO_TLS),
     ("tls handshake eof", NO_TLS),
     ("bytes remaining on stream", NO_SUCH_SERVER),
@@ -134,12 +211,20 @@ const MEANINGS: [(&str, &str); 17] = [
     ("peer certificate: NotValidYet", "its certificate is not valid yet: check the clocks"),
     ("early eof", "the server closed the connection"),
     ("expected INFO, got nothing", "the server closed the connection"),
+    ("expected INFO, got", NO_SUCH_SERVER),
     ("connection closed before message completed", "the server closed the connection"),
     ("failed to lookup address information", "its name has no address: check the host in the store URL"),
 ];
 const NO_TLS: &str =
     "the server does not answer with TLS: name the port where it does, or write the store URL without TLS";
-const NO_SUCH_SERVER: &str = "what answers there speaks another protocol: check the port in the store URL";
+const NO_SUCH_SERVER: &str = "what answers there speaks another protocol";
+
+/// As [`innermost`], with a question if the port seems to be that of another server than of `kind`.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
+pub fn innermost_of(error: &(dyn Error + 'static), kind: &str) -> String {
+    let cause = innermost(error);
+    if cause == NO_SUCH_SERVER { format!("{cause}: is it {kind}?") } else { cause }
+}
 
 /// The innermost cause of an error, in our words if we know those of the library. The errors around it repeat its
 /// message.
@@ -168,6 +253,17 @@ mod tests {
             let line = in_short(&page);
             assert!(line.len() < 410 && !line.contains(char::is_control), "{line}");
         }
+    }
+
+    #[test]
+    fn an_error_has_what_the_operating_system_said_as_its_source() {
+        let refused = io::Error::other(io::Error::from_raw_os_error(111));
+        let error = StoreError::not_applied("a message").because(&refused);
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>()).unwrap();
+        assert_eq!(source.raw_os_error(), Some(111));
+        assert_eq!(error.clone(), error);
+        assert_ne!(error, StoreError::not_applied("a message"));
+        assert!(StoreError::unknown("a message").because(&io::Error::other("words alone")).source().is_none());
     }
 
     #[test]

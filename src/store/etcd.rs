@@ -34,7 +34,7 @@
 //!
 //! A restart of etcd, or a change of its leader, makes leases longer, never shorter. Two cases are not caught. For
 //! etcd, `etcdctl lease revoke` is the same as an expiry. And a restored backup has leases and revisions of the past
-//! (leaderrun(7) says what to do).
+//! (leaderrun-stores(7) says what to do).
 
 mod address;
 mod administration;
@@ -55,11 +55,11 @@ pub use address::Address;
 
 use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};
 use crate::lease::{Session, Shard, Term};
-use crate::mutex::Mutex;
 use crate::time::BootInstant;
 use connection::{Client, Connection, Server};
 use failure::Failure;
 use keys::Keys;
+use parking_lot::Mutex;
 use proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse, get};
 use record::{Entry, Last, Lock, View};
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
@@ -69,8 +69,8 @@ use std::time::Duration;
 use tonic::transport::Endpoint;
 use unclaimed::UnclaimedLeases;
 
-/// How long a prefix is called young: longer than any lease that a user can ask for.
-const YOUTH: Duration = Duration::from_hours(24);
+/// How long a prefix is called young: longer than a store keeps any lease that a user can ask for.
+const YOUTH: Duration = Duration::from_hours(27);
 
 /// How often a claim that was overtaken looks again before it reports that.
 const MOST_ATTEMPTS: usize = 4;
@@ -123,7 +123,7 @@ impl Etcd {
         let doubt = match &address.tls {
             Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
             Some(_) => "does it want a certificate, by cert= and key=?",
-            None => "does it want TLS, by etcds://?",
+            None => "is it etcd, and does it want TLS, by etcds://?",
         };
         let (user, prefix) = (address.user.clone(), address.prefix.clone());
         let client = Arc::new(Client::new(servers, user, prefix, doubt, request_timeout));
@@ -185,8 +185,10 @@ mod tests {
 
     #[test]
     fn youth_outlasts_every_lease() {
-        use crate::lease::{Timing, TimingRequest};
-        let asked = TimingRequest { lease: YOUTH + Duration::from_secs(1), ..TimingRequest::default() };
-        assert!(Timing::new(asked).is_err());
+        use crate::lease::{Timing, TimingRequest, kept};
+        let is_refused = |lease| Timing::new(TimingRequest { lease, ..TimingRequest::default() }).is_err();
+        let longest = Duration::from_hours(24);
+        assert!(!is_refused(longest) && is_refused(longest + Duration::from_secs(1)));
+        assert!(kept(longest) < YOUTH);
     }
 }

@@ -1,11 +1,13 @@
 //! The times that a store writes and judges by, where the server keeps none: from the bounds of the server's clock
 //! (`server_clock`), and from our own wall clock while no answer has shown a date.
 
+#![cfg_attr(not(feature = "aws"), allow(dead_code, reason = "each store uses a part of it"))]
+
 use super::Finding;
 use super::server_clock::{Clock, FIRST_GUESS};
 use crate::lease::show;
 use crate::time::{BootInstant, millis};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
 const MOST_WALL_CLOCK_ERROR: i64 = 60;
@@ -63,9 +65,10 @@ pub trait ServerTime {
 }
 
 /// Whole seconds since 1970, as a `Date` header says.
+#[cfg(feature = "aws")]
 pub fn date(header: &str) -> Option<u64> {
     let date = httpdate::parse_http_date(header).ok()?;
-    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
 }
 
 /// That our wall clock is `seconds` ahead of `whose`, such as `the server's`.

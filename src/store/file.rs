@@ -33,10 +33,10 @@ mod watch;
 
 use super::{Delivery, Store, StoreError};
 use crate::lease::Shard;
-use crate::mutex::Mutex;
 use crate::text::in_words;
 use network_file_system::refuse_network;
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use sockets::PathSockets;
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};
@@ -152,7 +152,7 @@ impl Store for FileStore {
 fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
     let message = |advice: &str| format!("{what} {}: {}{advice}", path.display(), in_words(error));
     let elsewhere = || StoreError::misconfigured(message(": name another directory with --store file:DIR"));
-    match error.kind() {
+    let explained = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             StoreError::denied(message(": ask its owner, or name a directory of your own with --store file:DIR"))
         }
@@ -165,7 +165,8 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => elsewhere(),
         io::ErrorKind::AlreadyExists if path.is_symlink() => elsewhere(),
         _ => StoreError::not_applied(message("")),
-    }
+    };
+    explained.because(error)
 }
 
 #[cfg(test)]

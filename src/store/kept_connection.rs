@@ -16,8 +16,8 @@
 )]
 
 use super::{ErrorKind, StoreError};
-use crate::mutex::Mutex;
 use crate::time::BootInstant;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

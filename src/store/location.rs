@@ -74,7 +74,7 @@ pub enum Location {
     #[cfg(feature = "redis")]
     Redis(super::redis::Address),
     #[cfg(feature = "postgres")]
-    Postgres(super::postgres::Address),
+    Postgres(super::sql::postgres::Address),
     #[cfg(feature = "mysql")]
     Mysql(super::mysql::Address),
     #[cfg(feature = "nats")]
@@ -115,14 +115,16 @@ impl Location {
                 super::redis::Address::read(scheme, rest).map(Self::Redis)
             }
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => super::postgres::Address::read(rest).map(Self::Postgres),
+            "postgres" | "postgresql" => super::sql::postgres::Address::read(rest).map(Self::Postgres),
             #[cfg(feature = "mysql")]
             "mysql" | "mariadb" => super::mysql::Address::read(rest).map(Self::Mysql),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
             #[cfg(feature = "etcd")]
             "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
-            _ if OPTIONAL.contains(&scheme) => Err(format!("this leaderrun was built without the store {scheme}")),
+            _ if OPTIONAL.contains(&scheme) => Err(format!(
+                "this leaderrun was built without the store {scheme}: build it with all stores, as README says"
+            )),
             _ if is_scheme(scheme) => {
                 let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
                 Err(format!("no store is called {scheme}{near}: use one of {SCHEMES}"))
@@ -170,11 +172,47 @@ impl Location {
         }
     }
 
+    /// Whether a candidate also holds a lock of other programs. These do not announce themselves as standbys.
+    #[must_use]
+    pub fn shares_a_lock(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => address.shares_a_lock(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(address) => address.advisory_lock.is_some(),
+            #[cfg(feature = "nats")]
+            Self::Nats(address) => address.lock_key.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the default timing makes few requests here. [`Store::is_metered`](super::Store::is_metered) is about any
     /// price, this about one that shows.
     #[must_use]
     pub fn is_frugal(&self) -> bool {
         match self {
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => true,
+            _ => false,
+        }
+    }
+
+    /// How long the store keeps a lease that it is told to keep for `lease`: etcd counts in whole seconds.
+    #[must_use]
+    pub fn keeps(&self, lease: Duration) -> Duration {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Duration::from_secs(lease.as_secs() + u64::from(lease.subsec_nanos() > 0)),
+            _ => lease,
+        }
+    }
+
+    /// As [`Store::is_metered`].
+    #[must_use]
+    pub fn is_metered(&self) -> bool {
+        match self {
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => true,
             #[cfg(feature = "bucket")]
             Self::Bucket(_) => true,
             _ => false,
@@ -211,13 +249,40 @@ impl Location {
             #[cfg(feature = "redis")]
             Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
             #[cfg(feature = "postgres")]
-            Self::Postgres(address) => Ok(Arc::new(super::postgres::Postgres::open(address, request_timeout).await?)),
+            Self::Postgres(address) => {
+                Ok(Arc::new(super::sql::postgres::Postgres::open(address, request_timeout).await?))
+            }
             #[cfg(feature = "mysql")]
             Self::Mysql(address) => Ok(Arc::new(super::mysql::Mysql::open(address, request_timeout)?)),
             #[cfg(feature = "nats")]
             Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout)?)),
+        }
+    }
+}
+
+impl Location {
+    /// What tells this store from others, without a login: two processes with the same text mean the same store. The
+    /// reverse need not hold, because one server may have several names.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match self {
+            Self::File { directory } => format!("file {}", directory.display()),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(address) => address.identity(),
+            #[cfg(feature = "bucket")]
+            Self::Bucket(address) => address.identity(),
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => address.identity(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(address) => address.identity(),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(address) => address.identity(),
+            #[cfg(feature = "nats")]
+            Self::Nats(address) => address.identity(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(address) => address.identity(),
         }
     }
 }
@@ -251,10 +316,15 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// What a path, or a host with a server's usual port, stands for.
+/// What a path, a scheme without its colon, or a host with a server's usual port, stands for.
 fn meant_by_a_path_or_address(url: &str) -> Option<String> {
     if url.starts_with('/') {
         return is_plain(url).then(|| format!("file:{url}"));
+    }
+    if let Some((scheme, rest)) = url.split_once("//").filter(|(scheme, _)| OPTIONAL.contains(scheme)) {
+        let (host, port) = rest.split_once(':').unwrap_or((rest, ""));
+        let is_shown = is_plain(host) && port.chars().all(|c| c.is_ascii_digit() || c == '/');
+        return Some(format!("{scheme}://{}", if is_shown { rest } else { "..." }));
     }
     let (host, port) = url.rsplit_once(':')?;
     let (scheme, path) = match port {

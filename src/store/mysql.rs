@@ -30,30 +30,26 @@ mod check;
 mod claim;
 mod connection;
 mod failure;
-mod get_lock;
 mod list;
 mod notes;
-mod proof;
+mod relay;
 mod server;
 mod statement;
 mod table;
 mod watch;
-mod wire;
 
 pub use super::tls_mode::TlsMode;
-pub use address::{Address, Place, PublicKey};
+pub use address::{Address, Place};
 
 use super::rows::{self, Look, Seen, foreign};
 use super::{Delivery, NoteRead, Page, Store, StoreError};
 use crate::lease::Shard;
 use crate::store::tls::install_provider;
-use get_lock::GetLock;
 use server::{Answer, Server};
 use std::time::Duration;
 
 pub struct Mysql {
     server: Server,
-    get_lock: Option<GetLock>,
 }
 
 impl Mysql {
@@ -63,8 +59,7 @@ impl Mysql {
     /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         install_provider();
-        let get_lock = address.get_lock.as_deref().map(GetLock::new).transpose()?;
-        Ok(Self { server: Server::new(address, request_timeout)?, get_lock })
+        Ok(Self { server: Server::new(address, request_timeout)? })
     }
 
     fn garbage(&self, shard: &Shard) -> StoreError {
@@ -81,22 +76,15 @@ impl Mysql {
     }
 
     async fn look(&self, shard: &Shard) -> Result<Look, StoreError> {
-        let answer = self.server.ask(&self.server.site, &self.statements_of_look(shard)).await?;
+        let answer = self.server.ask(&self.server.site, &self.server.statements.look(shard)).await?;
         self.look_in(shard, &answer, 0)
     }
 
-    fn statements_of_look(&self, shard: &Shard) -> String {
-        let holder = self.get_lock.as_ref().map(|get_lock| format!("; {}", get_lock.holder())).unwrap_or_default();
-        self.server.statements.look(shard) + &holder
-    }
-
-    /// What the look that begins in this place of the answer showed.
-    fn look_in(&self, shard: &Shard, answer: &Answer, first: usize) -> Result<Look, StoreError> {
-        let holder = answer.outcomes.get(first + 1).and_then(|outcome| outcome.rows.first());
-        let stranger = self.get_lock.as_ref().zip(holder).and_then(|(get_lock, holder)| get_lock.stranger_in(holder));
-        match self.seen(answer, first)? {
+    /// What the look in this place of the answer showed.
+    fn look_in(&self, shard: &Shard, answer: &Answer, statement: usize) -> Result<Look, StoreError> {
+        match self.seen(answer, statement)? {
             Seen::Garbage => Err(self.garbage(shard)),
-            seen => Ok(Look { seen, stranger }),
+            seen => Ok(Look { seen, stranger: None }),
         }
     }
 }

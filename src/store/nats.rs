@@ -45,13 +45,13 @@ pub use address::{Address, Login};
 
 use super::{Delivery, NoteRead, Page, Store, StoreError};
 use crate::lease::{Candidate, Shard, Term};
-use crate::mutex::Mutex;
 use crate::time::{BootInstant, millis};
 use address::key_of;
 use bucket::{Bucket, Put};
 use connection::Connections;
 use jetstream::Info;
 use lock_key::Lock;
+use parking_lot::Mutex;
 use record::{Content, Record, Snapshot};
 use std::collections::HashMap;
 use std::time::Duration;

@@ -24,6 +24,8 @@ pub enum Page {
     Standby(Session),
     /// The last run of a job that runs once a period.
     Runs,
+    /// The index of the jobs that run once.
+    Jobs,
     /// The run of a job that runs once. Each job has a page of its own, so that none is forgotten to make room for
     /// others.
     Once(JobId),

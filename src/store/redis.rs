@@ -1,98 +1,73 @@
-//! The stores `redis://`, `rediss://`, `redis+unix://` and `redis+sentinel://`: a lock with an expiry, changed only by
-//! scripts that run in the server, by the server's clock.
+//! The stores `redis://`, `rediss://`, `redis+unix://` and `redis+sentinel://`: a hash for each document, changed only by
+//! a script that runs in the server, by the server's clock.
 //!
 //! The hazard: Redis forgets. A restart loses what was not persisted, a failover loses what was not replicated, and an
-//! operator's FLUSHALL loses everything. All of them look like a lock that nobody holds. So beside the lock (a string
-//! with an expiry) there are two keys that do not expire:
+//! operator's FLUSHALL loses everything. So each answer says from which life of the server's memory it is: `run_id` is
+//! new at each start, and `master_replid` at each promotion of a replica. A write applies only in the life in which its
+//! writer read, and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
 //!
-//! - `store` names the run of the server that has certainly forgotten nothing, and says since when. It consists of
-//!   `run_id`, which is new at each start, and `master_replid`, which is new at each promotion of a replica. If either
-//!   differs from what the server says of itself, or the key is gone, the server may have forgotten everything until
-//!   now.
-//! - `last` describes the last leadership of a shard: its term, when it would end, and whether it was released. A lock
-//!   that vanished before that end was deleted by hand, and its tree may live until then. After an operator revoked the
-//!   lease, `last` says so, because a renewal must not make that lease again. `store` has a copy of `last` as a field.
-//!   So if a user deletes all keys of a shard, the copy remains; if the user deletes the copy too, the server counts as
-//!   having forgotten everything.
-//!
-//! The server may have forgotten a lease until one lease after it was first spoken to. In that time **nobody is granted
-//! a lease**, and a **renewal makes the lease again** that was forgotten. Why that is safe: until then at most one tree
-//! runs, because the server granted its leases one after another. A holder counts from when it sent its last renewal
-//! that was granted. Either that was before the server forgot, or the server knows of it. So the tree of a holder that
-//! does not renew in that time is dead at its end, as after any expiry. A late packet may make a lease again for a
-//! holder that had already lost its leadership. That does no harm: the tree of that holder is dead, it starts none
-//! without a claim, claims are refused, and the renewal of the present leader, whose term is higher, replaces it.
-//!
-//! Terms are at least the server's time in milliseconds, so they rise even after everything was forgotten.
-//!
-//! What the store has to trust: the server's clock is not set forward. A candidate that saw the lock before still waits
-//! for what it saw (`Rival`); a candidate that has just started cannot know. And a master that is cut off from its
-//! replicas goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
+//! What the store has to trust: the server's clock is not set forward. A candidate that saw the lease before still waits
+//! for what it saw; a candidate that has just started cannot know. And a master that is cut off from its replicas goes on
+//! renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
-mod administration;
 mod check;
-mod claim;
 mod connection;
+mod document;
 mod failure;
-mod list;
 mod lock_key;
-mod notes;
-mod record;
 mod script;
 mod sentinel;
 mod watch;
 
 pub use address::Address;
 
-use super::{Delivery, Doubt, Holder, NoteRead, Page, Report, Store, StoreError, tls};
-use crate::lease::{Session, Shard, Term};
-use crate::mutex::Mutex;
-use crate::time::BootInstant;
+use super::allowance::{self, MOST_LISTED};
+use super::expiry::ServerTime;
+use super::foreign_lock::Beside;
+use super::lease_store::LeaseStore;
+use super::lease_store::documents::{
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
+    Touched, Version,
+};
+use super::server_clock::Clock;
+use super::{Finding, Holder, StoreError, tls};
+use crate::lease::Session;
+use crate::time::{BootInstant, millis, wall_clock_millis};
 use connection::Client;
+use document::{Names, Place};
+use futures_util::stream::{self, StreamExt};
 use lock_key::LockKey;
-use script::{Counts, Reply, Script, Scripts};
-use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use parking_lot::Mutex;
+use redis::{Value, cmd};
+use script::Script;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use watch::Subscription;
 
-/// The holder that a server names if it may have forgotten a lease.
-const FORGOTTEN: &str = "a leader that the server may have forgotten";
+/// How many documents one request reads, and how many such requests are under way at once: the server answers no other
+/// client meanwhile, and the longest notes have to fit into what a connection may read (`allowance`).
+const PAGE: usize = 100;
+const PAGES_AT_ONCE: usize = 2;
+/// How many places for keys one request looks at. In that time the server answers no other client, for some
+/// microseconds.
+const SCAN_PAGE: usize = 500;
+/// The longest duration: the server adds the time to it, in 63 bits.
+const MOST_MILLIS: u64 = 1 << 62;
 
-pub struct Redis {
-    client: Client,
-    scripts: Scripts,
-    prefix: String,
+pub type Redis = Beside<LeaseStore<Hashes>, LockKey>;
+
+/// The documents.
+pub struct Hashes {
+    client: Arc<Client>,
+    script: Script,
+    names: Names,
     /// How many replicas must have a lease before it counts.
     replicas: u32,
-    /// The lock of other programs that is held in addition to the lease.
-    lock_key: Option<LockKey>,
-    seen: Mutex<HashMap<Shard, Seen>>,
-    /// The number of the last request that was sent.
-    order: AtomicU64,
-    /// Some from one wait for a release to the next.
+    clock: Mutex<Clock>,
+    /// Some from one wait for a change to the next.
     subscription: Mutex<Option<Subscription>>,
-}
-
-/// What this process remembers about a shard.
-#[derive(Clone, Debug, Default)]
-struct Seen {
-    /// The lease that it claims; 0 before its first claim.
-    lease_millis: u64,
-    /// When its leadership began, by the server's clock.
-    began: u64,
-    /// When its leadership began by our clock, in RFC 3339.
-    started_at: String,
-    rival: Option<Rival>,
-}
-
-/// A session that stood in our way, by our own clock, in case the server's clock is set forward.
-#[derive(Clone, Debug)]
-struct Rival {
-    /// None for a session that the server may have forgotten.
-    session: Option<Session>,
-    until: BootInstant,
 }
 
 impl Redis {
@@ -103,108 +78,256 @@ impl Redis {
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         tls::install_provider();
-        Ok(Self {
-            client: Client::new(address, request_timeout)?,
-            scripts: Scripts::new(),
-            prefix: address.prefix.clone(),
+        let client = Arc::new(Client::new(address, request_timeout)?);
+        let lock = address.lock_key.as_ref().map(|key| LockKey::new(key, &client, address.replicas));
+        let hashes = Hashes {
+            client,
+            script: Script::of_documents(),
+            names: Names { prefix: address.prefix.clone() },
             replicas: address.replicas,
-            lock_key: address.lock_key.as_deref().cloned(),
-            seen: Mutex::default(),
-            order: AtomicU64::new(0),
+            clock: Mutex::default(),
             subscription: Mutex::default(),
-        })
+        };
+        Ok(Self::new(LeaseStore::new(hashes), lock))
+    }
+}
+
+/// A script's answer.
+struct Answer {
+    status: String,
+    /// In their order; see [`document::read`].
+    found: Vec<Option<Result<Found, String>>>,
+}
+
+impl Hashes {
+    async fn ask(&self, places: &[Place], arguments: &[&str], replicas: u32) -> Result<Answer, StoreError> {
+        let marker = self.names.marker();
+        let keys: Vec<&str> =
+            std::iter::once(&marker).chain(places.iter().map(|place| &place.key)).map(String::as_str).collect();
+        let sent = BootInstant::now();
+        let answer = self.script.run(&self.client, &keys, arguments, replicas).await?;
+        let received = BootInstant::now();
+        let word = |index: usize| answer.get(index).and_then(script::text);
+        let not_understood = || script::not_understood(&self.place());
+        let (Some(status), Some(now), Some(incarnation)) = (word(0), word(1), word(2)) else {
+            return Err(not_understood());
+        };
+        let now = now.parse().map_err(|_| not_understood())?;
+        self.clock.lock().sample_millis(now, sent, received);
+        let found = answer.iter().skip(3).map(|document| document::read(document, &incarnation)).collect();
+        Ok(Answer { status, found })
     }
 
-    /// The name of a key. In a cluster all keys must be on one node, because a script may touch no others: the word in
-    /// braces selects that node.
-    fn key(&self, what: &str) -> String {
-        format!("{}{{leases}}:{what}", self.prefix)
+    async fn read(&self, places: Vec<Place>) -> Result<Vec<(Place, Result<Found, String>)>, StoreError> {
+        let mut arguments = vec!["get"];
+        arguments.extend(places.iter().map(|place| place.field.as_str()));
+        let answer = self.ask(&places, &arguments, 0).await?;
+        let found: Option<Vec<_>> = answer.found.into_iter().collect();
+        let found = found.filter(|found| found.len() == places.len());
+        let found = found.ok_or_else(|| script::not_understood(&self.place()))?;
+        Ok(places.into_iter().zip(found).collect())
     }
 
-    /// The keys of a shard, in the order in which the scripts take them.
-    fn own_keys(&self, shard: &Shard) -> [String; 4] {
-        [
-            self.key(&format!("lock:{shard}")),
-            self.key(&format!("last:{shard}")),
-            self.key(&format!("leader:{shard}")),
-            self.key("store"),
-        ]
+    fn strange(&self, place: &Place, why: &str) -> StoreError {
+        StoreError::misconfigured(format!(
+            "the key {} in {} was written by something else ({why}): delete it or use another prefix=",
+            place.key,
+            self.place()
+        ))
     }
 
-    fn channel(&self, shard: &Shard) -> String {
-        self.key(&format!("released:{shard}"))
+    fn known(&self, place: &Place, found: Result<Found, String>) -> Result<Found, StoreError> {
+        found.map_err(|why| self.strange(place, &why))
     }
 
-    /// Runs a script. If `counts` says that the answer needs replicas, waits until enough of them have confirmed.
-    async fn run(
-        &self,
-        script: &Script,
-        shard: &Shard,
-        arguments: &[&str],
-        counts: Option<Counts>,
-    ) -> Result<Reply, StoreError> {
-        let replicas = counts.filter(|_| self.replicas > 0).map(|counts| (self.replicas, counts));
-        let reply = script::run(&self.client, script, &self.keys(shard), arguments, replicas).await?;
-        match reply.replicas {
-            Some(number) if number < self.replicas => Err(StoreError::unknown(format!(
-                "only {number} of the {} replicas that wait= asks for have confirmed the lease to {}",
-                self.replicas, reply.place
-            ))),
-            Some(_) | None => Ok(reply),
-        }
-    }
-
-    async fn look(&self, shard: &Shard) -> Result<Reply, StoreError> {
-        let lease = self.seen.lock().get(shard).map_or(0, |seen| seen.lease_millis);
-        self.run(&self.scripts.look, shard, &[&lease.to_string()], None).await
-    }
-
-    /// The report about a shard, from the reply to a look.
-    fn report(&self, shard: &Shard, reply: &Reply) -> Result<Report, StoreError> {
-        let renewed_ago = reply.number(5).map(Duration::from_millis);
-        let holder = self.holder(shard, reply, 0)?.map(|holder| Holder { renewed_ago, ..holder });
-        Ok(Report { holder, last_term: reply.number(3).filter(|&term| term > 0).map(Term) })
-    }
-
-    fn foreign(&self, shard: &Shard) -> Holder {
-        let owner = format!("something else that wrote the key {}", self.key(&format!("lock:{shard}")));
-        Holder { owner, ..Holder::default() }
-    }
-
-    /// The holder, from three words of a reply: the kind, the lock, and how much time is left.
-    fn holder(&self, shard: &Shard, reply: &Reply, index: usize) -> Result<Option<Holder>, StoreError> {
-        let expires_in = Some(reply.millis(index + 2));
-        let foreign = || Holder { expires_in, ..self.foreign(shard) };
-        match reply.word(index) {
-            "free" => Ok(None),
-            "unknown" => Ok(Some(unknown(reply, index + 2, index + 3))),
-            "held" => {
-                let holder = record::holder(reply.word(index + 1)).map(|holder| Holder { expires_in, ..holder });
-                Ok(Some(holder.unwrap_or_else(foreign)))
+    /// All keys that match, each once.
+    ///
+    /// KEYS would stop the server for all clients while it looks at every key. SCAN does not, but it may name a key
+    /// twice, and its cursor means nothing to another server. So one scan stays on one connection.
+    async fn keys(&self, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
+        let mut talk = self.client.talk(self.client.deadline()).await?;
+        let mut found = BTreeSet::new();
+        let mut cursor = b"0".to_vec();
+        loop {
+            let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
+            let answer = answer.map_err(|failure| failure.conclude(self.client.about(talk.place(), &[])))?;
+            let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
+            found.extend(keys);
+            if found.len() > MOST_LISTED {
+                return Err(allowance::too_long(talk.place()));
             }
-            "foreign" => Ok(Some(foreign())),
-            "taken" => self.taker(reply, index).map(Some).ok_or_else(|| reply.not_understood()),
-            _ => Err(reply.not_understood()),
+            if next == b"0" {
+                return Ok(found);
+            }
+            cursor = next;
+            talk.go_on();
         }
     }
 }
 
-/// A leader that the server may have forgotten; `left` and `last` are the places of the time that it may have left, and
-/// of the last term.
-fn unknown(reply: &Reply, left: usize, last: usize) -> Holder {
-    let doubt = if reply.number(last) == Some(0) { Doubt::FirstUse } else { Doubt::Forgotten };
-    let expires_in = Some(reply.millis(left));
-    Holder { owner: FORGOTTEN.to_owned(), expires_in, doubt: Some(doubt), ..Holder::default() }
+/// The next cursor, and the keys. Keys that are not text are not ours.
+fn page(answer: Value) -> Option<(Vec<u8>, Vec<String>)> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
+    let key = |value| match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    Some((cursor, keys.into_iter().filter_map(key).collect()))
+}
+
+impl ServerTime for Hashes {
+    fn clock(&self) -> Clock {
+        self.clock.lock().clone()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        wall_clock_millis()
+    }
 }
 
 #[async_trait::async_trait]
-impl Store for Redis {
-    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        let keys: Vec<String> = wanted.iter().map(|(shard, page)| self.note_key(shard, page)).collect();
-        self.read_notes_at(&keys).await
+impl Documents for Hashes {
+    fn place(&self) -> String {
+        self.client.to_string()
     }
 
-    fn delivery(&self) -> Delivery {
-        Delivery::Push
+    fn name(&self, key: Key<'_>) -> String {
+        format!("the key {} in {}", self.names.place(key).key, self.place())
+    }
+
+    async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let places: Vec<Place> = keys.iter().map(|&key| self.names.place(key)).collect();
+        let pages: Vec<Vec<Place>> = places.chunks(PAGE).map(<[Place]>::to_vec).collect();
+        let mut pages = stream::iter(pages.into_iter().map(|page| self.read(page))).buffered(PAGES_AT_ONCE);
+        let mut all = Vec::with_capacity(keys.len());
+        while let Some(page) = pages.next().await {
+            for (place, found) in page? {
+                all.push(self.known(&place, found)?);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+        let write = Session::random();
+        let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let (over, ours) = match over {
+            Over::Exactly(over) => (over, over.ours()),
+            Over::Text(over) => (over, None),
+        };
+        let (sequence_over, ends_over) = match ours.map(|ours| (ours.sequence, ours.life)) {
+            Some((sequence, Life::Ends(ends))) => (sequence.to_string(), ends.to_string()),
+            Some((sequence, _)) => (sequence.to_string(), String::new()),
+            None => (String::new(), String::new()),
+        };
+        let (session, term) = match draft.leadership {
+            Some(leadership) => (leadership.session.as_str(), leadership.term.to_string()),
+            None => ("", "0".to_owned()),
+        };
+        let lasts = match draft.ends {
+            Ends::Keep => "keep".to_owned(),
+            Ends::In(lasts) => millis(lasts).min(MOST_MILLIS).to_string(),
+            Ends::Now => "0".to_owned(),
+            Ends::Never => "never".to_owned(),
+        };
+        let place = self.names.place(key);
+        let channel = if draft.wakes { self.names.channel(key) } else { String::new() };
+        let Version { write: write_over, incarnation } = &over.version;
+        let sequence = draft.sequence.to_string();
+        let arguments = [
+            "put",
+            &place.field,
+            write.as_str(),
+            incarnation,
+            write_over,
+            &sequence_over,
+            &ends_over,
+            draft.text,
+            session,
+            &term,
+            &sequence,
+            &lasts,
+            &channel,
+        ];
+        let grants = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));
+        let replicas = if grants { self.replicas } else { 0 };
+        let mut answer = self.ask(std::slice::from_ref(&place), &arguments, replicas).await?;
+        let found = answer.found.pop().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
+        let found = self.known(&place, found)?;
+        if answer.status != "done" {
+            return Ok(Put::Refused);
+        }
+        if grants {
+            // A leader waits for nothing.
+            self.subscription.lock().take();
+        }
+        Ok(Put::Done(Some(found)))
+    }
+
+    async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        let place = self.names.place(Key::Shard(touch.shard));
+        let also: Vec<Place> = touch.also.iter().map(|&key| self.names.place(key)).collect();
+        let Touch { leadership, .. } = touch;
+        let (term, sequence, lease) =
+            (leadership.term.to_string(), touch.sequence.to_string(), millis(touch.lease).to_string());
+        let mut arguments = vec!["touch", leadership.session.as_str(), &term, &sequence, &lease];
+        arguments.extend(also.iter().map(|place| place.key.as_str()));
+        let answer = self.ask(std::slice::from_ref(&place), &arguments, self.replicas).await?;
+        let mut found = answer.found.into_iter();
+        let own = found.next().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
+        let found: Option<Vec<Found>> = found.map(|found| found.and_then(Result::ok)).collect();
+        let outcome = match answer.status.as_str() {
+            "done" => Renewing::Done,
+            "overtaken" => Renewing::Overtaken,
+            _ => Renewing::Refused,
+        };
+        Ok(Touched { outcome, found: self.known(&place, own)?, also: found })
+    }
+
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
+        let talk = self.client.talk(self.client.deadline()).await?;
+        let removed = talk.ask(cmd("DEL").arg(self.names.place(key).key)).await;
+        removed.map(drop).map_err(|failure| failure.conclude(self.client.about(talk.place(), &[])))
+    }
+
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let keys = self.keys(&self.names.pattern(list)).await?;
+        let named = keys.into_iter().filter_map(|key| {
+            let (shard, part) = self.names.listed(list, &key)?;
+            Some((shard, part, Place { key, field: String::new() }))
+        });
+        let mut named: Vec<_> = named.collect();
+        named.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+        let pages: Vec<Vec<_>> = named.chunks(PAGE).map(<[_]>::to_vec).collect();
+        let reads = pages.into_iter().map(|page| async move {
+            let read = self.read(page.iter().map(|(.., place)| place.clone()).collect()).await?;
+            Ok::<_, StoreError>(page.into_iter().zip(read))
+        });
+        let mut reads = stream::iter(reads).buffered(PAGES_AT_ONCE);
+        while let Some(page) = reads.next().await {
+            let listed = page?.filter_map(|((shard, part, _), (_, found))| {
+                let found = found.unwrap_or_else(|_| Found {
+                    content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
+                    version: Version::default(),
+                });
+                // It has vanished since it was found.
+                (found.content != Content::Absent).then_some(Listed { shard, part, found })
+            });
+            each(listed.collect());
+        }
+        Ok(())
+    }
+
+    async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        self.follow(keys, each).await
+    }
+
+    async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
+        check::identify(self).await
+    }
+
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        check::findings(self).await
     }
 }

@@ -32,6 +32,7 @@ pub fn page_name(page: &Page) -> String {
         Page::History => "history".to_owned(),
         Page::Standby(session) => format!("{STANDBY}{}", session.as_str()),
         Page::Runs => "runs".to_owned(),
+        Page::Jobs => "jobs".to_owned(),
         Page::Once(job) => format!("once/{job}"),
     }
 }
@@ -79,6 +80,7 @@ impl Record {
             expires_in: Some(self.left),
             renewed_ago: Some(self.lease.saturating_sub(self.left)),
             doubt: None,
+            foreign_lock: None,
         }
     }
 }
@@ -109,6 +111,7 @@ impl Seen {
         match self {
             Self::Absent => Some(Renewal::Lost(None)),
             Self::Garbage => Some(Renewal::Lost(Some(Holder::stranger()))),
+            _ if self.was_revoked(term) => Some(Renewal::Revoked),
             Self::Record(record) if !record.is_of(candidate) => {
                 Some(Renewal::Lost(Some(record.holder()).filter(|_| !record.free)))
             }

@@ -7,10 +7,9 @@
 //! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So we remember which
 //!   sessions were ours, and the store ends such a session.
 
+use super::StoreError;
 use super::anchor::Anchor;
-use super::{Claim, Holder, StoreError};
-use crate::lease::Session;
-use crate::mutex::Mutex;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -32,11 +31,6 @@ pub trait Keeper {
 
     /// False once the session is known to have ended.
     fn is_open(&self) -> bool;
-}
-
-pub enum Taken {
-    Ours,
-    Theirs(Holder),
 }
 
 pub struct SessionLock<K: Keeper> {
@@ -132,41 +126,5 @@ impl<K: Keeper> SessionLock<K> {
     /// What guard and backstop inherit.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.anchor.descriptor()
-    }
-
-    /// Takes the lock, and then claims the lease for `session`. The lock first: a candidate with the lease but without
-    /// the lock would keep other candidates from the lease for nothing. Unless the lease is granted, the lock is given
-    /// up, even if the claim is cancelled.
-    pub async fn claim(
-        &self,
-        session: &Session,
-        take: impl Future<Output = Result<Taken, StoreError>>,
-        look: impl Future<Output = Result<Option<Holder>, StoreError>>,
-        claim: impl Future<Output = Result<Claim, StoreError>>,
-        let_go: impl Future<Output = ()>,
-    ) -> Result<Claim, StoreError> {
-        let mut provisional = Provisional(Some(self));
-        if let Taken::Theirs(stranger) = take.await? {
-            // If a leader of ours holds both, its record says more. A record of our own, from a leadership that was
-            // lost, says nothing.
-            let holder = look.await?.filter(|holder| holder.session.as_ref() != Some(session));
-            return Ok(Claim::Refused(holder.unwrap_or(stranger)));
-        }
-        let claim = claim.await?;
-        match &claim {
-            Claim::Granted(_) => provisional.0 = None,
-            Claim::Refused(_) => let_go.await,
-        }
-        Ok(claim)
-    }
-}
-
-struct Provisional<'a, K: Keeper>(Option<&'a SessionLock<K>>);
-
-impl<K: Keeper> Drop for Provisional<'_, K> {
-    fn drop(&mut self) {
-        if let Some(lock) = self.0 {
-            lock.abandon();
-        }
     }
 }

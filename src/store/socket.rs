@@ -5,6 +5,7 @@
 
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
+#[cfg(feature = "postgres")]
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -60,6 +61,7 @@ impl Socket {
     }
 
     /// Another descriptor of the same socket.
+    #[cfg(feature = "postgres")]
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),

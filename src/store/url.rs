@@ -6,7 +6,7 @@
 use crate::text;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use url::form_urlencoded;
@@ -52,6 +52,12 @@ impl Host {
         let port = self.port.unwrap_or(default);
         if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
     }
+}
+
+/// Several hosts as one text, which does not depend on their order.
+#[must_use]
+pub fn sorted(hosts: impl Iterator<Item = String>) -> String {
+    hosts.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
 }
 
 /// A URL in parts, with everything percent-decoded.
@@ -126,13 +132,6 @@ impl StoreUrl {
     /// Takes the value of an option out of the URL.
     pub fn take(&mut self, option: &str) -> Option<String> {
         self.options.remove(option)
-    }
-
-    /// Whether the URL has an option that was not taken yet.
-    #[cfg(feature = "nats")]
-    #[must_use]
-    pub fn has(&self, option: &str) -> bool {
-        self.options.contains_key(option)
     }
 
     /// As [`StoreUrl::take`], read as a number.

@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -202,6 +202,57 @@ pub fn refused(error: &io::Error) -> io::Error {
     io::Error::from_raw_os_error(number.unwrap_or(NO_PROCESS))
 }
 
+/// A process in the program's group, which is not its child. It is there before the program runs or has the terminal.
+/// Every signal is blocked in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Companion<'a> {
+    pub run: fn(OwnedFd) -> !,
+    /// The only file that it has.
+    pub line: BorrowedFd<'a>,
+}
+
+impl Companion<'_> {
+    /// Without it, the program runs all the same.
+    fn start(self, single_thread: &SingleThread) {
+        match single_thread.fork() {
+            Ok(Some(between)) => drop(nix::sys::wait::waitpid(between, None)),
+            // The parent of the second one ends at once, so its parent will be the guard.
+            Ok(None) => {
+                if let (Ok(None), Ok(line)) = (single_thread.fork(), super::leave_only(self.line)) {
+                    (self.run)(line);
+                }
+                exit_at_once(0)
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Which variables of `LISTEN` name a process.
+pub type Listens = [bool; 2];
+
+/// The variables that name the process that inherited sockets are for (sd_listen_fds(3)).
+const LISTEN: [&str; 2] = ["LISTEN_PID", "LISTEN_PIDFDID"];
+
+/// What those variables must hold to name this process.
+fn own_names() -> [Option<String>; 2] {
+    let pidfd = match super::Pinned::new(getpid()) {
+        Ok(super::Pinned::Descriptor(pidfd)) => nix::sys::stat::fstat(&pidfd).ok(),
+        Ok(super::Pinned::Number(_)) | Err(_) => None,
+    };
+    [Some(getpid().to_string()), pidfd.map(|pidfd| pidfd.st_ino.to_string())]
+}
+
+/// Which of those variables name this process.
+#[must_use]
+pub fn listens() -> Listens {
+    if LISTEN.iter().all(|name| std::env::var_os(name).is_none()) {
+        return [false; 2];
+    }
+    let own = own_names();
+    std::array::from_fn(|index| own[index].is_some() && std::env::var(LISTEN[index]).ok() == own[index])
+}
+
 /// The settings that a program starts with below the guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth<'a> {
@@ -213,6 +264,10 @@ pub struct Birth<'a> {
     pub most_real_time: Option<u64>,
     /// Some to put the program in the foreground of this terminal.
     pub terminal: Option<BorrowedFd<'a>>,
+    /// Some for a process beside the program.
+    pub companion: Option<Companion<'a>>,
+    /// The inherited sockets are for this program.
+    pub listens: Listens,
     /// The directory of the cgroup that it starts in.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// The program is not started at this instant or later. The decision to start it may be older than the lease,
@@ -311,6 +366,9 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
             nix::unistd::write(&members, b"0")?;
         }
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        if let Some(companion) = birth.companion {
+            companion.start(birth.single_thread);
+        }
         if let Some(terminal) = birth.terminal {
             // All signals are blocked here, including SIGTTOU, so this does not stop us. If the terminal is gone by
             // now, the program runs all the same.
@@ -326,6 +384,11 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
     };
     if let Err(error) = prepare() {
         return refused(&error);
+    }
+    if birth.listens.contains(&true) {
+        for ((name, own), _) in LISTEN.iter().zip(own_names()).zip(birth.listens).filter(|(_, names_us)| *names_us) {
+            command.env(name, own.unwrap_or_default());
+        }
     }
     let (mask, not_after) = (birth.mask, birth.not_after);
     // SAFETY: this process has one thread, so code between fork and exec may do anything. It is here, and not in
@@ -363,6 +426,8 @@ mod tests {
                 scheduling: Scheduling::current().unwrap(),
                 most_real_time: None,
                 terminal: None,
+                companion: None,
+                listens: [false; 2],
                 cgroup: None,
                 not_after,
             };

@@ -10,12 +10,17 @@ use tempfile::TempDir;
 /// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Returns what
 /// it wrote on standard error.
 fn on_a_host(name: &str, script: &str) -> String {
+    on_a_host_with(&format!("cgroup=leaderrun-attack-{}-{name}", std::process::id()), script)
+}
+
+/// The same with this property of the host instead.
+fn on_a_host_with(property: &str, script: &str) -> String {
     let scratch = TempDir::new().expect("a scratch directory");
     let (status, log) = (scratch.path().join("status"), scratch.path().join("log"));
     let place = scratch.path().join("sh");
     File::create(&place).expect("a file can be made");
     let mut command = Command::new(program("host"));
-    command.arg(&status).arg("/bin/sh").arg(format!("cgroup=leaderrun-attack-{}-{name}", std::process::id()));
+    command.arg(&status).arg("/bin/sh").arg(property);
     command.arg("--").arg(place).args(["-c", script]);
     command.env("L", leaderrun().get_program()).env("LEADERRUN_CONFIG", "/dev/null");
     command.env("LEADERRUN_STORE", format!("file:{}", scratch.path().join("store").display()));
@@ -32,6 +37,16 @@ fn on_a_host(name: &str, script: &str) -> String {
     let said = fs::read_to_string(log).expect("it was made");
     assert!(ended, "the script does not end: {said}");
     said
+}
+
+#[test]
+fn explain_tells_the_quota_and_how_much_earlier_command_is_stopped_for_it() {
+    let explain = "$L --store redis://h --lease 60s --explain x >&2";
+    let said = on_a_host_with("quota=20", explain);
+    // Two pauses of 80 ms.
+    let line = said.lines().find(|line| line.starts_with("CPU quota")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("160ms") && line.contains("20ms of each 100ms in /"), "{line}");
+    assert!(!on_a_host("quota", explain).contains("CPU quota"));
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn credentials_that_a_file_replaces_are_used_once_the_old_ones_are_refused() {
     command.envs(ENVIRONMENT.iter().copied()).env("AWS_SHARED_CREDENTIALS_FILE", &file);
     command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
     let mut candidate = command.stderr(Stdio::null()).spawn().expect("it starts");
-    wait_until("it leads", || server.object("shard/job").is_some_and(|text| text.contains("\"beat\":1")));
+    wait_until("it leads", || server.object("shard/job").is_some_and(|text| text.contains("\"sequence\":1,")));
     let accepted = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&accepted);
     proxy.rule(move |request| {

@@ -4,7 +4,7 @@ use super::*;
 use crate::support::ports::free_port;
 use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 
 /// A server, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, Proxy, Bucket) {
@@ -12,42 +12,6 @@ async fn behind_a_proxy() -> (Server, Proxy, Bucket) {
     let proxy = Proxy::before(&server);
     let store = store(&proxy.endpoint()).await;
     (server, proxy, store)
-}
-
-#[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again() {
-    let (_server, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    proxy.once("PUT", Fate::LoseAnswer);
-    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert!(matches!(store.observe(&one.shard).await.unwrap(), Observation::Held(holder) if holder.owner == "one"));
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
-}
-
-#[tokio::test]
-async fn a_renewal_whose_answer_was_lost_is_neither_a_loss_nor_in_the_way_of_the_next() {
-    let (_server, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    proxy.once("PUT", Fate::LoseAnswer);
-    assert_eq!(store.renew(&one, term, 1).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert_eq!(store.renew(&one, term, 2).await.unwrap(), Renewal::Renewed);
-    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Overtaken);
-}
-
-#[tokio::test]
-async fn a_renewal_that_arrives_late_changes_nothing() {
-    let (server, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    let delay = Duration::from_secs(2);
-    proxy.once("PUT", Fate::Late(delay));
-    assert_eq!(store.renew(&one, term, 1).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
-    let released = record(&server);
-    tokio::time::sleep(delay * 2).await;
-    assert_eq!(record(&server), released);
 }
 
 #[tokio::test]

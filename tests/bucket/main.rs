@@ -9,9 +9,7 @@ mod support;
 mod access;
 mod check;
 mod faults;
-mod forgotten;
 mod hostile;
-mod notes;
 mod protocol;
 mod skew;
 mod tls;
@@ -37,9 +35,4 @@ fn old_server() -> Server {
     let mut server = Server::durable();
     support::server::Server::grow_old(&mut server);
     server
-}
-
-fn record(server: &Server) -> serde_json::Value {
-    let text = server.object("shard/db=main").expect("the object is there");
-    serde_json::from_str(&text).expect("it is JSON")
 }

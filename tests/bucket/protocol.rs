@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::wire::{Fate, Proxy};
-use leaderrun::internals::store::{Administration as _, Leases as _, Observation, Release};
+use leaderrun::internals::store::{Administration as _, Leases as _, Release};
 use std::sync::{Arc, Mutex};
 
 #[tokio::test]
@@ -32,18 +32,6 @@ async fn every_write_has_a_condition_and_no_shard_is_ever_deleted() {
 }
 
 #[tokio::test]
-async fn a_standby_looks_with_one_request() {
-    let server = old_server();
-    let proxy = Proxy::before(&server);
-    let (leader, standby) = (store(&server.endpoint()).await, store(&proxy.endpoint()).await);
-    lead(&leader, &candidate("one")).await;
-    for _ in 0..3 {
-        assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
-        assert_eq!(proxy.actions(), ["GET"]);
-    }
-}
-
-#[tokio::test]
 async fn two_buckets_in_one_have_nothing_to_do_with_each_other() {
     let server = old_server();
     let store = store(&server.endpoint()).await;
@@ -52,20 +40,4 @@ async fn two_buckets_in_one_have_nothing_to_do_with_each_other() {
     let other = Bucket::open(&other, REQUEST_TIMEOUT).await.unwrap();
     assert_eq!(other.list("").await.unwrap(), []);
     assert_eq!(store.list("").await.unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn a_release_is_one_request_and_so_is_the_next_claim_of_who_looked() {
-    let server = old_server();
-    let proxy = Proxy::before(&server);
-    let (leader, standby) = (store(&proxy.endpoint()).await, store(&proxy.endpoint()).await);
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    proxy.actions();
-    leader.release(&one, term).await.unwrap();
-    assert_eq!(proxy.actions(), ["PUT"]);
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Free)));
-    lead(&standby, &candidate("two")).await;
-    assert_eq!(proxy.actions(), ["GET", "PUT"]);
 }

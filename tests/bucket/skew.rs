@@ -1,8 +1,7 @@
 //! Clocks that are wrong: a host's, and the server's.
 
 use super::*;
-use crate::support::wire::{Fate, Proxy, set_date};
-use leaderrun::internals::store::{Leases as _, Observation, Renewal};
+use leaderrun::internals::store::{Leases as _, Renewal};
 use leaderrun::internals::time::wall_clock_millis;
 
 fn hour_ahead() -> u64 {
@@ -30,30 +29,4 @@ async fn a_hosts_wall_clock_decides_nothing() {
         assert!(begun.elapsed() >= lease * 95 / 100, "{:?}", begun.elapsed());
         standby.release(&two, term).await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_server_whose_clock_jumps_ahead_ends_no_lease_that_is_renewed() {
-    let server = old_server();
-    let proxy = Proxy::before(&server);
-    let (leader, standby) = (store(&proxy.endpoint()).await, store(&proxy.endpoint()).await);
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
-    proxy.rule(|_| Fate::Rewrite(Box::new(|response| set_date(response, 3600))));
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
-    assert_eq!(leader.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
-}
-
-#[tokio::test]
-async fn a_candidate_that_starts_after_the_servers_clock_jumped_ahead_does_not_take_over_a_lease_that_lives() {
-    let server = old_server();
-    let proxy = Proxy::before(&server);
-    let leader = store(&proxy.endpoint()).await;
-    lead(&leader, &candidate("one")).await;
-    proxy.rule(|_| Fate::Rewrite(Box::new(|response| set_date(response, 3600))));
-    let standby = store(&proxy.endpoint()).await;
-    assert_eq!(refused(standby.claim(&candidate("two")).await.unwrap()).owner, "one");
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
 }

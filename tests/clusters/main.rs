@@ -260,7 +260,7 @@ fn told(network: Network, kind: Kind, fault: Fault, title: &str) {
     note(&format!("clusters\t{}\t{title}\t{times}\t{lost}\t{slowest}\t{gap}\t{overlap}", kind.store));
     let logs = world.fleet.logs();
     if fault == Fault::LeaderCutOffWithOurs && kind.forgets {
-        // What leaderrun(7) warns of: this has to be read as a limit, and not as a licence.
+        // What leaderrun-stores(7) warns of: this has to be read as a limit, and not as a licence.
         assert!(!evidence.overlap.is_zero(), "the manual says that two lead: {lives:?}\n{logs}");
         evidence.overlap = Duration::ZERO;
     }
@@ -306,7 +306,7 @@ const ETCD: Kind =
 const NATS: Kind = Kind { store: "nats", start: nats::Nats::start, timing: LONG, ..ETCD };
 
 /// Besides, it takes a key of other programs, in a stream that may have another leader.
-const NATS_WITH_A_KEY: Kind = Kind { store: "nats, key=", start: nats::Nats::with_a_key, ..NATS };
+const NATS_WITH_A_KEY: Kind = Kind { store: "nats, lock_key=", start: nats::Nats::with_a_key, ..NATS };
 
 /// A stream's next leader may take longer than the lease allows.
 const NATS_BY_DEFAULT: Kind = Kind { store: "nats, lease 15 s", timing: DEFAULT, ..NATS };

@@ -68,7 +68,7 @@ impl Nats {
 
 impl Cluster for Nats {
     fn url(&self) -> String {
-        let key = if self.takes_a_key { "&key=elections/svc/leader" } else { "" };
+        let key = if self.takes_a_key { "&lock_key=elections/svc/leader" } else { "" };
         format!("nats://{}/locks?replicas={MEMBERS}{key}", super::hosts(MEMBERS, ""))
     }
 

@@ -8,7 +8,7 @@ use super::support::claims::{granted_in_time, wait_of};
 use super::support::server::Server;
 use super::{Bench, LEASE, candidate, granted, remote_bench};
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store};
+use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store, Takeover};
 use std::time::{Duration, Instant};
 
 /// Clocks of servers count in whole milliseconds, and some are set right meanwhile.
@@ -139,7 +139,7 @@ async fn a_wait_that_is_over_is_over_for_everybody(bench: &Bench, server: AnySer
 /// Whether a claim of `shard` says that the store may have lost a lease, for a shard that it knows nothing of.
 async fn is_first_use(store: &dyn Store, shard: &str) -> bool {
     match store.claim(&candidate(shard, "one")).await.expect("the store answers") {
-        Claim::Granted(grant) => grant.start_after.is_some() && grant.doubt == Doubt::FirstUse,
+        Claim::Granted(grant) => grant.start_after.is_some() && grant.takeover == Takeover::First,
         Claim::Refused(holder) => holder.doubt == Some(Doubt::FirstUse),
     }
 }

@@ -8,13 +8,8 @@ mod support;
 
 mod check;
 mod faults;
-mod forgotten;
-mod hostile;
+mod items;
 mod neighbours;
-mod notes;
-mod protocol;
-mod revoked;
-mod skew;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;

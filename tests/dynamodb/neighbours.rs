@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Observation, Page, Release, Renewal};
 use std::time::Instant;
 use tokio::time::sleep;
 
@@ -136,7 +136,7 @@ async fn while_the_go_library_leads_we_neither_claim_nor_renew_nor_release() {
     let one = candidate("one");
     assert!(go.acquire(15).await);
     let holder = refused(store.claim(&one).await.unwrap());
-    assert_eq!((holder.owner.as_str(), holder.session.clone()), ("go", None));
+    assert_eq!((holder.owner.as_str(), holder.session.clone(), holder.is_foreign()), ("go", None, true));
     assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(13) && left < Duration::from_secs(20)));
     assert!(matches!(store.observe(&one.shard).await.unwrap(), Observation::Held(_)));
     assert!(
@@ -211,10 +211,73 @@ async fn a_neighbour_that_leaves_our_attributes_behind_is_still_its_own_holder()
     assert_eq!(store.release(&one, term).await.unwrap(), Release::NotHeld);
     assert_eq!(refused(store.claim(&one).await.unwrap()).session, None);
     assert!(go.renew(-5).await);
-    // Its lease is over, and nothing of ours has stayed in the item but what a takeover of it has to compare. The
-    // last tree of ours that the term item knows may have outlived the neighbour, unless it was our own.
-    assert_eq!(granted(store.claim(&one).await.unwrap()).start_after, None);
-    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
+    // Its lease is over. Nothing tells whether our last tree is dead, so it is waited for.
+    let next = granted(store.claim(&one).await.unwrap());
+    assert!(next.term > term && wait_of(&next) > Duration::ZERO, "{next:?}");
+    assert_eq!(store.renew(&one, next.term, 1).await.unwrap(), Renewal::Renewed);
+}
+
+#[tokio::test]
+async fn a_pause_and_a_term_survive_the_go_library_and_the_tables_ttl() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (one, pause) = (candidate("one"), Note::for_ever("pause"));
+    let orders = async || store.read(&one.shard, &Page::Orders).await.unwrap().map(|note| note.text);
+    let term = lead(&store, &one).await;
+    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
+    assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
+    // DynamoDB deletes what has a ttl of the last five years that is over. Nobody has to wait for this one.
+    assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], number(0));
+    assert!(go.acquire(15).await);
+    assert_eq!(orders().await.as_deref(), Some("pause"));
+    assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
+    // Orders are given and taken back while the library leads, whose item stays as it is.
+    let theirs = item(&client, &table, "LOCK").await;
+    assert_eq!(store.replace(&one.shard, &Page::Orders, Some("pause"), None).await, Ok(true));
+    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
+    assert_eq!(item(&client, &table, "LOCK").await, theirs);
+    assert!(go.release().await);
+    assert_eq!(orders().await.as_deref(), Some("pause"));
+    let next = lead(&store, &one).await;
+    assert!(next > term);
+
+    // It crashes, and the table's TTL deletes its item.
+    delete(&client, &table, "SHARD#db/main", "LOCK").await;
+    assert_eq!(orders().await.as_deref(), Some("pause"));
+    let last = granted(store.claim(&candidate("two")).await.unwrap());
+    assert!(last.term > next && wait_of(&last) > LEASE / 2, "{last:?}");
+}
+
+#[tokio::test]
+async fn the_go_library_waits_for_a_tree_that_a_candidate_of_ours_has_to_wait_for() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    lead(&store, &candidate("one")).await;
+    delete(&client, &table, "SHARD#db/main", "LOCK").await;
+    let two = candidate("two");
+    let grant = granted(store.claim(&two).await.unwrap());
+    assert!(wait_of(&grant) > LEASE / 2, "{grant:?}");
+    assert!(!go.acquire(15).await);
+    assert_eq!(store.release(&two, grant.term).await.unwrap(), Release::Released);
+    assert!(!go.acquire(15).await, "the tree may still run");
+}
+
+#[tokio::test]
+async fn the_go_library_waits_for_a_revoked_tree() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let one = with_lease("one", Duration::from_secs(3));
+    let begun = Instant::now();
+    let term = lead(&store, &one).await;
+    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
+    while !go.acquire(15).await {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(matches!(store.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go"));
 }
 
 #[tokio::test]
@@ -227,16 +290,15 @@ async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
     let garbage = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
     garbage.item("ttl", text("tomorrow")).send().await.unwrap();
 
-    assert!(matches!(leader.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(_))));
     for error in [
+        leader.renew(&one, term, 1).await.unwrap_err(),
         standby.claim(&two).await.unwrap_err(),
         standby.observe(&two.shard).await.unwrap_err(),
         standby.inspect(&two.shard).await.unwrap_err(),
     ] {
         assert_eq!(error.kind, ErrorKind::Misconfigured);
-        let expected = "the record of shard db/main in table locks was written by something else";
+        let expected = "the item pk=SHARD#db/main, sk=LOCK of table locks was written by something else";
         assert!(error.message.starts_with(expected), "{error}");
-        assert!(error.message.contains("pk=SHARD#db/main, sk=LOCK"), "{error}");
     }
     assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], text("tomorrow"));
 }
@@ -253,7 +315,7 @@ async fn a_list_shows_both_programs_and_nothing_else_and_only_reads() {
         ("SHARD#x", "OTHER"),
         ("SHARD#no name", "LOCK"),
         ("USER#SHARD#x", "LOCK"),
-        ("SHARD#", "TERM"),
+        ("LEADERRUN", "SHARD#no name"),
     ] {
         let request = client.put_item().table_name(&table).item("pk", text(partition)).item("sk", text(sort));
         request.send().await.unwrap();

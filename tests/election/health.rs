@@ -8,7 +8,7 @@ const TERMINATED: CommandEnd = CommandEnd::Signalled(15);
 const GRACE: Duration = Duration::from_secs(5);
 
 fn stop(kill_after: Duration) -> Action {
-    Action::Stop(Stop::Orderly { reason: StopReason::Unhealthy, kill_after: Some(kill_after) })
+    Action::Stop(Stop::Orderly { reason: Reason::Unhealthy, kill_after: Some(kill_after) })
 }
 
 fn told(play: &mut Play) -> Vec<Action> {
@@ -52,13 +52,8 @@ fn an_unhealthy_command_is_stopped_in_order_and_killed_if_it_does_not_obey() {
 #[test]
 fn a_host_whose_command_is_unhealthy_lets_others_lead_first_and_longer_each_time() {
     // It is not restarted: what a restart could mend is for another host to show.
-    let restart = Restart {
-        when: RestartWhen::Always,
-        limit: 5,
-        delay: Duration::from_secs(1),
-        healthy: Duration::from_mins(1),
-        at_terminal: false,
-    };
+    let restart =
+        Restart { when: RestartWhen::Always, limit: 5, delay: Duration::from_secs(1), healthy: Duration::from_mins(1) };
     let mut play = Play::leading(|settings| settings.restart = Some(restart));
     let mut last = Duration::ZERO;
     for failure in 0..8 {

@@ -1,17 +1,12 @@
 //! COMMAND that is started again under the same lease.
 
 use super::*;
-use leaderrun::internals::election::{Restart, RestartWhen};
+use leaderrun::internals::election::{Interrupt, Restart, RestartWhen};
 
 const FAILED: CommandEnd = CommandEnd::Exited(3);
 
-pub(super) const RESTART: Restart = Restart {
-    when: RestartWhen::OnFailure,
-    limit: 2,
-    delay: Duration::from_secs(1),
-    healthy: Duration::from_mins(1),
-    at_terminal: false,
-};
+pub(super) const RESTART: Restart =
+    Restart { when: RestartWhen::OnFailure, limit: 2, delay: Duration::from_secs(1), healthy: Duration::from_mins(1) };
 
 fn restarting(change: impl FnOnce(&mut Settings)) -> Play {
     Play::leading(|settings| {
@@ -147,16 +142,13 @@ fn a_run_that_lasted_long_enough_begins_a_new_row() {
 #[test]
 fn what_ends_as_it_should_is_not_started_again_unless_that_is_wanted() {
     let always = Some(Restart { when: RestartWhen::Always, ..RESTART });
-    let at_terminal = Some(Restart { when: RestartWhen::Always, at_terminal: true, ..RESTART });
     let on_failure = Some(RESTART);
     for (restart, end, again) in [
         (on_failure, CommandEnd::Exited(0), false),
         (on_failure, CommandEnd::Signalled(15), true),
         (on_failure, CommandEnd::Signalled(2), true),
         (always, CommandEnd::Exited(0), true),
-        (at_terminal, CommandEnd::Signalled(2), false),
-        (at_terminal, CommandEnd::Signalled(3), false),
-        (at_terminal, CommandEnd::Exited(0), true),
+        (always, CommandEnd::Signalled(2), true),
         (None, CommandEnd::Exited(1), false),
     ] {
         let mut play = restarting(|settings| settings.restart = restart);
@@ -188,6 +180,29 @@ fn a_command_that_was_asked_to_stop_is_not_started_again() {
 }
 
 #[test]
+fn a_command_that_the_keyboard_ended_is_not_started_again_whatever_its_status() {
+    let interrupt = Interrupt { signal: 2, command_alone: true };
+    for end in [CommandEnd::Exited(0), FAILED, CommandEnd::Exited(130), CommandEnd::Signalled(2)] {
+        for key_first in [true, false] {
+            let mut play =
+                restarting(|settings| settings.restart = Some(Restart { when: RestartWhen::Always, ..RESTART }));
+            let mut events = [TreeEvent::Interrupted(interrupt), TreeEvent::Ended(end)];
+            if !key_first {
+                events.reverse();
+            }
+            for event in events {
+                assert_eq!(play.tell(Event::Tree(event)), []);
+            }
+            assert!(has(&play.dead(), &RELEASE), "{end:?}");
+            let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+            let by_key = end == CommandEnd::Signalled(2);
+            let outcome = if by_key { Outcome::EndedByKey(interrupt) } else { Outcome::Ended(end) };
+            assert!(has(&actions, &Action::End(outcome)), "{actions:?}");
+        }
+    }
+}
+
+#[test]
 fn a_loss_while_what_it_left_is_dying_is_a_loss() {
     let mut play = restarting(|_| {});
     let _ = play.until(5.0);
@@ -213,7 +228,7 @@ fn a_loss_while_nothing_runs_ends_the_leadership() {
         settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
     });
     fails(&mut play, 1);
-    let actions = play.until(14.25);
+    let actions = play.until(13.15);
     assert!(has(&actions, &ended(Ended::Lost(Loss::DeadlinePassed))), "{actions:?}");
     assert_eq!(starts(&actions), 0);
 }

@@ -22,7 +22,7 @@ fn a_turn_that_is_over_goes_to_a_standby() {
     for known in [Some(1), None] {
         let mut play = counting();
         let actions = count(&mut play, Ok(known));
-        let stop = orderly(StopReason::Relinquished);
+        let stop = orderly(Reason::Relinquished);
         assert_eq!(actions, [Action::Say(Notice::Relinquishing), stop]);
         assert_eq!(renewals(&play.until(6.0)), 1, "it is renewed while COMMAND drains");
         let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
@@ -157,7 +157,7 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
     let uncounted = Action::Say(Notice::Uncounted("no permission to count".to_owned()));
     let mut play = counting();
     let actions = count(&mut play, Err(denied()));
-    let stop = orderly(StopReason::Relinquished);
+    let stop = orderly(Reason::Relinquished);
     assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
     let _ = play.dead();
     let actions = play.tell(Event::Released { answer: Ok(Release::Released) });

@@ -179,15 +179,6 @@ async fn who_may_read_the_prefix_may_look_and_list() {
 }
 
 #[tokio::test]
-async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
-    let server = guarded();
-    let (owner, looker) = (url(&server, "app:hunter2"), url(&server, "reader:hunter2"));
-    open(&owner).await.prepare().await.unwrap();
-    server.etcdctl(&[&ROOT[..], &["del", "leaderrun/young"]].concat());
-    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "--prefix=true readwrite leaderrun/");
-}
-
-#[tokio::test]
 async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
     let server = guarded();
     for keys in ["base", "young", "lock/", "last/", "led/"] {

@@ -137,6 +137,7 @@ async fn changes_of_etcds_leader_never_shorten_a_lease() {
             Ok(Renewal::Renewed) => valid_until = sent + one.lease,
             Err(_) => {}
             Ok(Renewal::Overtaken) => panic!("overtaken at beat {sequence}"),
+            Ok(Renewal::Revoked) => panic!("revoked at beat {sequence}"),
             Ok(Renewal::Lost(holder)) => {
                 let left = valid_until.saturating_duration_since(Instant::now());
                 assert!(left.is_zero(), "lost to {holder:?} {left:?} before the end at beat {sequence}");

@@ -1,6 +1,6 @@
 //! Requests that arrive late, and answers that never come.
 
-use super::valve::{CLAIM, Fate, RELEASE, Valve};
+use super::valve::{CLAIM, Fate, Valve};
 use super::*;
 use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 
@@ -133,45 +133,6 @@ async fn a_lock_that_was_claimed_again_does_not_hang_on_the_lease_of_the_first_c
     // It may have been a leadership that ran out, and this is another one.
     assert!(term > unheard);
     server.etcdctl(&["lease", "revoke", &first]);
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_release_that_arrives_late_does_not_end_the_next_leadership() {
-    let (server, valve, store) = behind_a_valve().await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    valve.once(RELEASE, Fate::Hold);
-    assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    let next = lead(&*store, &one).await;
-    assert!(next > term);
-    arrive(&server, &valve).await;
-    assert_eq!(store.renew(&one, next, 1).await, Ok(Renewal::Renewed));
-    assert!(server.value(LAST).unwrap().contains("\"released\":false"));
-}
-
-#[tokio::test]
-async fn a_release_whose_answer_was_lost_has_released() {
-    let (server, valve, store) = behind_a_valve().await;
-    let other = open(&server.store_url()).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    valve.once(RELEASE, Fate::LoseAnswer);
-    assert_eq!(store.release(&one, term).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert_eq!(store.release(&one, term).await, Ok(Release::NotHeld));
-    lead(&*other, &candidate("two")).await;
-}
-
-#[tokio::test]
-async fn a_release_of_a_former_term_leaves_the_present_one_alone() {
-    let server = old_server().await;
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    let former = lead(&*store, &one).await;
-    store.release(&one, former).await.unwrap();
-    let term = lead(&*store, &one).await;
-    assert_eq!(store.release(&one, former).await, Ok(Release::NotHeld));
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 

@@ -10,7 +10,6 @@ mod auth;
 mod cluster;
 mod faults;
 mod forgotten;
-mod hostile;
 mod late;
 mod list;
 mod notes;

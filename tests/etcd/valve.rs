@@ -16,8 +16,6 @@ pub enum Fate {
 
 /// In every put of a lock.
 pub const CLAIM: &str = "\"sinceMs\"";
-/// In every release.
-pub const RELEASE: &str = "\"released\":true";
 
 #[derive(Clone)]
 pub struct Valve {

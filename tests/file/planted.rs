@@ -137,6 +137,7 @@ fn forgetting_removes_drafts_as_well_and_no_directory_of_another() {
     ctl(&place, &["forget", "shard"]).succeeded();
     let left: Vec<_> = fs::read_dir(place.directory()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["+lock"]);
+    run(&place, &["--once", "job"]).succeeded();
     let precious = place.directory().join("shard+backup");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("precious"), "").unwrap();

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 #[test]
 fn a_stranger_gets_no_hold_on_any_file_of_ours() {
     let place = Place::new();
-    place.run(&["--announce", "always"], &["true"]).succeeded();
+    place.run(&[], &["true"]).succeeded();
     place.ctl(&["pause", "shard"]).succeeded();
     place.ctl(&["resume", "shard"]).succeeded();
     // Strangers could read the directories that earlier versions made.

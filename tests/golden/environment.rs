@@ -8,12 +8,15 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 /// Whose values are the same each time, or made so. Others are shown by name alone.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 13] = [
+    "LEADERRUN_TAKEOVER",
     "LEADERRUN_SHARD",
-    "LEADERRUN_OWNER",
+    "LEADERRUN_CANDIDATE",
     "LEADERRUN_TERM",
     "LEADERRUN_SLOT",
     "LEADERRUN_JOB",
+    "LEADERRUN_ATTEMPT",
+    "LEADERRUN_PREVIOUS",
     "LEADERRUN_EVENT",
     "LEADERRUN_REASON",
     "LEADERRUN_EXIT_STATUS",

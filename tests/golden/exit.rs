@@ -1,15 +1,25 @@
 //! The exit statuses that are documented, and what leads to each.
 
 use crate::golden::golden;
-use leaderrun::internals::election::{CommandEnd, Loss, Outcome, Skipped, StartError};
+use leaderrun::internals::election::{CommandEnd, Loss, Obstacle, Outcome, Skipped, StartError};
 use leaderrun::internals::exit::{self, ctl};
-use leaderrun::internals::store::StoreError;
+use leaderrun::internals::store::{Holder, StoreError};
 
-/// What stands in the list of a page's section EXIT STATUS, in its order.
+/// What stands in the list of a page's section EXIT STATUS, in its order. Lists within it are left out.
 fn documented(page: &str) -> Vec<String> {
     let (_, text) = page.split_once("\n.Sh EXIT STATUS\n").expect("the page tells of statuses");
-    let (text, _) = text.split_once("\n.El").expect("the list ends");
-    text.lines().filter_map(|line| line.strip_prefix(".It ")).map(str::to_owned).collect()
+    let (text, _) = text.split_once("\n.Sh ").expect("another section follows");
+    let mut depth = 0;
+    let mut statuses = Vec::new();
+    for line in text.lines() {
+        match line.split(' ').next() {
+            Some(".Bl") => depth += 1,
+            Some(".El") => depth -= 1,
+            Some(".It") if depth == 1 => statuses.push(line[".It ".len()..].to_owned()),
+            _ => {}
+        }
+    }
+    statuses
 }
 
 fn number(status: &str) -> Option<u8> {
@@ -31,6 +41,7 @@ fn the_exit_statuses_stay_as_they_are_and_are_those_of_the_manual() {
         ("not found", exit::NOT_FOUND),
         ("ended by signal N: N more than", exit::SIGNALLED),
         ("leaderctl selftest failed", ctl::FAILED),
+        ("shard that the store has never seen", ctl::UNKNOWN_SHARD),
     ];
     let leaderrun = documented(include_str!("../../man/leaderrun.1"));
     let leaderctl = documented(include_str!("../../man/leaderctl.1"));
@@ -50,6 +61,7 @@ fn the_exit_statuses_stay_as_they_are_and_are_those_of_the_manual() {
         ("interrupted by signal 2", Outcome::Interrupted(2)),
         ("not started, ENOENT", Outcome::NotStarted(StartError(libc::ENOENT))),
         ("ran for too long", Outcome::Overran),
+        ("another leads, with -E 9", Outcome::NotAcquired(Some(Obstacle::Holder(Holder::default())))),
         ("not acquired, with -E 9", Outcome::NotAcquired(None)),
         ("unreachable", Outcome::Unreachable(String::new())),
         ("refused, not applied", Outcome::Refused(StoreError::not_applied(""))),

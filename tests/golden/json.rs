@@ -96,7 +96,7 @@ impl Told {
 
     fn run(&self, words: &[&str]) -> Command {
         let mut command = leaderrun();
-        command.args(TIMING).args(["-q", "--announce", "always", "--store", &self.place.url]).args(words);
+        command.args(TIMING).args(["-q", "--store", &self.place.url]).args(words);
         command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl")).env("out", self.place.fleet.scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
@@ -130,14 +130,17 @@ fn what_leaderctl_prints_as_json_stays_as_it_is() {
     let mut told = Told::new(Place::local());
     told.ask(&["status", "--json", "nobody/ever/led"]);
     told.ends(&["--once", "a.job", "once", "true"], 0);
-    told.ask(&["status", "--json", "--once", "a.job", "once"]);
-    told.ask(&["status", "--json", "--once", "another", "once"]);
+    told.ask(&["jobs", "--json", "once", "a.job"]);
+    told.ask(&["jobs", "--json", "once"]);
+    told.ask(&["status", "--json", "once"]);
+    told.ask(&["jobs", "--json", "once", "another"]);
     told.ends(&["--every", "366days", "runs", "false"], 1);
     told.ask(&["status", "--json", "runs"]);
+    told.ask(&["jobs", "--json", "runs"]);
     told.ask(&["pause", "--json", "--for", "1h", "--reason", "a sentence", "idle"]);
     told.ask(&["status", "--json", "idle"]);
     told.ask(&["resume", "--json", "idle"]);
-    told.ask(&["forget", "--json", "idle"]);
+    told.ask(&["forget", "--json", "runs"]);
 
     let verify =
         r#""$leaderctl" verify --json >"$out/verify.new"; mv "$out/verify.new" "$out/verify"; exec sleep 1000"#;
@@ -155,7 +158,6 @@ fn what_leaderctl_prints_as_json_stays_as_it_is() {
     told.ask(&["status", "--json", "--standbys", &shard]);
     told.ask(&["list", "--json", &shard]);
     told.ask(&["list", "--json", "--standbys", &shard]);
-    told.watch(&["list", "--json", "--watch"]);
     told.watch(&["watch", "--json"]);
     told.ask(&["verify", "--json", "--term", &term, &shard]);
     told.ask(&["verify", "--json", "--term", "1", &shard]);

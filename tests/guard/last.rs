@@ -119,8 +119,7 @@ fn a_guard_that_is_left_alone_goes_on_however_long_the_tree_takes_to_die() {
     crate::support::server::prepare(&server);
     server.grow_old();
     let store = format!("redis://{}", server.address());
-    // A guard that is late by three quarters of the margin is killed by its timer, so the margin is long.
-    let flags = [GRACE, &["--lease", "12s", "--renew", "500ms", "--margin", "8s"]].concat();
+    let flags = [GRACE, &["--lease", "6s", "--renew", "500ms"]].concat();
     let leader = Script::start_on(Some(&store), &flags, r#"setsid sleep 1000 & echo "$! " > $FILE; wait"#);
     leader.wait_for(" ");
     let member = Pid::from_raw(leader.file().trim().parse().unwrap());

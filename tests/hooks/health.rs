@@ -42,12 +42,12 @@ impl Place {
     }
 }
 
-const COMMAND: &str = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; exit 0' TERM; echo $LEADERRUN_OWNER command >> $DIARY
+const COMMAND: &str = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; exit 0' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY
                         while :; do sleep 0.02; done";
 /// It obeys no stop signal.
-const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.1; done";
+const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.1; done";
 /// A check that writes who was checked, and says whether it is well.
-const CHECK: &str = r"echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
+const CHECK: &str = r"echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
 
 fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
     let flags =
@@ -86,10 +86,10 @@ fn only_failures_in_a_row_count(place: &Place) {
 
 fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
     place.are_well(true);
-    let slow = "echo $LEADERRUN_OWNER $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
+    let slow = "echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
     let flags = ["--health", CHECK, "--pre-start", slow, "--pre-stop", slow, "--post-stop", slow];
-    let drains = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; sleep 0.5; exit 5' TERM
-                   echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.02; done";
+    let drains = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; sleep 0.5; exit 5' TERM
+                   echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.02; done";
     let mut one = place.start_checked("one", &flags, drains);
     place.wait_for_times("one health", 3);
     let mut two = place.start_checked("two", &flags, drains);
@@ -110,11 +110,11 @@ fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place)
 
 /// A COMMAND that ends only once it may.
 const PATIENT_COMMAND: &str = r"trap 'until test -e $PLACE/may-end; do sleep 0.02; done; exit 0' TERM
-                                echo $LEADERRUN_OWNER command >> $DIARY; while :; do sleep 0.02; done";
+                                echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.02; done";
 /// A check that hangs, with a process in its group, and one in a session of its own. They obey no stop signal.
 const HUNG_CHECK: &str = r"trap '' TERM
     perl -e 'sleep 1000' $PLACE/marker & setsid perl -e 'sleep 1000' $PLACE/marker &
-    until test $(pgrep -cf $PLACE/marker) = 2; do sleep 0.02; done; echo $LEADERRUN_OWNER health >> $DIARY
+    until test $(pgrep -cf $PLACE/marker) = 2; do sleep 0.02; done; echo $LEADERRUN_CANDIDATE health >> $DIARY
     exec perl -e 'sleep 1000' $PLACE/marker";
 
 fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
@@ -237,8 +237,9 @@ fn a_check_has_no_input_and_its_output_reaches_nobody() {
     let output = command.stdin(Stdio::piped()).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");
     let lines = place.lines();
-    assert_eq!(lines[..3], ["LEADERRUN_EVENT=health", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
-    assert!(lines[3].starts_with("LEADERRUN_TERM=") && lines[4] == "done", "{lines:?}");
+    assert_eq!(lines[..3], ["LEADERRUN_CANDIDATE=one", "LEADERRUN_EVENT=health", "LEADERRUN_SHARD=shard"]);
+    assert_eq!((lines[3].as_str(), lines[5].as_str()), ("LEADERRUN_TAKEOVER=first", "done"), "{lines:?}");
+    assert!(lines[4].starts_with("LEADERRUN_TERM="), "{lines:?}");
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn who_does_not_wait_leaves_and_a_job_has_failed() {
         "{}",
         place.log()
     );
-    let job = ["--once", "job", "--retry-failed", "1"];
+    let job = ["--once", "job"];
     assert_eq!(
         place.start_checked("one", &[&check[..], &job].concat(), COMMAND).status(),
         Some(143),

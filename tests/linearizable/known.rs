@@ -272,7 +272,7 @@ fn only_where_a_store_gives_unheard_claims_back_they_vanish() {
 }
 
 fn read(text: Text) -> page::Call {
-    page::Call::Read { text, with_a_renewal: false }
+    page::Call::Read { text }
 }
 
 fn replace(expected: Text, draft: Text, done: Option<bool>) -> page::Call {
@@ -324,26 +324,6 @@ fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
     // Its repetition ends with the call itself.
     let late = event(7, Done::Page(0, replace(Some(1), None, Some(true))));
     assert!(!found(true, vec![second_answer(), late]));
-}
-
-#[test]
-fn only_where_a_renewal_may_show_orders_late_it_does_and_only_until_their_writer_is_answered() {
-    let event = |begun, ended, call| Event { begun, ended, call: Done::Page(0, call) };
-    let shown = |text, with_a_renewal| page::Call::Read { text, with_a_renewal };
-    let late = Leeway { orders_late: true, ..Leeway::default() };
-    let found = |leeway, written, read| {
-        let write = event(0, written, replace(None, Some(1), written.map(|_| true)));
-        let refusal = event(10, Some(20), replace(None, Some(2), Some(false)));
-        let events = vec![write, refusal, event(30, Some(40), read)];
-        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
-        matches!(history.judge(leeway), Found::Nothing)
-    };
-    assert!(found(late, Some(50), shown(None, true)));
-    assert!(found(late, None, shown(None, true)));
-    assert!(!found(late, Some(25), shown(None, true)), "its writer is answered");
-    assert!(!found(late, Some(50), shown(None, false)), "not with a renewal");
-    assert!(!found(Leeway::default(), Some(50), shown(None, true)));
-    assert!(found(late, Some(50), shown(Some(1), true)));
 }
 
 #[test]

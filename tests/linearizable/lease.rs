@@ -34,8 +34,6 @@ pub struct Leeway {
     /// A claim takes the lock in one step and its term in the next. If the lock is revoked in between, it is granted a
     /// lease that is gone, and another session may have a lower term by then.
     pub grants_in_steps: bool,
-    /// A renewal may not show orders yet whose writer has no answer.
-    pub orders_late: bool,
     /// Leases do not expire.
     pub is_eternal: bool,
 }

@@ -31,8 +31,7 @@ fn leeway(store: &str) -> Leeway {
     match store {
         "file" => Leeway { names_late: true, is_eternal: true, ..none },
         "etcd" => Leeway { gives_back: true, ..none },
-        "bucket" => Leeway { terms_late: true, grants_in_steps: true, ..none },
-        "dynamodb" => Leeway { terms_late: true, grants_in_steps: true, orders_late: true, ..none },
+        "bucket" | "dynamodb" => Leeway { terms_late: true, grants_in_steps: true, ..none },
         _ => none,
     }
 }

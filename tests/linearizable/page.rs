@@ -7,7 +7,7 @@ pub type Text = Option<u32>;
 
 #[derive(Clone, Debug)]
 pub enum Call {
-    Read { text: Text, with_a_renewal: bool },
+    Read { text: Text },
     Replace { expected: Text, draft: Text, done: Option<bool> },
 }
 

@@ -561,7 +561,7 @@ impl Host {
                         candidate.line.push(TreeEvent::DeadlineReached);
                     }
                 }
-                Effect::Signal(_) | Effect::Continue => {}
+                Effect::ReportOverrun | Effect::Signal(_) | Effect::Continue => {}
                 // Of hooks, and there are none.
                 Effect::Start
                 | Effect::ReportUnready(_)

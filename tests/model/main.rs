@@ -19,12 +19,12 @@
 //! | store | one record changed by atomic steps: after DynamoDB, or after the stores that judge by themselves (`store`) |
 //! | network | a request or an answer comes in its tick, later, never, or twice; a host may be cut off either way |
 //! | time | 300 ms a tick, which is also the most that a process takes to act or a kill to work (`clock`) |
-//! | clocks | each shows another time and runs slow, exact or fast, 1 % apart; the store's is true |
+//! | clocks | each shows another time and runs slow, exact or fast, a twelfth apart; the store's is as fast as one may be |
 //! | faults | [`world::Faults`]: each of them may strike at any step between any two others |
 //!
 //! A lease is 10 ticks: the leader renews every 3, a request times out after 2, the stop signal goes out 6 ticks after
 //! the last granted renewal was sent, the guard kills at 8, the backstop and the candidate at 9. The margin is the one
-//! that `Timing` computes: not a tick is to spare on a clock that is 1 % slow.
+//! that `Timing` computes: not a tick is to spare on a clock that is a twelfth slow.
 //!
 //! # What is not
 //!
@@ -68,10 +68,11 @@ use std::time::Instant;
 use store::{Id, Kind};
 use world::{Breach, Faults, Met, Start, World};
 
-/// Two candidates; the first to start has the slow clock, which is the dangerous one for a leader.
+/// Two candidates; the first to start has the slow clock, which is the dangerous one for a leader, and the other the fast
+/// one, which is that for who waits.
 fn world(store: Kind, faults: Faults, horizon: u8) -> World {
     World {
-        clocks: vec![vec![99, 100]],
+        clocks: vec![vec![55, 65]],
         staggered: true,
         start: Start::AtOnce,
         store,
@@ -148,7 +149,7 @@ fn pin_breach(what: &str, found: &Counterexample) {
 fn no_single_fault_breaks_it_for_any_first_leader() {
     let met = [Met::TakenAfterCrash, Met::TakenAfterRelease, Met::RenewalLostAndRetried, Met::ClaimRecognised];
     for store in [Kind::Conditional, Kind::Atomic] {
-        let clocks = vec![vec![99, 100], vec![100, 101]];
+        let clocks = vec![vec![55, 60], vec![60, 65]];
         let world = World { clocks, staggered: false, ..world(store, Faults::any(1), 24) };
         holds(&format!("one fault, {store:?}"), world, 250_000, &met);
     }
@@ -156,7 +157,7 @@ fn no_single_fault_breaks_it_for_any_first_leader() {
 
 #[test]
 fn no_single_fault_breaks_it_among_three() {
-    let clocks = vec![vec![99, 100, 100]];
+    let clocks = vec![vec![55, 60, 65]];
     let world = World { clocks, ..world(Kind::Atomic, Faults::any(1), 18) };
     holds("one fault, three candidates", world, 80_000, &[Met::TakenAfterRelease, Met::TakenAfterCrash]);
 }

@@ -12,8 +12,8 @@ use crate::orders::Orders;
 use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
 use leaderrun::internals::election::{Event, Settings};
-use leaderrun::internals::lease::{Term, Timing};
-use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Release, Renewal, StoreError};
+use leaderrun::internals::lease::{Term, Timing, kept};
+use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError, Takeover};
 use stateright::{Model, Property};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What is explored: all that can happen from these beginnings with at most these faults until `horizon`.
 #[derive(Clone)]
 pub struct World {
-    /// For each beginning, how fast each host's clock runs, in percent.
+    /// For each beginning, how fast each host's clock runs, in sixtieths.
     pub clocks: Vec<Vec<u64>>,
     /// Each candidate starts a tick after the one before it, instead of all of them at tick 0.
     pub staggered: bool,
@@ -235,10 +235,10 @@ impl State {
 impl World {
     pub fn timing(&self) -> Timing {
         let timing = timing();
-        let drift = timing.lease / 100;
+        let slew = timing.lease / 12;
         let margin = match self.mutant {
-            Some(Mutant::NoMargin) => drift,
-            Some(Mutant::MarginWithoutDrift) => timing.margin - drift,
+            Some(Mutant::NoMargin) => slew,
+            Some(Mutant::MarginWithoutSlew) => timing.margin - slew,
             _ => timing.margin,
         };
         Timing { margin, ..timing }
@@ -271,6 +271,7 @@ impl World {
                     }
                     Renewal::Renewed => {}
                     Renewal::Overtaken => self.meet(Met::RenewalOvertaken),
+                    Renewal::Revoked => unreachable!("nobody revokes here"),
                     Renewal::Lost(_) if message.waiting => self.meet(Met::DefiniteLoss),
                     Renewal::Lost(_) => self.meet(Met::RenewalTooLate),
                 }
@@ -313,12 +314,12 @@ impl World {
                     let start_after = wait.map(|wait| {
                         self.meet(Met::HeldBack);
                         match self.mutant {
-                            Some(Mutant::WaitFromRequest) => message.sent_at.plus(self.timing().lease),
+                            Some(Mutant::WaitFromRequest) => message.sent_at.plus(kept(self.timing().lease)),
                             // The store may have forgotten while the request was under way.
-                            _ => clock.at(now).plus(TICK * u32::from(wait)),
+                            _ => clock.at(now).plus(kept(TICK * u32::from(wait))),
                         }
                     });
-                    return Claim::Granted(Grant { term, start_after, doubt: Doubt::Forgotten });
+                    return Claim::Granted(Grant { term, start_after, takeover: Takeover::Expired });
                 }
                 // The candidates that are there judge again, and write again.
                 Taken::Changed if message.waiting => {
@@ -398,10 +399,10 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let begin = |clocks: &Vec<u64>| {
-            let hosts = (0_u8..).zip(clocks).map(|(index, &percent)| {
+            let hosts = (0_u8..).zip(clocks).map(|(index, &sixtieths)| {
                 let at_start = 1_000_000_000 * (100 + 50 * u64::from(index));
                 let starts = if self.staggered { index } else { 0 };
-                Arc::new(Host::new(Id(index), Clock { percent, at_start, stood: 0 }, starts, self))
+                Arc::new(Host::new(Id(index), Clock { sixtieths, at_start, stood: 0 }, starts, self))
             });
             State {
                 tick: 0,

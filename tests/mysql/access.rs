@@ -169,16 +169,6 @@ async fn a_user_who_may_only_read_may_look_and_list() {
 }
 
 #[tokio::test]
-async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
-    let table = Table::new().await;
-    let user = table.user();
-    table.sql(&format!("GRANT SELECT ON $T TO {user}"));
-    table.sql(&format!("GRANT SELECT ON $T_notes TO {user}"));
-    let (owner, looker) = (table.url(), table.url_as(&user));
-    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "GRANT ");
-}
-
-#[tokio::test]
 async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
     let table = Table::new().await;
     let user = table.user();

@@ -39,14 +39,3 @@ async fn what_is_missing_or_keeps_nothing_is_found() {
     let findings = table.store().check().await.unwrap();
     assert!(texts(&findings, Verdict::Bad).join("\n").contains("does not keep it"), "{findings:?}");
 }
-
-#[tokio::test]
-async fn the_state_of_the_lock_is_shown() {
-    let table = Table::new().await;
-    let store = open(&table.url_with("get_lock=some%20job"));
-    let findings = store.check().await.unwrap();
-    assert!(
-        texts(&findings, Verdict::Good).join("\n").contains("the lock \"some job\" of GET_LOCK is free"),
-        "{findings:?}"
-    );
-}

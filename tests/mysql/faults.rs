@@ -73,22 +73,6 @@ async fn a_request_that_hangs_does_not_hold_up_the_next() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
-    let table = Table::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    let store = open(&(proxied(&proxy, &table) + "&get_lock=dropped"));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    proxy.set(NetworkFault::Partition);
-    for sequence in 1..4 {
-        assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, sequence)).await.is_err());
-    }
-    drop(store);
-    let tasks = tokio::runtime::Handle::current();
-    eventually("its tasks have ended", async || tasks.metrics().num_alive_tasks() == 0).await;
-}
-
-#[tokio::test]
 async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
     let table = Table::new().await;
     let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());

@@ -14,8 +14,6 @@ mod failover;
 mod faults;
 mod forgotten;
 mod galera;
-mod get_lock;
-mod hostile;
 mod late;
 mod login;
 mod notes;

@@ -1,7 +1,6 @@
 //! Who is let in, and what it may do there.
 
 use super::*;
-use crate::support::denied::{self, User};
 use crate::support::papers::Papers;
 use leaderrun::internals::store::{Note, Page};
 use serde_json::Value;
@@ -126,7 +125,7 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
     }
 }
 
-/// What an election needs, as examples/infrastructure and leaderrun(7) have it; the first is what writes.
+/// What an election needs, as examples/infrastructure and leaderrun-stores(7) have it; the first is what writes.
 pub static NEEDED: LazyLock<[&str; 4]> = LazyLock::new(|| {
     let file = include_str!("../../examples/infrastructure/nats.conf");
     let (_, candidate) = file.split_once("{user: leaderrun,").expect("there is a candidate");
@@ -223,17 +222,6 @@ async fn what_is_denied_is_named_to_the_candidate() {
     assert!(server.client().record(KEY).is_none());
 }
 
-#[tokio::test]
-async fn an_inbox_of_ones_own_may_be_all_that_one_may_hear() {
-    let mut server = restricted(&*NEEDED, "_INBOX_lr.>");
-    open(&as_admin(&server)).await.prepare().await.unwrap();
-    server.options = "?inbox=_INBOX_lr".to_owned();
-    let store = open(&server.own_url()).await;
-    granted(store.claim(&candidate("one")).await.unwrap());
-    let findings = store.check().await.unwrap();
-    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-}
-
 fn with_tls(more: &str) -> Server {
     let lines = format!(
         "jetstream: enabled\ntls {{ timeout: 60, cert_file: 'DATA/server.pem', key_file: 'DATA/server.key'{more} }}"
@@ -325,14 +313,4 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     let error = open(&server.own_url()).await.list("").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains(NEEDED[2]), "{error}");
-}
-
-/// (Who may read the leases may read what is ordered: there is one subject for both.)
-#[tokio::test]
-async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
-    let server = restricted(&NEEDED[1..], "_INBOX.>");
-    let owner = as_admin(&server);
-    open(&owner).await.prepare().await.unwrap();
-    let looker = server.own_url();
-    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "for Publish to \"$KV.locks.");
 }

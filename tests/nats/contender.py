@@ -1,8 +1,11 @@
 """A program that elects with a leader record in a key-value bucket of NATS, which forgets it after a time.
 
-contender.py PORT BUCKET KEY TTL_MS STAMPS OWNER [SECONDS]
+contender.py PORT BUCKET KEY TTL_MS NAMES STAMPS OWNER [SECONDS]
 
 It creates the key where nothing is in it, updates it at the revision that it wrote last, and deletes it when it stops.
+Unless NAMES is "none" it also replaces a record that has expired by its own clock, as a program in Go does whose fields
+have names in "snake" or "camel" case, or no tag ("go"): it finds them in either case, and a time that is not there is
+long past.
 While it holds the key it appends "OWNER TERM PID BOOT_NANOSECONDS" to STAMPS every two milliseconds. Its term counts its
 own leaderships and says nothing to others. It stops when an update is refused, and in any case before its time is over,
 counted from before it asked. After SECONDS as a leader it gives the key back and waits a while; without them it leads
@@ -10,6 +13,7 @@ until it is killed.
 """
 
 import base64
+import datetime
 import json
 import os
 import socket
@@ -63,9 +67,41 @@ class Nats:
                     return json.loads(body) if body else None
 
 
+NAMES = {
+    "snake": ("leader_id", "term", "expires_at", "started_at"),
+    "camel": ("leaderId", "term", "expiresAt", "startedAt"),
+    "go": ("LeaderID", "Term", "ExpiresAt", "StartedAt"),
+}
+
+
+class Form:
+    """What it writes into the key, and reads there."""
+
+    def __init__(self, names, owner):
+        self.names, self.owner = NAMES.get(names), owner
+
+    def record(self, term, lasts):
+        if self.names is None:
+            return json.dumps({"instance_id": self.owner, "hostname": "elsewhere"}).encode()
+        now = datetime.datetime.now(datetime.timezone.utc)
+        values = self.owner, term, (now + datetime.timedelta(seconds=lasts)).isoformat(), now.isoformat()
+        return json.dumps(dict(zip(self.names, values))).encode()
+
+    def has_expired(self, text):
+        if self.names is None:
+            return False
+        try:
+            record = {name.lower(): value for name, value in json.loads(text).items()}
+            expires = record.get(self.names[2].lower(), "0001-01-01T00:00:00Z").replace("Z", "+00:00")
+            return datetime.datetime.now(datetime.timezone.utc) > datetime.datetime.fromisoformat(expires)
+        except (ValueError, AttributeError):
+            return True
+
+
 class Key:
-    def __init__(self, nats, bucket, key):
+    def __init__(self, nats, bucket, key, form):
         self.nats, self.stream, self.subject = nats, "KV_" + bucket, "$KV.%s.%s" % (bucket, key)
+        self.form = form
 
     def write(self, value, expected, *headers):
         """The new revision; 0 if it was refused; None if that is not known."""
@@ -83,7 +119,10 @@ class Key:
         request = json.dumps({"last_by_subj": self.subject}).encode()
         answer = self.nats.ask("$JS.API.STREAM.MSG.GET." + self.stream, (), request)
         message = (answer or {}).get("message")
-        if message is None or b"KV-Operation" not in base64.b64decode(message.get("hdrs", "")):
+        if message is None:
+            return 0
+        is_deleted = b"KV-Operation" in base64.b64decode(message.get("hdrs", ""))
+        if not is_deleted and not self.form.has_expired(base64.b64decode(message.get("data", ""))):
             return 0
         return self.write(value, message["seq"])
 
@@ -93,18 +132,18 @@ def now():
 
 
 def main():
-    port, bucket, key, ttl, stamps, owner = sys.argv[1:7]
-    lasts = float(sys.argv[7]) * 1e9 if len(sys.argv) > 7 else float("inf")
+    port, bucket, key, ttl, names, stamps, owner = sys.argv[1:8]
+    lasts = float(sys.argv[8]) * 1e9 if len(sys.argv) > 8 else float("inf")
     ttl = int(ttl) * 1_000_000
-    key = Key(Nats(int(port)), bucket, key)
-    record = json.dumps({"instance_id": "%s-%d" % (owner, os.getpid()), "hostname": "elsewhere"}).encode()
+    form = Form(names, "%s-%d" % (owner, os.getpid()))
+    key = Key(Nats(int(port)), bucket, key, form)
     # It stops this long after it asked: the rest is for a machine that is slow.
     stops = ttl * 7 // 10
     stamp = os.open(stamps, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     term = 0
     while True:
         asked = now()
-        revision = key.create(record)
+        revision = key.create(form.record(term + 1, ttl / 1e9))
         if not revision:
             time.sleep(0.02)
             continue
@@ -117,7 +156,7 @@ def main():
                 break
             if now() > renewed + ttl // 3:
                 asked = now()
-                answer = key.write(record, revision)
+                answer = key.write(form.record(term, ttl / 1e9), revision)
                 if answer:
                     revision, renewed = answer, asked
                 elif answer == 0:

@@ -5,6 +5,7 @@ use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::mixed::{self, Mixed};
 use serde_json::{Value, json};
 use std::process::Output;
+use std::time::SystemTime;
 use tokio::time::timeout;
 
 /// Of the other programs.
@@ -26,6 +27,7 @@ fn make_bucket(server: &Server, more: &Value) {
         "max_msgs_per_subject": 1,
         "discard": "new",
         "allow_rollup_hdrs": true,
+        "allow_direct": true,
         "num_replicas": 1,
         "storage": "file",
         "retention": "limits",
@@ -37,7 +39,7 @@ fn make_bucket(server: &Server, more: &Value) {
 }
 
 fn url(server: &Server) -> String {
-    format!("{}?key={ELECTIONS}/{LEADER}", server.own_url())
+    format!("{}?lock_key={ELECTIONS}/{LEADER}", server.own_url())
 }
 
 async fn sharing(server: &Server) -> Arc<dyn Store> {
@@ -62,6 +64,14 @@ fn held(server: &Server) -> Option<u64> {
     message["seq"].as_u64()
 }
 
+/// What is in the key. Read as a consumer would get it, for a read encodes it.
+fn record(server: &Server) -> Value {
+    let request = json!({ "last_by_subj": format!("$KV.{ELECTIONS}.{LEADER}") }).to_string();
+    let subject = format!("$JS.API.DIRECT.GET.KV_{ELECTIONS}");
+    let answer = server.client().request(&subject, "", request.as_bytes()).expect("it answers");
+    serde_json::from_slice(&answer.body).expect("a record is JSON")
+}
+
 /// Another program creates the key, as it would: also over the mark of a deletion.
 fn take(server: &Server, value: &str) -> bool {
     let expected = if held(server).is_some() { 0 } else { message(server).map_or(0, |m| m["seq"].as_u64().unwrap()) };
@@ -82,7 +92,7 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
     let one = short("one");
     assert!(take(&server, r#"{"leader":"backend-7","host":"h7"}"#));
     let holder = refused(store.claim(&one).await.unwrap());
-    assert_eq!(holder.owner, format!("backend-7 (holds {NAME})"));
+    assert_eq!((holder.owner.as_str(), holder.named()), ("backend-7", format!("backend-7 (holds {NAME})")));
     assert_eq!((holder.session.as_ref(), holder.host.as_deref()), (None, Some("h7")));
     assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(30) && left <= LONG), "{holder:?}");
     let Ok(Observation::Held(seen)) = store.observe(&one.shard).await else { panic!("it is held") };
@@ -184,7 +194,7 @@ async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() 
     put(&server, "", "backend-7");
     for sequence in 1..3 {
         let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
-        assert_eq!(holder.owner, format!("backend-7 (holds {NAME})"));
+        assert_eq!(holder.named(), format!("backend-7 (holds {NAME})"));
     }
     let revision = held(&server);
     store.release(&one, term).await.unwrap();
@@ -244,9 +254,9 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     assert!(server.client().record(KEY).is_none_or(|record| record["released"] == true), "nobody leads");
     // Our own records must not be where everything is forgotten.
     make_bucket(&server, &json!({ "max_age": 60_000_000_000_u64 }));
-    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?key=leader";
+    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=leader";
     let error = open(&both).await.claim(&short("one")).await.unwrap_err();
-    assert!(error.message.ends_with("name another bucket, and write key=elections/leader"), "{error}");
+    assert!(error.message.ends_with("name another bucket, and write lock_key=elections/leader"), "{error}");
 }
 
 #[tokio::test]
@@ -257,7 +267,7 @@ async fn a_revoked_lease_leaves_the_key_and_a_forgotten_shard_leaves_none() {
     let term = lead(&*store, &one).await;
     assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
     assert!(!take(&server, "backend-7"), "its tree may live");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Revoked));
     assert!(!take(&server, "backend-7"));
     let term = granted(store.claim(&one).await.unwrap()).term;
     store.forget(&one, term).await.unwrap();
@@ -300,7 +310,14 @@ async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
         findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
     };
     let free = said().await;
-    for part in [&*format!("{NAME} is free"), "have no terms", "is deleted or lost", "it stays for 1m"] {
+    for part in [
+        &*format!("{NAME} is free"),
+        "have no terms",
+        "is deleted or lost",
+        "it stays for 1m",
+        "ahead of this one's by more than 1m",
+        "expiresAt",
+    ] {
         assert!(free.contains(part), "{free}");
     }
     assert_eq!(held(&server), None, "a check takes nothing");
@@ -339,7 +356,7 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_it() {
 async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
     let server = Server::start();
     make_bucket(&server, &json!({ "allow_msg_ttl": true }));
-    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?key=" + &LEADER.replace('/', "-");
+    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=" + &LEADER.replace('/', "-");
     let leader = format!("$KV.{ELECTIONS}.{}", LEADER.replace('/', "-"));
     let store = open(&both).await;
     store.prepare().await.unwrap();
@@ -396,23 +413,68 @@ async fn leaderctl_shows_the_program_that_holds_the_key() {
     let long = leaderrun().args(["--store", &url(&server), "--lease", "2m", "shard", "true"]).output().unwrap();
     assert!(long.status.code() == Some(78) && words(&long).contains("choose a shorter --lease"), "{long:?}");
     let several = leaderrun().args(["--store", &url(&server), "--slots", "2", "shard", "true"]).output().unwrap();
-    assert!(several.status.code() == Some(64) && words(&several).contains("key="), "{several:?}");
+    assert!(several.status.code() == Some(64) && words(&several).contains("lock_key="), "{several:?}");
 }
 
-fn mixed(server: &Server) -> Mixed {
+/// Beside programs that read in the record, under such names, when it expires; or "none".
+fn mixed(server: &Server, names: &str) -> Mixed {
     let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nats/contender.py");
     let (port, ttl) = (server.address().port().to_string(), mixed::TTL.as_millis().to_string());
-    Mixed::new(url(server), ["python3", contender, &port, ELECTIONS, LEADER, &ttl].map(str::to_owned).to_vec())
+    Mixed::new(url(server), ["python3", contender, &port, ELECTIONS, LEADER, &ttl, names].map(str::to_owned).to_vec())
 }
 
 #[tokio::test]
 async fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
     let server = shared(mixed::TTL).await;
-    mixed(&server).kills_in_turn();
+    mixed(&server, "none").kills_in_turn();
 }
 
 #[tokio::test]
 async fn in_a_fleet_of_both_kinds_the_lock_goes_round_and_no_two_ever_run_at_once() {
     let server = shared(mixed::TTL).await;
-    mixed(&server).goes_round();
+    mixed(&server, "none").goes_round();
+}
+
+/// Stopped, killed and frozen.
+#[tokio::test]
+async fn a_program_that_judges_the_expiry_in_the_record_waits_until_our_tree_is_dead() {
+    let server = shared(mixed::TTL).await;
+    mixed(&server, "snake").ends_in_each_way();
+}
+
+#[tokio::test]
+async fn programs_that_judge_the_expiry_in_the_record_and_ours_take_turns_and_no_two_ever_run_at_once() {
+    let server = shared(mixed::TTL).await;
+    mixed(&server, "go").kills_in_turn();
+    let server = shared(mixed::TTL).await;
+    mixed(&server, "camel").goes_round();
+}
+
+#[tokio::test]
+async fn the_record_in_the_key_says_what_other_programs_read_and_each_renewal_says_it_again() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let one = short("one");
+    let record = || record(&server);
+    let time = |record: &Value, name: &str| humantime::parse_rfc3339(record[name].as_str().unwrap()).unwrap();
+    let term = lead(&*store, &one).await;
+    let first = record();
+    let claimed = SystemTime::now();
+    let left = time(&first, "expires_at").duration_since(claimed).unwrap();
+    assert!(left > LONG && left <= LONG + one.lease, "{left:?}");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    let second = record();
+    assert!(time(&second, "expires_at") > time(&first, "expires_at"));
+    for (names, value) in [
+        (["leader_id", "leaderId", "LeaderID"], json!("one")),
+        (["term", "term", "Term"], json!(term.0)),
+        (["started_at", "startedAt", "StartedAt"], first["started_at"].clone()),
+        (["expires_at", "expiresAt", "ExpiresAt"], second["expires_at"].clone()),
+    ] {
+        assert_eq!(names.map(|name| second[name].clone()), [value.clone(), value.clone(), value]);
+    }
+    store.release(&one, term).await.unwrap();
+    // The next leadership is known by its predecessor's term.
+    let term = lead(&*store, &one).await;
+    assert_eq!(record()["term"], json!(term.0));
 }

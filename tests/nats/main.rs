@@ -9,7 +9,6 @@ mod support;
 mod access;
 mod check;
 mod forgotten;
-mod hostile;
 mod lock_key;
 mod notes;
 mod protocol;

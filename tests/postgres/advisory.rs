@@ -54,6 +54,19 @@ impl Lock {
         );
         assert_eq!(self.table.server.sql(&end), "t");
     }
+
+    /// Ends the session that holds it, and waits for another one.
+    async fn is_lost_and_taken_again(&self) {
+        let class = (self.key >> 32) & 0xffff_ffff;
+        let backend = format!("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = {class}");
+        let before = self.table.server.sql(&backend);
+        self.terminate();
+        eventually("it was taken again", async || {
+            let now = self.table.server.sql(&backend);
+            !now.is_empty() && now != before
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -64,11 +77,11 @@ async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_
     assert_eq!(psql.say(&lock.attempt()), "t");
     let one = candidate("one");
     let holder = refused(store.claim(&one).await.unwrap());
-    assert!(holder.owner.starts_with("psql (holds advisory lock"), "{holder:?}");
+    assert!(holder.owner == "psql" && holder.named().starts_with("psql (holds advisory lock"), "{holder:?}");
     assert_eq!(holder.host.as_deref(), Some("127.0.0.1"));
     assert!(matches!(store.observe(&one.shard).await, Ok(Observation::Held(seen)) if seen == holder));
     assert_eq!(store.inspect(&one.shard).await.unwrap().holder, Some(holder));
-    assert_eq!(lock.table.sql("SELECT count(*) FROM $T"), "1", "the row was left alone");
+    assert_eq!(lock.table.sql("SELECT count(*) FROM $T WHERE part = 'lease'"), "0", "the row was left alone");
 
     let shard = shard();
     let mut news = store.changed(&shard);
@@ -317,6 +330,20 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     assert!(!lock.is_free());
 }
 
+#[tokio::test]
+async fn a_session_that_holds_the_advisory_lock_keeps_it_until_its_holder_has_noticed() {
+    let table = Table::new().await;
+    let url = table.url_with("advisory_lock=9090");
+    let (first, second) = (open(&url).await, open(&url).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&first, &one).await;
+    assert_eq!(second.revoke(&shard(), term).await, Ok(Release::Released));
+    assert!(refused(second.claim(&two).await.unwrap()).is_foreign());
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Revoked));
+    assert_eq!(first.release(&one, term).await, Ok(Release::NotHeld));
+    assert!(granted_in_time(&second, &two).await.term > term);
+}
+
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.
 const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--kill-after", "3s", "--retry", "1s"];
 
@@ -338,20 +365,55 @@ async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
     let url = lock.url();
     fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
     let leader = fleet.leader();
-    let count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = ";
-    let count = format!("{count}{}", (lock.key >> 32) & 0xffff_ffff);
     for _ in 0..3 {
-        let backend = count.replace("count(*)", "pid");
-        let before = lock.table.server.sql(&backend);
-        lock.terminate();
-        eventually("it was taken again", async || {
-            let now = lock.table.server.sql(&backend);
-            !now.is_empty() && now != before
-        })
-        .await;
+        lock.is_lost_and_taken_again().await;
     }
     let now = fleet.leader();
     assert_eq!((now.term, fleet.lives().len()), (leader.term, 1), "COMMAND was not disturbed\n{}", fleet.logs());
     fleet.signal("one", Signal::SIGSTOP);
     fleet.kill_and_watch("one", || lock.is_free());
+}
+
+/// The longest that a lease can last after its last renewal, by any clock, and time for a slow machine.
+const LEASE_BOUND: Duration = Duration::from_secs(9 * 13 / 12 + 5);
+
+#[tokio::test]
+async fn a_frozen_leader_keeps_the_lock_until_its_tree_is_dead_and_another_leads_within_the_lease() {
+    // A COMMAND that ends at the stop signal is dead long before the limit; one that ignores it is killed.
+    for flags in [&["daemon"][..], &["ignore-term", "daemon"]] {
+        let lock = Lock::new().await;
+        let mut fleet = Fleet::new();
+        let url = lock.url();
+        let settings = [&FLAGS, &["--store", &url, "--stop-timeout", "1s"][..]].concat();
+        fleet.start("one", &settings, flags, &[]);
+        fleet.leader();
+        fleet.start("two", &settings, flags, &[]);
+        // The session that is shut down is the one that holds the lock by then.
+        lock.is_lost_and_taken_again().await;
+        fleet.signal("one", Signal::SIGSTOP);
+        let frozen = Instant::now();
+        let next = fleet.leader_where(|life| life.owner == "two");
+        assert!(frozen.elapsed() < LEASE_BOUND, "{:?}\n{}", frozen.elapsed(), fleet.logs());
+        fleet.signal("one", Signal::SIGCONT);
+        std::thread::sleep(Duration::from_secs(2));
+        let now = fleet.leader();
+        assert_eq!((&now.owner, now.term), (&next.owner, next.term), "{}", fleet.logs());
+        // It is a candidate like any other again.
+        fleet.kill("two");
+        fleet.leader_where(|life| life.owner == "one");
+        fleet.conclude();
+    }
+}
+
+/// Without another candidate: a program that takes only the lock.
+#[tokio::test]
+async fn a_stranger_gets_the_lock_of_a_frozen_leader_and_not_before_its_tree_is_dead() {
+    let lock = Lock::new().await;
+    let mut fleet = Fleet::new();
+    let url = lock.url();
+    fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
+    fleet.leader();
+    fleet.signal("one", Signal::SIGSTOP);
+    fleet.watch_until_free(|| lock.is_free());
+    assert!(!fleet.has_ended("one"), "it is frozen");
 }

@@ -123,8 +123,9 @@ async fn a_certificate_lets_in_and_another_one_does_not() {
     };
     let store = open(&url("app")).await;
     store.prepare().await.unwrap();
+    store.vouch().await.unwrap();
     let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     for (name, kind) in [("server", ErrorKind::Denied), ("other", ErrorKind::Denied)] {
         let error = open(&url(name)).await.claim(&one).await.unwrap_err();

@@ -184,21 +184,22 @@ async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     let store = try_open(&table.url_with("application_name=locked"), Duration::from_secs(3)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
+    let mut applied = 0;
     for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
         psql.say(&format!("BEGIN; {lock}"));
         let begun = Instant::now();
-        for sequence in 1..3 {
-            let error = store.renew(&one, term, sequence).await.unwrap_err();
+        for more in 1..3 {
+            let error = store.renew(&one, term, applied + more).await.unwrap_err();
             assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
         }
         assert!(begun.elapsed() < REQUEST_TIMEOUT, "{:?}", begun.elapsed());
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locked' AND state = 'active'";
         eventually("nobody waits in the server any more", async || table.server.sql(waiting) == "0").await;
         psql.say("ROLLBACK");
-        let sequence = table.sql("SELECT beat FROM $T WHERE shard = 'db/main'").parse::<u64>().unwrap();
-        assert_eq!(sequence % 10, 0, "what was given up was not applied");
-        let next = sequence + 10;
-        assert_eq!(store.renew(&one, term, next).await, Ok(Renewal::Renewed));
+        let sequence = table.sql("SELECT sequence FROM $T WHERE part = 'lease'").parse::<u64>().unwrap();
+        assert_eq!(sequence, applied, "what was given up was not applied");
+        applied += 10;
+        assert_eq!(store.renew(&one, term, applied).await, Ok(Renewal::Renewed));
     }
 }
 
@@ -225,10 +226,9 @@ async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
 #[tokio::test]
 async fn a_server_that_only_reads_is_passed_over_and_named() {
     let server = Server::start();
-    let store = open(&server.url(server.address())).await;
-    store.prepare().await.unwrap();
+    let store = ready(&server).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    let term = lead(&store, &one).await;
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
@@ -248,10 +248,9 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
 #[tokio::test]
 async fn a_lease_is_written_to_disk_where_the_server_would_not() {
     let server = Server::start_with(&["synchronous_commit=off", "wal_writer_delay=10s"]);
-    let store = open(&server.url(server.address())).await;
-    store.prepare().await.unwrap();
+    let store = ready(&server).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     // What was committed is in the log by then, and not only in memory.
     let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";

@@ -1,8 +1,6 @@
 //! Writes that arrive after later ones: they do no harm.
 
 use super::*;
-use crate::support::late::hold_up;
-use crate::support::proxy::{NetworkFault, Proxy};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Release, Renewal};
 use nix::sys::signal::{Signal, kill};
@@ -13,37 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-const LATE: &str = "late";
-
-/// A store whose requests can be held up on their way.
-struct Detour {
-    proxy: Proxy,
-    store: Postgres,
-}
-
-impl Detour {
-    async fn to(table: &Table) -> Self {
-        let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-        let port = proxy.address.port();
-        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?table={}&application_name={LATE}", table.name);
-        let url = url.replace(LATE, &format!("{LATE}_{}", table.name));
-        let store = open(&url).await;
-        store.observe(&shard()).await.expect("the way is free");
-        Self { proxy, store }
-    }
-
-    /// Lets it arrive. Returns once the server is through with it.
-    async fn let_arrive(&self, table: &Table) {
-        self.proxy.set(NetworkFault::Fair);
-        eventually("the late connection was served", async || {
-            table.connections(&format!("{LATE}_{}", table.name)) == 0
-        })
-        .await;
-    }
-}
-
-late_writes!(table => table.store().await, "t", "|");
 
 /// A way to the server that passes one request on, and then ends the connection of its client alone.
 struct Severed {
@@ -105,7 +72,7 @@ async fn pass(mut client: TcpStream, target: u16, armed: Arc<AtomicBool>) -> io:
 
 /// The connection of the first attempt ends, and a new one is faster.
 #[tokio::test]
-async fn a_claim_that_is_sent_twice_and_applied_late_changes_neither_term_nor_beat() {
+async fn a_claim_that_is_sent_twice_and_applied_late_changes_neither_term_nor_sequence() {
     let table = Table::new().await;
     let way = Severed::from(&table).await;
     let pid = table.sql(&format!("SELECT pid FROM pg_stat_activity WHERE application_name = '{}'", way.name));
@@ -117,7 +84,7 @@ async fn a_claim_that_is_sent_twice_and_applied_late_changes_neither_term_nor_be
     assert_eq!(way.store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     kill(first, Signal::SIGCONT).unwrap();
     eventually("the first attempt was served", async || table.connections(&way.name) == 1).await;
-    assert_eq!(table.sql("SELECT term, beat FROM $T WHERE shard = 'db/main'"), format!("{term}|1"));
+    assert_eq!(table.sql("SELECT term, sequence FROM $T WHERE part = 'lease'"), format!("{term}|1"));
     assert_eq!(way.store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }
 
@@ -130,7 +97,7 @@ async fn a_claim_that_is_sent_twice_is_granted_once() {
         way.sever();
         let term = lead(&way.store, &one).await;
         eventually("both attempts were served", async || table.connections(&way.name) == 1).await;
-        assert_eq!(table.sql("SELECT term, beat FROM $T WHERE shard = 'db/main'"), format!("{term}|0"));
+        assert_eq!(table.sql("SELECT term, sequence FROM $T WHERE part = 'lease'"), format!("{term}|0"));
         assert_eq!(way.store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         assert_eq!(way.store.release(&one, term).await, Ok(Release::Released));
     }

@@ -13,24 +13,21 @@ mod check;
 mod encrypted;
 mod faults;
 mod forgotten;
-mod hostile;
 mod late;
-mod notes;
 mod pooler;
-mod revoked;
 mod rows;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::postgres::{Address, Postgres};
+use leaderrun::internals::store::sql::postgres::{Address, Postgres};
 use leaderrun::internals::store::{Claim, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
-use support::postgres::{Server, shared};
+use support::postgres::{LOCKS, Server, shared};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -86,6 +83,14 @@ impl Table {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application_name}'");
         self.server.sql(&count).parse().expect("a number")
     }
+}
+
+/// A store with a table that has remembered for an hour, on a server of one's own.
+async fn ready(server: &Server) -> Postgres {
+    let store = open(&server.url_with("application_name=leaderrun")).await;
+    store.prepare().await.expect("it can be made");
+    server.age(LOCKS);
+    store
 }
 
 /// A psql that stays, with what its session holds.

@@ -4,25 +4,7 @@ use super::*;
 use crate::support::fleet::leaderctl;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Notes as _, Observation, Renewal};
-
-#[tokio::test]
-async fn a_holder_is_reported_in_full() {
-    let table = Table::new().await;
-    let store = table.store().await;
-    let one = Candidate { owner: "Jürgen's \"job\"; DROP TABLE x --".to_owned(), ..candidate("one") };
-    let term = lead(&store, &one).await;
-    let report = store.inspect(&shard()).await.unwrap();
-    let holder = report.holder.unwrap();
-    assert_eq!((holder.owner, holder.session, holder.term), (one.owner.clone(), Some(one.session.clone()), Some(term)));
-    assert_eq!((holder.host.as_deref(), holder.pid), (Some("here"), Some(7)));
-    let (since, expires_in) = (holder.since_millis.unwrap(), holder.expires_in.unwrap());
-    assert!(leaderrun::internals::time::wall_clock_millis().abs_diff(since) < 60_000, "{since}");
-    assert!(expires_in <= LEASE && expires_in > LEASE / 4, "{expires_in:?}");
-    store.release(&one, term).await.unwrap();
-    let report = store.inspect(&shard()).await.unwrap();
-    assert_eq!((report.holder, report.last_term), (None, Some(term)));
-}
+use leaderrun::internals::store::{ErrorKind, Notes as _, Renewal};
 
 #[tokio::test]
 async fn schemas_and_tables_may_have_any_name() {
@@ -35,8 +17,9 @@ async fn schemas_and_tables_may_have_any_name() {
         let url = server.url_with(&format!("schema={}&table={}", encode(schema), encode(table)));
         let store = open(&url).await;
         store.prepare().await.unwrap();
+        store.vouch().await.unwrap();
         let one = candidate("one");
-        let term = granted(store.claim(&one).await.unwrap()).term;
+        let term = lead(&store, &one).await;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         let standby = open(&url).await;
         let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
@@ -47,32 +30,33 @@ async fn schemas_and_tables_may_have_any_name() {
 }
 
 #[tokio::test]
-async fn values_that_nobody_of_us_wrote_are_respected_or_named() {
+async fn values_that_nobody_of_us_wrote_are_named() {
     let table = Table::new().await;
     let store = table.store().await;
-    let row = |values: &str| {
-        table.sql("DELETE FROM $T WHERE shard = 'db/main'");
-        table.sql("ALTER TABLE $T DISABLE RULE leaderrun_keep; DELETE FROM $T WHERE shard = 'db/main'");
-        table.sql("ALTER TABLE $T ENABLE RULE leaderrun_keep");
-        table.sql(&format!("INSERT INTO $T VALUES ('db/main', {values})"));
-    };
-    row("5, '', '', '', -1, -1, -1, -1, '-infinity', 'infinity', false");
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("shard db/main"), "{error}");
+    for values in ["'v', 'words', 's', 5, 1, 1", "'v', '{\"format\": 1}', 's', -5, 1, 1", "'v', '{}', '', 5, -1, NULL"]
+    {
+        table.sql(&format!("INSERT INTO $T VALUES ('db/main', 'lease', {values})"));
+        for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
+            assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
+            assert!(error.message.contains("the row lease of shard db/main in table"), "{error}");
+        }
+        table.sql("DELETE FROM $T WHERE part = 'lease'");
+    }
+    lead(&store, &candidate("one")).await;
+}
 
-    row("5, 'theirs', 'somebody', 'there', 99999999999, 1, 1, 1, '-infinity', 'infinity', false");
-    let holder = refused(store.claim(&candidate("one")).await.unwrap());
-    assert_eq!((holder.owner.as_str(), holder.pid), ("somebody", None));
-    assert!(holder.expires_in.unwrap() > Duration::from_hours(24));
-    assert!(matches!(store.observe(&shard()).await, Ok(Observation::Held(_))));
-
-    row("-5, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
-    assert!(granted(store.claim(&candidate("one")).await.unwrap()).term > Term(1_000_000));
-
-    row("9223372036854775807, 'theirs', 'somebody', 'there', 1, 1, 1, 1, now(), now(), true");
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
+#[tokio::test]
+async fn a_table_of_an_earlier_release_is_named() {
+    let server = shared();
+    server.sql(
+        "CREATE TABLE earlier (shard text PRIMARY KEY, term bigint, session text, owner text, host text, pid bigint, \
+         beat bigint, sent bigint, lease_ms bigint, since timestamptz, expires timestamptz, released boolean)",
+    );
+    let store = open(&server.url_with("table=earlier")).await;
+    for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
+        assert!(error.message.contains("\"earlier\"") && error.message.contains("an earlier release"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -107,6 +91,7 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
         stores.push(std::sync::Arc::new(open(&url).await));
     }
     stores[0].prepare().await.unwrap();
+    stores[0].vouch().await.unwrap();
     for race in 0..25 {
         let mut claims = tokio::task::JoinSet::new();
         for (index, store) in stores.iter().enumerate() {
@@ -137,8 +122,7 @@ async fn a_list_shows_unreadable_rows_as_held_and_omits_rows_of_no_shard() {
     let store = table.store().await;
     let term = lead(&store, &candidate("one")).await;
     for (shard, term) in [("garbage", -5), ("no name", 5), ("", 5)] {
-        let values = format!("{term}, 's', 'o', 'h', 1, 1, 1, 1, now(), 'infinity', false");
-        table.sql(&format!("INSERT INTO $T VALUES ('{shard}', {values}) ON CONFLICT DO NOTHING"));
+        table.sql(&format!("INSERT INTO $T VALUES ('{shard}', 'lease', 'v', 'words', 's', {term}, 1, NULL)"));
     }
     let list = store.list("").await.unwrap();
     assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["db/main", "garbage"]);
@@ -154,11 +138,12 @@ async fn a_list_of_many_pages_is_whole_and_in_order() {
     let table = Table::new().await;
     let store = table.store().await;
     table.sql(
-        "INSERT INTO $T SELECT 'many/' || n, 5, '', '', '', 1, 1, 1, 1, now(), now(), true FROM generate_series(1, 1201) AS n",
+        "INSERT INTO $T SELECT 'many/' || n, 'lease', 'v', format('{\"format\":1,\"shard\":\"many/%s\",\"term\":5,\"lease\":null,\
+         \"wait\":null,\"led_ms\":0,\"orders\":null}', n), '', 0, 0, NULL FROM generate_series(1, 1201) AS n",
     );
     table.sql(
-        "INSERT INTO $T_notes SELECT 'many/' || n % 7, 'standby/' || n, format('{\"session\":\"%s\",\"owner\":\"one\",\
-         \"host\":\"here\",\"pid\":7,\"since_millis\":1}', n), NULL FROM generate_series(1, 1201) AS n",
+        "INSERT INTO $T SELECT 'many/' || n % 7, 'standby/' || n, 'v', format('{\"session\":\"%s\",\"owner\":\"one\",\
+         \"host\":\"here\",\"pid\":7,\"since_millis\":1}', n), '', 0, 0, NULL FROM generate_series(1, 1201) AS n",
     );
     let list = store.list("many/").await.unwrap();
     assert!(list.len() == 1201 && list.is_sorted_by(|(one, _), (other, _)| one < other), "{list:?}");

@@ -1,4 +1,4 @@
-//! The lines and blocks of the README and the manual that stand for themselves, each run as it is written, by a shell on
+//! The lines and blocks of the README, the guide and the manual that stand for themselves, each run as it is written, by a shell on
 //! a machine that has what they name: on `file:` and on Redis.
 
 use super::{Machine, text, write_script};
@@ -99,13 +99,18 @@ impl Drop for Host {
     }
 }
 
-/// The line of the README that begins so.
-fn readme(beginning: &str) -> String {
-    let page = text("README.md");
-    let mut lines = page.lines().filter(|line| line.starts_with(beginning));
-    let line = lines.next().unwrap_or_else(|| panic!("no line of README.md begins with {beginning}"));
-    assert_eq!(lines.next(), None, "several begin with {beginning}");
-    line.to_owned()
+/// The line of the guide's recipes that begins so; if the README has one, it is the same.
+fn recipe(beginning: &str) -> String {
+    let mut found = ["docs/recipes.md", "README.md"].map(|name| {
+        let page = text(name);
+        let mut lines = page.lines().filter(|line| line.starts_with(beginning));
+        let line = lines.next().map(str::to_owned);
+        assert_eq!(lines.next(), None, "several lines of {name} begin with {beginning}");
+        line
+    });
+    let line = found[0].take().unwrap_or_else(|| panic!("no recipe begins with {beginning}"));
+    assert!(found[1].as_ref().is_none_or(|other| *other == line), "the README has another line: {found:?}");
+    line
 }
 
 /// The literal block of a page that has `part`, as mandoc shows it.
@@ -118,7 +123,7 @@ fn manual(page: &str, part: &str) -> String {
 
 /// Of one host that fails and others that come later, or of two that come at once.
 fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &Site) {
-    let line = readme("leaderrun --once ");
+    let line = recipe("leaderrun --once ");
     site.has("server", "");
     site.has("migrate", "sleep 0.5");
     let hosts = [(), ()].map(|()| site.shell(&line).spawn().unwrap());
@@ -131,10 +136,14 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &
 
     let line = line.replace("2026-11-add-users", "2026-12-fail");
     site.has("migrate", "exit 9");
+    // Each start is another deployment.
     for _ in 0..2 {
         assert_eq!(site.run(&line).status.code(), Some(9));
     }
-    assert_eq!((site.count("migrate"), site.count("server")), (2, 3), "{:?}", site.ran());
+    assert_eq!((site.count("migrate"), site.count("server")), (3, 3), "{:?}", site.ran());
+    let never_again = line.replace("--once ", "--retry-failed 0 --once ");
+    assert_eq!(site.run(&never_again).status.code(), Some(9));
+    assert_eq!(site.count("migrate"), 3, "{:?}", site.ran());
 
     let line =
         manual("man/leaderrun.1", "leaderrun --once ").replace("leaderrun --once 2026-11", "leaderrun --once 2027");
@@ -146,24 +155,30 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &
 }
 
 fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
-    let line = readme("leaderrun --lease 20s --pre-start ");
+    let line = recipe("leaderrun --lease 20s --pre-start ");
     let page = text("man/leaderrun.1");
     let of_manual = page.lines().find_map(|line| line.strip_prefix(".Ql ").filter(|line| line.contains("ip addr")));
     let of_manual = of_manual.expect("the manual has it as well");
     site.has("ip", "");
+    site.has("arping", "");
     site.has("serve", "exec sleep 1000");
     for (index, line) in [line.as_str(), of_manual].into_iter().enumerate() {
         let mut host = site.host(line);
         site.wait_for("serve", index + 1);
         assert_eq!(host.stop(), Some(143), "{}", site.machine.log());
-        let expected = ["ip addr add 192.0.2.7/24 dev eth0", "serve", "ip addr del 192.0.2.7/24 dev eth0"];
+        let expected = [
+            "ip addr add 192.0.2.7/24 dev eth0",
+            "arping -U -c 1 -I eth0 192.0.2.7",
+            "serve",
+            "ip addr del 192.0.2.7/24 dev eth0",
+        ];
         // Before that a hook may have been too slow for a busy machine.
         assert!(site.ran().ends_with(&expected.map(str::to_owned)), "{:?}\n{}", site.ran(), site.machine.log());
     }
 }
 
 fn a_replica_follows_while_another_leads_and_learns_where(site: &Site) {
-    let line = readme("leaderrun --standby ");
+    let line = recipe("leaderrun --standby ");
     site.has("primary", "exec sleep 1000");
     site.has("replica", "exec sleep 1000");
     site.has("point-at", "");
@@ -181,7 +196,7 @@ fn a_replica_follows_while_another_leads_and_learns_where(site: &Site) {
 }
 
 fn a_server_that_fails_is_started_again(site: &Site) {
-    let line = readme("leaderrun --restart ");
+    let line = recipe("leaderrun --restart ");
     site.has(
         "server",
         &format!("[ $(wc -l <{}) -gt 2 ] && exec sleep 1000; exit 1", site.machine.path("ran").display()),
@@ -195,7 +210,7 @@ fn a_server_that_fails_is_started_again(site: &Site) {
 }
 
 fn of_four_workers_three_run_each_in_a_slot_of_its_own(site: &Site) {
-    let line = readme("leaderrun --slots ");
+    let line = recipe("leaderrun --slots ");
     site.has("worker", &format!("echo slot $LEADERRUN_SLOT >>{}\nexec sleep 1000", site.machine.path("ran").display()));
     let mut hosts = [(), (), (), ()].map(|()| site.host(&line));
     site.wait_for("slot", 3);
@@ -214,7 +229,7 @@ fn of_four_workers_three_run_each_in_a_slot_of_its_own(site: &Site) {
 
 fn a_dangerous_step_is_taken_only_while_the_lease_lasts(site: &Site) {
     let line = manual("man/leaderctl.1", "verify --for");
-    assert!(text("README.md").contains(&format!("`{}`", line.trim())), "the README has another line: {line}");
+    assert!(text("docs/recipes.md").contains(&format!("`{}`", line.trim())), "the guide has another line: {line}");
     site.has("publish", "");
     let output = site.run(line.trim());
     assert!(!output.status.success() && site.ran().is_empty(), "nobody leads here: {output:?}");
@@ -287,22 +302,23 @@ at_sites!(
     the_scripts_of_the_manual_say_what_came_of_it,
 );
 
-/// Each block that is a unit, but for programs that are there.
+/// But for a program that is there. It is the template that packages install, without what hardens it.
 #[test]
-fn systemd_accepts_the_units_of_the_readme_and_the_manual() {
-    let readme = text("README.md");
-    let of_readme = readme.split("```ini\n").nth(1).expect("a unit").split("```").next().unwrap().to_owned();
-    for (page, block) in [("README.md", of_readme), ("leaderrun.1", manual("man/leaderrun.1", "[Service]"))] {
-        assert!(block.starts_with("[Service]\n") && block.contains("\nExecStart="), "{page}: {block}");
-        let scratch = tempfile::TempDir::new().unwrap();
-        let unit = scratch.path().join("worker.service");
-        let text = block.replace("/usr/local/bin/leaderrun", env!("CARGO_BIN_EXE_leaderrun"));
-        fs::write(&unit, text.replace("/usr/local/bin/worker", "/bin/true")).unwrap();
-        assert_eq!(verified(&unit), "", "{page}");
-        // It finds mistakes.
-        fs::write(&unit, block.replace("KillMode=", "KillMod=")).unwrap();
-        assert!(verified(&unit).contains("KillMod"), "{page}");
+fn systemd_accepts_the_unit_of_the_guide_which_is_a_part_of_the_template() {
+    let guide = text("docs/recipes.md");
+    let block = guide.split("```ini\n").nth(1).expect("a unit").split("```").next().unwrap();
+    assert!(block.starts_with("[Service]\n") && block.contains("\nExecStart="), "{block}");
+    let template = text("examples/systemd/leaderrun@.service");
+    for line in block.lines() {
+        assert!(template.lines().any(|other| other == line), "the template has no {line}");
     }
+    let scratch = tempfile::TempDir::new().unwrap();
+    let unit = scratch.path().join("leaderrun@.service");
+    fs::write(&unit, block.replace("/usr/local/bin/leaderrun", env!("CARGO_BIN_EXE_leaderrun"))).unwrap();
+    assert_eq!(verified(&unit), "");
+    // It finds mistakes.
+    fs::write(&unit, block.replace("KillMode=", "KillMod=")).unwrap();
+    assert!(verified(&unit).contains("KillMod"));
 }
 
 fn verified(unit: &Path) -> String {

@@ -4,7 +4,7 @@ use super::*;
 use crate::support::proxy::{NetworkFault, Proxy};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Release, Renewal};
+use leaderrun::internals::store::Renewal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -45,19 +45,6 @@ impl Ways {
 }
 
 #[tokio::test]
-async fn a_late_claim_does_not_disturb_a_later_leadership_of_the_same_session() {
-    let ways = Ways::new().await;
-    let one = candidate("one");
-    ways.hold();
-    ways.slow.claim(&one).await.unwrap_err();
-    let term = lead(&ways.quick, &one).await;
-    assert_eq!(ways.quick.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    ways.deliver().await;
-    assert_eq!(ways.quick.inspect(&shard()).await.unwrap().holder.unwrap().term, Some(term));
-    assert_eq!(ways.quick.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
 async fn a_late_claim_does_not_take_what_the_session_has_released() {
     let ways = Ways::new().await;
     let one = candidate("one");
@@ -67,19 +54,6 @@ async fn a_late_claim_does_not_take_what_the_session_has_released() {
     ways.quick.release(&one, term).await.unwrap();
     ways.deliver().await;
     assert_eq!(ways.quick.inspect(&shard()).await.unwrap().holder, None);
-}
-
-#[tokio::test]
-async fn a_late_release_does_not_end_a_later_leadership_of_the_same_session() {
-    let ways = Ways::new().await;
-    let one = candidate("one");
-    let term = lead(&ways.quick, &one).await;
-    ways.hold();
-    ways.slow.release(&one, term).await.unwrap_err();
-    assert_eq!(ways.quick.release(&one, term).await, Ok(Release::Released));
-    let term = lead(&ways.quick, &one).await;
-    ways.deliver().await;
-    assert_eq!(ways.quick.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
 #[tokio::test]
@@ -95,61 +69,30 @@ async fn a_late_renewal_does_not_take_what_the_session_has_released() {
 }
 
 #[tokio::test]
-async fn a_late_renewal_does_not_belong_to_a_later_leadership_of_the_same_session() {
-    let ways = Ways::new().await;
-    let one = candidate("one");
-    let old = lead(&ways.quick, &one).await;
-    ways.hold();
-    ways.slow.renew(&one, old, 7).await.unwrap_err();
-    ways.quick.release(&one, old).await.unwrap();
-    let term = lead(&ways.quick, &one).await;
-    ways.deliver().await;
-    assert_eq!(ways.quick.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_renewal_that_is_overtaken_changes_nothing() {
-    let server = old_server();
-    let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 5).await, Ok(Renewal::Renewed));
-    let lock = server.cli(&["GET", LOCK]);
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Overtaken));
-    assert_eq!(store.renew(&one, term, 5).await, Ok(Renewal::Overtaken));
-    assert_eq!(server.cli(&["GET", LOCK]), lock);
-    assert_eq!(store.renew(&one, term, 6).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_new_leadership_of_the_same_session_counts_its_renewals_from_the_start() {
-    let server = old_server();
-    let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    store.renew(&one, term, 40).await.unwrap();
-    // Its deadline passed, its answers were lost: it is a standby again, and claims what it still holds.
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
 async fn every_request_is_one_script() {
     let server = old_server();
     let store = store(&server).await;
     let one = candidate("one");
-    let before = server.scripts_run();
+    let counted = std::cell::Cell::new(server.scripts_run());
+    let asked = || server.scripts_run() - counted.replace(server.scripts_run());
     let term = lead(&store, &one).await;
+    assert_eq!(asked(), 5, "a first claim");
     for sequence in 1..=5 {
         store.renew(&one, term, sequence).await.unwrap();
     }
+    assert_eq!(asked(), 5, "renewals");
     store.release(&one, term).await.unwrap();
-    assert_eq!(server.scripts_run() - before, 7);
-    // And one more where somebody had the server forget them.
+    assert_eq!(asked(), 1, "a release");
     let term = lead(&store, &one).await;
+    assert_eq!(asked(), 1, "a claim of what is known");
+    // And one more where somebody had the server forget them.
     server.cli(&["SCRIPT", "FLUSH"]);
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(server.scripts_run() - before, 10);
+    assert_eq!(asked(), 2);
+    store.release(&one, term).await.unwrap();
+    counted.set(server.scripts_run());
+    lead(&open(&server.plain_url()).await.unwrap(), &candidate("two")).await;
+    assert_eq!(asked(), 2, "a claim in a new process");
 }
 
 /// A way to a server that keeps what was said on it last.
@@ -208,20 +151,27 @@ async fn a_request_that_arrives_twice_counts_once() {
     let store = open(&format!("redis://{}", way.address)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
+    store.release(&one, term).await.unwrap();
+    let term = lead(&store, &one).await;
     let claim = way.last();
     // Both times the same answer: nobody can tell which of them is heard.
-    assert!(way.repeat(&claim).contains(&format!("granted\r\n$13\r\n{term}\r\n")), "{}", way.repeat(&claim));
+    assert!(way.repeat(&claim).contains("done\r\n"), "{}", way.repeat(&claim));
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let renewal = way.last();
-    assert!(way.repeat(&renewal).contains("renewed"));
-    assert!(way.repeat(&claim).contains("stale"));
+    assert!(way.repeat(&renewal).contains("done\r\n"));
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert!(way.repeat(&renewal).contains("overtaken"));
+    let ends = server.cli(&["HGET", LOCK, "ends"]);
+    assert!(way.repeat(&renewal).contains("overtaken\r\n"));
+    assert!(way.repeat(&claim).contains("done\r\n"), "it changes nothing");
+    assert_eq!((server.cli(&["HGET", LOCK, "ends"]), server.cli(&["HGET", LOCK, "sequence"])), (ends, "2".to_owned()));
     store.release(&one, term).await.unwrap();
     let release = way.last();
-    assert!(way.repeat(&claim).contains("stale"));
-    assert!(way.repeat(&renewal).contains("lost"));
+    for late in [&claim, &renewal] {
+        assert!(way.repeat(late).contains("refused\r\n"));
+    }
     let term = lead(&store, &one).await;
-    assert!(way.repeat(&release).contains("not held"));
+    for late in [&claim, &renewal, &release] {
+        assert!(way.repeat(late).contains("refused\r\n"));
+    }
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }

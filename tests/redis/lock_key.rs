@@ -1,17 +1,18 @@
 //! `lock_key=`: we and programs that take `SET KEY id NX PX ttl` exclude each other.
 
 use super::*;
-use crate::support::fleet::leaderctl;
+use crate::support::fleet::{leaderctl, wait_until};
 use crate::support::mixed::{self, Mixed};
 use leaderrun::internals::store::{Administration as _, ErrorKind, Observation, Release, Renewal, Verdict};
 use std::process::Output;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 const KEY: &str = "maplefile:leader:lock";
 const INFO: &str = "maplefile:leader:info";
 
 fn url(server: &Server) -> String {
-    format!("{}?lock_key={KEY}&info_key={INFO}", server.plain_url())
+    format!("{}?lock_key={KEY}", server.plain_url())
 }
 
 async fn sharing(server: &Server) -> Redis {
@@ -34,14 +35,21 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
     let one = candidate("one");
     assert!(take(&server, "backend-7", "60000"));
     let holder = refused(store.claim(&one).await.unwrap());
-    assert_eq!(holder.owner, format!("backend-7 (holds the key {KEY})"));
+    assert_eq!((holder.owner.as_str(), holder.named()), ("backend-7", format!("backend-7 (holds the key {KEY})")));
     assert_eq!((holder.session.as_ref(), holder.term, holder.host.as_ref()), (None, None, None));
     assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(30)), "{holder:?}");
-    server.cli(&["SET", INFO, r#"{"instance_id":"backend-7","hostname":"h7"}"#, "PX", "60000"]);
+    // As a program in Go writes times.
+    let info = r#"{"instance_id":"backend-7","hostname":"h7","started_at":"2026-11-21T14:43:31.25+01:00","last_heartbeat":"2026-11-21T08:13:31.123456789-05:30"}"#;
+    server.cli(&["SET", INFO, info, "PX", "60000"]);
     let Ok(Observation::Held(seen)) = store.observe(&one.shard).await else { panic!("it is held") };
     assert_eq!((seen.owner, seen.host.as_deref()), (holder.owner, Some("h7")));
     let report = store.inspect(&one.shard).await.unwrap();
-    assert_eq!(report.holder.and_then(|holder| holder.host).as_deref(), Some("h7"));
+    let holder = report.holder.expect("it is held");
+    assert_eq!((holder.host.as_deref(), holder.since_millis), (Some("h7"), Some(1_795_268_611_250)));
+    let heartbeat =
+        UNIX_EPOCH + holder.renewed_ago.map(|ago| SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - ago).unwrap();
+    let said = humantime::parse_rfc3339("2026-11-21T13:43:31Z").unwrap();
+    assert!(heartbeat.duration_since(said).is_ok_and(|late| late < Duration::from_secs(10)), "{holder:?}");
     assert_eq!(store.list("").await.unwrap(), [], "no name is known for it");
     assert_eq!(server.cli(&["GET", KEY]), "backend-7");
 
@@ -52,6 +60,41 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
     timeout(PATIENCE, news).await.expect("it looks now and then").unwrap();
     lead(&store, &one).await;
     assert!(!take(&server, "backend-8", "1000"));
+}
+
+/// As redsync does it for drio-ai/leaderelection: no other key, a value of its own, and no renewal. What it says to unlock
+/// is a number.
+#[tokio::test]
+async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_other() {
+    const KEY: &str = "424242";
+    const UNLOCK: &str = r#"local val = redis.call("GET", KEYS[1])
+        if val == ARGV[1] then return redis.call("DEL", KEYS[1]) elseif val == false then return -1 else return 0 end"#;
+    let server = old_server();
+    let store = open(&format!("{}?lock_key={KEY}", server.plain_url())).await.expect("the address is right");
+    let one = candidate("one");
+    let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
+    let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
+
+    let begun = Instant::now();
+    assert!(take("3000"));
+    assert_eq!(refused(store.claim(&one).await.unwrap()).named(), format!("dGhlaXJz (holds the key {KEY})"));
+    let term = loop {
+        match store.claim(&one).await.unwrap() {
+            Claim::Granted(grant) => break grant.term,
+            Claim::Refused(_) => assert!(begun.elapsed() < PATIENCE, "it expires"),
+        }
+    };
+    assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
+
+    assert!(!take("3000"), "we lead");
+    assert_eq!(unlock(), "0", "its time was over");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    store.release(&one, term).await.unwrap();
+    assert_eq!(unlock(), "-1");
+    assert!(take("60000"), "at once");
+    refused(store.claim(&one).await.unwrap());
+    assert_eq!(unlock(), "1");
+    lead(&store, &one).await;
 }
 
 #[tokio::test]
@@ -69,7 +112,11 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(millis_left(&server, KEY) > 10_000 && millis_left(&server, INFO) > 10_000);
     }
-    assert!(millis_left(&server, KEY) >= millis_left(&server, LOCK), "it lasts as long as the lease");
+    let clock = server.cli(&["TIME"]);
+    let (seconds, _) = clock.split_once('\n').expect("two numbers");
+    let now = seconds.parse::<u64>().unwrap() * 1000;
+    let ends = server.cli(&["HGET", LOCK, "ends"]).parse::<u64>().unwrap();
+    assert!(now + 1000 + millis_left(&server, KEY) >= ends, "it lasts as long as the lease");
     let info: serde_json::Value = serde_json::from_str(&server.cli(&["GET", INFO])).expect("JSON");
     assert_eq!((info["instance_id"].as_str(), info["hostname"].as_str()), (Some("one"), Some("here")));
     for name in ["started_at", "last_heartbeat"] {
@@ -90,7 +137,7 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
     let term = lead(&store, &one).await;
     server.cli(&["DEL", KEY]);
     // Again, as after an answer that did not arrive.
-    for sequence in [1, 1, 2] {
+    for sequence in [1, 2, 3] {
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Lost(None)));
         assert!(!take(&server, "backend-7", "1000"), "the tree lives on");
         assert!(millis_left(&server, KEY) > 10_000);
@@ -98,18 +145,24 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
     refused(other.claim(&candidate("two")).await.unwrap());
     store.release(&one, term).await.unwrap();
     assert!(take(&server, "backend-7", "1000"), "it is dead");
+    server.cli(&["DEL", KEY]);
+    // A key that was lost is held again by a new claim alone.
+    let term = lead(&store, &one).await;
+    server.cli(&["DEL", KEY]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    let term = lead(&store, &one).await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
 #[tokio::test]
-async fn a_lease_that_has_ended_by_the_servers_clock_is_not_made_again() {
+async fn a_lease_that_has_ended_by_the_servers_clock_does_not_outlive_its_key() {
     let server = old_server();
     let store = sharing(&server).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    server.cli(&["DEL", LOCK, KEY]);
-    server.cli(&["HSET", LAST, "until", "1"]);
+    server.cli(&["DEL", KEY]);
+    server.cli(&["HSET", LOCK, "ends", "1"]);
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)), "another program may have led meanwhile");
-    assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
 }
 
 #[tokio::test]
@@ -121,11 +174,11 @@ async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() 
     server.cli(&["SET", KEY, "backend-7", "PX", "60000"]);
     for sequence in 1..3 {
         let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
-        assert_eq!(holder.owner, format!("backend-7 (holds the key {KEY})"));
+        assert_eq!((holder.owner.as_str(), holder.foreign_lock), ("backend-7", Some(format!("the key {KEY}"))));
     }
     store.release(&one, term).await.unwrap();
     assert_eq!(server.cli(&["GET", KEY]), "backend-7");
-    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, format!("backend-7 (holds the key {KEY})"));
+    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, "backend-7");
     server.cli(&["DEL", KEY]);
     assert!(granted(store.claim(&one).await.unwrap()).term > term);
 }
@@ -182,7 +235,7 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_the_key() {
         let claim = store.claim(&candidate("one")).await;
         assert_eq!(claim.as_ref().is_err_and(|error| error.kind == ErrorKind::Denied), missing, "{claim:?}");
         assert!(claim.is_ok() || claim.is_err_and(|error| error.message.contains("lock_key=")));
-        assert_eq!(server.cli(&["EXISTS", LOCK]) == "0", missing, "nothing is held without the key");
+        assert_eq!(session_in(&server).is_empty(), missing, "nothing is held without the key");
     }
 }
 
@@ -210,12 +263,12 @@ async fn a_revoked_lease_leaves_the_key_until_its_time_is_over_and_a_forgotten_s
     let term = lead(&store, &one).await;
     assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
     assert!(!take(&server, "backend-7", "1000"), "its tree may live");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Revoked));
     assert!(!take(&server, "backend-7", "1000"));
     // The same session may claim again at once: its own tree is dead.
     let term = granted(store.claim(&one).await.unwrap()).term;
     assert_eq!(store.forget(&one, term).await, Ok(Release::Released));
-    assert_eq!(server.cli(&["EXISTS", KEY, INFO, LOCK, RECORD]), "0");
+    assert_eq!((server.cli(&["EXISTS", KEY, INFO]), session_in(&server)), ("0".to_owned(), String::new()));
 }
 
 #[tokio::test]
@@ -241,7 +294,7 @@ async fn all_shards_of_a_url_share_the_key() {
     let (one, mut two) = (candidate("one"), candidate("two"));
     two.shard = "another".parse().unwrap();
     lead(&store, &one).await;
-    assert_eq!(refused(other.claim(&two).await.unwrap()).owner, format!("one (holds the key {KEY})"));
+    assert_eq!(refused(other.claim(&two).await.unwrap()).named(), format!("one (holds the key {KEY})"));
 }
 
 #[tokio::test]
@@ -274,6 +327,18 @@ fn leaderctl_shows_the_program_that_holds_the_key() {
     let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
     let status = words(&ask(&["status", "shard"]));
     assert!(status.contains("backend-7 (holds the key maplefile:leader:lock)"), "{status}");
+    for unknown in ["since", "renewed", "host"] {
+        assert!(!status.lines().any(|line| line.trim_start().starts_with(unknown)), "{status}");
+    }
+    let times = r#""started_at":"2026-11-21T14:43:31.25+01:00","last_heartbeat":"2026-11-21T08:13:31-05:30""#;
+    server.cli(&["SET", INFO, &format!(r#"{{"instance_id":"backend-7","hostname":"h7",{times}}}"#), "PX", "60000"]);
+    let status = words(&ask(&["status", "shard"]));
+    for part in ["2026-11-21T13:43:31", "renewed", "h7"] {
+        assert!(status.contains(part), "{part}: {status}");
+    }
+    let status: serde_json::Value = serde_json::from_slice(&ask(&["status", "--json", "shard"]).stdout).expect("JSON");
+    assert_eq!((&status["since"], &status["host"]), (&"2026-11-21T13:43:31.250Z".into(), &"h7".into()));
+    assert!(status["renewed_seconds_ago"].as_f64().is_some_and(|ago| ago > 3600.0), "{status}");
     let check = ask(&["store", "check"]);
     assert!(check.status.success() && words(&check).contains("have no terms"), "{check:?}");
     let why = words(&ask(&["why", "shard"]));
@@ -286,6 +351,63 @@ fn leaderctl_shows_the_program_that_holds_the_key() {
     let several = leaderrun_words(&url(&server), &["--slots", "2", "shard", "true"]);
     assert_eq!(several.status.code(), Some(64));
     assert!(words(&several).contains("lock_key="), "{several:?}");
+}
+
+/// Names for scripts are bare, and no order is promised to a program that reads none.
+#[test]
+fn a_leader_that_is_another_program_takes_no_orders_and_records_nothing() {
+    let server = old_server();
+    assert!(take(&server, "backend-7", "60000"));
+    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
+    let state = || {
+        let shown = ask(&["status", "--json", "shard"]);
+        serde_json::from_slice::<serde_json::Value>(&shown.stdout).expect("JSON")
+    };
+    let foreign = format!("the key {KEY}");
+    assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&"backend-7".into(), &foreign.into()));
+    for verb in [&["step-down", "shard"][..], &["revoke", "--term", "7", "shard"], &["pause", "shard"]] {
+        let refused = ask(verb);
+        assert_eq!(refused.status.code(), Some(75), "{verb:?}: {refused:?}");
+        let said = words(&refused);
+        assert!(said.contains("backend-7 (holds the key") && said.contains("leads and takes no orders"), "{said}");
+    }
+    assert_eq!(state()["paused"], true, "nobody follows it");
+    let waited = ask(&["pause", "--force", "--wait=1s", "shard"]);
+    assert_eq!(waited.status.code(), Some(75), "{waited:?}");
+    assert!(words(&waited).contains("takes no orders"), "{waited:?}");
+    let history = ask(&["history", "shard"]);
+    assert!(
+        words(&history).contains("backend-7 (holds the key") && words(&history).contains("records nothing"),
+        "{history:?}"
+    );
+    server.cli(&["DEL", KEY]);
+    let waited = ask(&["pause", "--force", "--wait=10s", "shard"]);
+    assert_eq!(waited.status.code(), Some(0), "{waited:?}");
+    assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+}
+
+#[test]
+fn a_standby_tells_its_hook_the_bare_name_of_another_program() {
+    let server = old_server();
+    assert!(take(&server, "backend-7", "60000"));
+    let scratch = tempfile::tempdir().expect("a directory");
+    let told = scratch.path().join("told");
+    let hook = format!("echo \"$LEADERRUN_LEADER\" >{}.new && mv {0}.new {0}", told.display());
+    let mut standby = crate::support::fleet::leaderrun()
+        .args(["--store", &url(&server), "--on-leader-change", &hook, "shard", "true"])
+        .spawn()
+        .expect("it runs");
+    wait_until("the hook ran", || told.exists());
+    standby.kill().expect("it can be killed");
+    standby.wait().expect("it can be reaped");
+    assert_eq!(std::fs::read_to_string(told).unwrap(), "backend-7\n");
+}
+
+/// They announce nothing, so nobody can count them.
+#[test]
+fn a_leader_whose_turn_is_over_hands_over_to_another_program_that_waits() {
+    let server = old_server();
+    mixed(&server).relinquishes();
 }
 
 fn leaderrun_words(url: &str, words: &[&str]) -> Output {

@@ -11,12 +11,12 @@ mod check;
 mod connection;
 mod foreign;
 mod forgotten;
-mod hostile;
 mod late;
 mod lock_key;
 mod notes;
 mod replicas;
-mod revoked;
+mod script;
+mod slewed;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
@@ -29,7 +29,7 @@ use support::fleet::PATIENCE;
 use support::redis::Server;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-const FORGOTTEN: &str = "a leader that the server may have forgotten";
+const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
 async fn open(url: &str) -> Result<Redis, StoreError> {
     open_with(url, REQUEST_TIMEOUT).await
@@ -51,7 +51,10 @@ fn old_server() -> Server {
     server
 }
 
+/// The session that the shard's document names.
+fn session_in(server: &Server) -> String {
+    server.cli(&["HGET", LOCK, "session"])
+}
+
 const LOCK: &str = "leaderrun:{leases}:lock:db/main";
-const LAST: &str = "leaderrun:{leases}:last:db/main";
-const RECORD: &str = "leaderrun:{leases}:leader:db/main";
 const MARKER: &str = "leaderrun:{leases}:store";

@@ -6,7 +6,7 @@ use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Store as _};
 use std::collections::BTreeSet;
 
-const ORDERS: &str = "leaderrun:{leases}:note:orders:db/main";
+const HISTORY: &str = "leaderrun:{leases}:note:history:db/main";
 const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
 
 fn standby() -> Page {
@@ -18,26 +18,21 @@ fn note(lasts: Option<Duration>) -> Note {
 }
 
 #[tokio::test]
-async fn a_note_is_a_plain_string_that_ends_with_its_time() {
+async fn a_note_is_a_hash_and_may_last_however_long_or_short() {
     let server = old_server();
     let store = store(&server).await;
-    let minute = Duration::from_mins(1);
-    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note(None))).await, Ok(true));
-    assert_eq!(store.replace(&shard(), &standby(), None, Some(&note(Some(minute)))).await, Ok(true));
-    assert_eq!((server.cli(&["GET", ORDERS]).as_str(), server.cli(&["PTTL", ORDERS]).as_str()), ("{\"a\": 1}", "-1"));
-    assert_eq!(server.cli(&["GET", STANDBY]), "{\"a\": 1}");
-    assert!((50_000..=60_000).contains(&server.cli(&["PTTL", STANDBY]).parse::<u64>().unwrap()));
-    assert_eq!(store.list("").await, Ok(Vec::new()));
-    // However long, or short.
-    for lasts in [Duration::MAX, Duration::from_nanos(1)] {
-        assert_eq!(store.replace(&shard(), &Page::History, None, Some(&note(Some(lasts)))).await, Ok(true));
-        eventually("it is gone, or never will be", async || {
-            let left = server.cli(&["PTTL", "leaderrun:{leases}:note:history:db/main"]).parse::<i64>().unwrap();
-            left == -2 || left > 1 << 60
-        })
-        .await;
-        server.cli(&["DEL", "leaderrun:{leases}:note:history:db/main"]);
+    for (lasts, is_there) in [(None, true), (Some(Duration::MAX), true), (Some(Duration::from_nanos(1)), false)] {
+        assert_eq!(store.replace(&shard(), &Page::History, None, Some(&note(lasts))).await, Ok(true));
+        assert_eq!(server.cli(&["HGET", HISTORY, "text"]), note(None).text);
+        let read = async || store.read(&shard(), &Page::History).await.unwrap().map(|note| note.text);
+        if is_there {
+            assert_eq!(read().await, Some(note(None).text));
+        } else {
+            eventually("it has ended", async || read().await.is_none()).await;
+        }
+        server.cli(&["DEL", HISTORY]);
     }
+    assert_eq!(store.list("").await, Ok(Vec::new()));
 }
 
 #[tokio::test]
@@ -46,15 +41,17 @@ async fn many_notes_are_read_in_few_requests_and_a_strange_one_harms_no_other() 
     let server = old_server();
     let store = store(&server).await;
     let shard = |number: usize| format!("many/{number}").parse::<Shard>().unwrap();
-    let wanted: Vec<_> = (0..NOTES).map(|number| (shard(number), Page::Orders)).collect();
+    let wanted: Vec<_> = (0..NOTES).map(|number| (shard(number), Page::History)).collect();
     for (shard, page) in wanted.iter().step_by(2) {
         assert_eq!(store.replace(shard, page, None, Some(&note(Some(Duration::from_mins(1))))).await, Ok(true));
         assert_eq!(store.replace(shard, &standby(), None, Some(&note(None))).await, Ok(true));
     }
-    server.cli(&["RPUSH", "leaderrun:{leases}:note:orders:many/7", "one"]);
     let before = server.scripts_run();
     let notes = store.read_notes(&wanted).await.unwrap();
-    assert_eq!((notes.len(), server.scripts_run() - before), (NOTES, 4), "three pages, and the strange one by itself");
+    assert_eq!((notes.len(), server.scripts_run() - before), (NOTES, 3), "three pages");
+    assert!(notes.iter().all(Result::is_ok));
+    server.cli(&["RPUSH", "leaderrun:{leases}:note:history:many/7", "one"]);
+    let notes = store.read_notes(&wanted).await.unwrap();
     for (number, read) in notes.into_iter().enumerate() {
         match read {
             Ok(Some(read)) => {
@@ -82,15 +79,13 @@ async fn what_another_program_wrote_is_reported_and_left_alone() {
         server.cli(&["DEL", STANDBY]);
         server.cli(strange);
         let before = server.cli(&["DUMP", STANDBY]);
-        for error in [store.read(&shard(), &standby()).await.unwrap_err(), store.standbys("").await.unwrap_err()] {
+        let replaced = store.replace(&shard(), &standby(), None, Some(&note(None))).await;
+        for error in [store.read(&shard(), &standby()).await.unwrap_err(), replaced.unwrap_err()] {
             assert_eq!(error.kind, ErrorKind::Misconfigured);
             assert!(error.message.starts_with(&format!("the key {STANDBY} in redis at")), "{error}");
-            assert!(error.message.contains("was written by something else: delete it"), "{error}");
+            assert!(error.message.contains("was written by something else (it is no hash): delete it"), "{error}");
         }
-        match store.replace(&shard(), &standby(), None, Some(&note(None))).await {
-            Ok(replaced) => assert!(!replaced && strange == bytes),
-            Err(error) => assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}"),
-        }
+        assert_eq!(store.standbys("").await, Ok(Vec::new()), "no standby of ours");
         assert_eq!(server.cli(&["DUMP", STANDBY]), before);
     }
     // Whose names are no shards nobody waits for.
@@ -112,29 +107,37 @@ async fn a_prefix_of_shards_ends_where_the_session_begins() {
 }
 
 #[tokio::test]
-async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
+async fn orders_of_another_shard_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
     let server = old_server();
     let store = store(&server).await;
     let one = candidate("one");
+    let parent: Shard = "db".parse().unwrap();
+    let lock = "leaderrun:{leases}:lock:db";
     let term = lead(&store, &one).await;
     let sequence = std::cell::Cell::new(0);
-    let renew = async || {
+    let renew = async |store: &Redis| {
         sequence.set(sequence.get() + 1);
-        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), shard()]).await.unwrap();
+        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), parent.clone()]).await.unwrap();
         assert_eq!(renewed.renewal, Renewal::Renewed);
         renewed.orders
     };
-    assert_eq!(renew().await, Some(vec![None, None]));
-    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note(None))).await, Ok(true));
-    assert_eq!(renew().await, Some(vec![Some(note(None)), Some(note(None))]));
-    // What another program wrote is no order. A read of the orders alone reports it.
-    let bytes = ["EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", "1", ORDERS];
-    for strange in [&["RPUSH", ORDERS, "one"][..], &["SET", ORDERS, ""], &bytes] {
-        server.cli(&["DEL", ORDERS]);
-        server.cli(strange);
-        assert_eq!(renew().await, None, "{strange:?}");
-        assert_eq!(store.read(&shard(), &Page::Orders).await.unwrap_err().kind, ErrorKind::Misconfigured);
+    assert_eq!(renew(&store).await, Some(vec![None, None]));
+    for shard in [&shard(), &parent] {
+        assert_eq!(store.replace(shard, &Page::Orders, None, Some(&note(None))).await, Ok(true));
     }
-    server.cli(&["DEL", ORDERS]);
-    assert_eq!(renew().await, Some(vec![None, None]));
+    assert_eq!(renew(&store).await, Some(vec![Some(note(None)), Some(note(None))]));
+    let rules = "on >x ~leaderrun:{leases}:store ~leaderrun:{leases}:lock:db/main &* +@all";
+    server.cli(&[&["ACL", "SETUSER", "app", "reset"], &rules.split(' ').collect::<Vec<_>>()[..]].concat());
+    let limited = open(&server.plain_url().replace("//", "//app:x@")).await.unwrap();
+    assert_eq!(renew(&limited).await, None, "they are denied");
+    // What another program wrote is no order. A read of the orders alone reports it.
+    let bytes = ["EVAL", "return redis.call('HSET', KEYS[1], 'format', '2', 'text', '\\255\\254')", "1", lock];
+    for strange in [&["RPUSH", lock, "one"][..], &["SET", lock, ""], &bytes] {
+        server.cli(&["DEL", lock]);
+        server.cli(strange);
+        assert_eq!(renew(&store).await, None, "{strange:?}");
+        assert_eq!(store.read(&parent, &Page::Orders).await.unwrap_err().kind, ErrorKind::Misconfigured);
+    }
+    server.cli(&["DEL", lock]);
+    assert_eq!(renew(&store).await, Some(vec![Some(note(None)), None]));
 }

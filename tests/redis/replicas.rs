@@ -31,7 +31,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    assert!(replica.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
+    assert_eq!(session_in(&replica), one.session.as_str());
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let findings = store.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
@@ -59,8 +59,7 @@ async fn replicas_without_wait_are_doubtful() {
     let master = old_server();
     let _replica = replica_of(&master);
     let findings = store(&master).await.check().await.unwrap();
-    let doubt = findings.iter().find(|finding| finding.verdict == Verdict::Doubtful).unwrap();
-    assert!(doubt.text.contains("write wait=1"), "{doubt:?}");
+    assert!(texts(&findings, Verdict::Doubtful).iter().any(|text| text.contains("write wait=1")), "{findings:?}");
 }
 
 #[tokio::test]
@@ -87,19 +86,17 @@ async fn a_replica_takes_no_leases() {
 }
 
 #[tokio::test]
-async fn a_replica_that_was_promoted_lets_nobody_lead_for_a_lease_but_the_leader() {
+async fn a_replica_that_was_promoted_lets_nobody_lead_for_a_lease() {
     let master = old_server();
     let replica = replica_of(&master);
-    let (at_master, at_replica, other) = (store(&master).await, store(&replica).await, store(&replica).await);
-    let (one, two) = (candidate("one"), candidate("two"));
+    let (at_master, other) = (store(&master).await, store(&replica).await);
+    let one = candidate("one");
     master.age();
     // A lease that does not reach the replica.
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
-    let term = lead(&at_master, &one).await;
+    lead(&at_master, &one).await;
     assert_eq!(replica.cli(&["EXISTS", LOCK]), "0");
-    assert_eq!(refused(other.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(at_replica.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(refused(other.claim(&two).await.unwrap()).session, Some(one.session.clone()));
+    assert_eq!(refused(other.claim(&candidate("two")).await.unwrap()).owner, FORGOTTEN);
 }
 
 #[tokio::test]
@@ -176,7 +173,7 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
         store.renew(&one, term, sequence).await == Ok(Renewal::Renewed)
     })
     .await;
-    assert!(world.second.cli(&["GET", LOCK]).starts_with(one.session.as_str()));
+    assert_eq!(session_in(&world.second), one.session.as_str());
     assert_eq!(refused(other.claim(&two).await.unwrap()).session, Some(one.session.clone()));
 }
 

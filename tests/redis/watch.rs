@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::fleet::Fleet;
-use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{Administration as _, Leases as _};
 use leaderrun::internals::store::{Observation, Release};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -62,6 +62,19 @@ async fn the_release_of_a_killed_candidate_by_another_process_is_heard() {
 }
 
 #[tokio::test]
+async fn a_revocation_is_heard_at_once() {
+    let server = old_server();
+    let (store, other) = (store(&server).await, Arc::new(store(&server).await));
+    let term = lead(&store, &candidate("one")).await;
+    refused(other.claim(&candidate("two")).await.unwrap());
+    let news = listen(&server, &other).await;
+    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
+    heard(news).await;
+    // It holds to what it saw.
+    assert!(wait_of(&granted(other.claim(&candidate("two")).await.unwrap())) > LEASE / 2);
+}
+
+#[tokio::test]
 async fn a_subscription_that_broke_is_made_again() {
     let mut server = old_server();
     let (store, other) = (store(&server).await, Arc::new(store(&server).await));
@@ -81,9 +94,7 @@ async fn a_subscription_that_broke_is_made_again() {
     let away = error.message.starts_with("cannot reach redis at") || error.message.contains("was ended by the server");
     assert!(away, "{error}");
     server.start_it_again();
-    // It may have forgotten, which a claim has to find out.
-    assert_eq!(other.observe(&shard()).await, Ok(Observation::Free));
-    other.changed(&shard()).await.unwrap();
+    assert!(matches!(other.observe(&shard()).await, Ok(Observation::Held(_))));
     refused(other.claim(&candidate("two")).await.unwrap());
     let news = tokio::spawn({
         let other = Arc::clone(&other);

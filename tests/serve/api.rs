@@ -37,7 +37,7 @@ fn a_leader_a_pause_and_a_crash_show_in_metrics_and_json() {
     serve.wait_for("the history is written", || {
         serve.json("/api/shards/shard/history")["history"].as_array().is_some_and(|all| all.len() == 1)
     });
-    let lost = "leaderrun_shard_transitions_total{shard=\"shard\",cause=\"lost\"}";
+    let lost = "leaderrun_shard_leadership_ends_total{shard=\"shard\",reason=\"lost\"}";
     assert_eq!(serve.metric(lost), Some(0.0));
     fleet.kill("one");
     serve.wait_for("the other one leads", || serve.shard("shard")["owner"] == "two");
@@ -48,7 +48,7 @@ fn a_leader_a_pause_and_a_crash_show_in_metrics_and_json() {
     serve.wait_for("the pause shows", || metric("shard_paused_seconds") > Some(0.0));
     assert!(serve.get("/").contains("a &lt;b&gt; reason"));
     serve.wait_for("the pause is counted", || {
-        serve.metric("leaderrun_shard_transitions_total{shard=\"shard\",cause=\"ordered\"}") == Some(1.0)
+        serve.metric("leaderrun_shard_leadership_ends_total{shard=\"shard\",reason=\"paused\"}") == Some(1.0)
     });
     assert_eq!(serve.shard("shard")["condition"], "paused");
     assert!(metric("shard_leaderless_seconds").is_some());

@@ -6,6 +6,7 @@ use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun};
 use crate::support::redis::Server as Redis;
 use crate::support::world::TIMING;
+use leaderrun::internals::election::{CommandEnd, Ended, Loss};
 use leaderrun::internals::time::wall_clock_millis;
 use serde_json::Value;
 use std::process::Command;
@@ -83,25 +84,31 @@ fn plant(url: &str) -> Planted {
         let shard = format!("{}/{:03}", kinds[usize::try_from(number).unwrap() % kinds.len()], number);
         let minutes = |minutes: u64| now - minutes * 60_000 - number * 1_000;
         let mut history = vec![
-            entry(1, at(0), minutes(900), Some((minutes(300), "stepped down"))),
-            entry(2, at(1), minutes(299), Some((minutes(55), "stopped on signal 15"))),
-            entry(3, at(2), minutes(54), Some((minutes(30), "relinquished"))),
+            entry(1, at(0), minutes(900), Some((minutes(300), &Ended::SteppedDown))),
+            entry(2, at(1), minutes(299), Some((minutes(55), &Ended::Asked(15)))),
+            entry(3, at(2), minutes(54), Some((minutes(30), &Ended::Relinquished))),
         ];
         let last = at(3);
-        let mut ended = |how: Option<(u64, &str)>| {
+        let exited = |status| Ended::ByItself(CommandEnd::Exited(status));
+        let mut ended = |how: Option<(u64, &Ended)>| {
             history.push(entry(planted.led(&shard, last).0, last, minutes(29), how));
         };
         match number {
             3 | 77 => ended(None),
-            11 => ended(Some((minutes(6), "lost: the lease could not be renewed in time"))),
+            11 => ended(Some((minutes(6), &Ended::Lost(Loss::DeadlinePassed)))),
             42 | 142 => {
-                ended(Some((minutes(12), "paused")));
+                ended(Some((minutes(12), &Ended::Paused)));
                 planted.pause(&shard, "database migration, back at noon");
             }
-            60 => ended(Some((minutes(12), "exited with 0"))),
+            60 => ended(Some((minutes(12), &exited(0)))),
             _ => {
-                history.push(entry(4, last, minutes(29), Some((minutes(15), "ended by signal 9"))));
-                history.push(entry(5, at(4), minutes(14), Some((minutes(9), "exited with 3"))));
+                history.push(entry(
+                    4,
+                    last,
+                    minutes(29),
+                    Some((minutes(15), &Ended::ByItself(CommandEnd::Signalled(9)))),
+                ));
+                history.push(entry(5, at(4), minutes(14), Some((minutes(9), &exited(3)))));
                 let term = planted.lead(&shard, last, &format!("{last}-4711-a1b2c3"));
                 history.push(entry(term.0, last, minutes(8), None));
             }
@@ -167,7 +174,9 @@ fn names_from_the_store_are_text_on_every_page() {
     let planted = Planted::open(&url);
     let evil = "<script>document.title='stolen'</script>\"'><img src=x onerror=alert(1)>";
     let term = planted.lead("shard", evil, evil);
-    planted.history("shard", &[entry(term.0 - 1, evil, wall_clock_millis() - HOUR, Some((wall_clock_millis(), evil)))]);
+    let mut entry = entry(term.0 - 1, evil, wall_clock_millis() - HOUR, Some((wall_clock_millis(), &Ended::Paused)));
+    (entry.ended, entry.reason) = (Some(evil.to_owned()), Some(evil.to_owned()));
+    planted.history("shard", &[entry]);
     planted.pause("shard", evil);
     let serve = Serve::start(&url, &[]);
     serve.wait_for("the notes are read", || serve.shard("shard")["paused"] == true);

@@ -1,5 +1,6 @@
 //! A store with leases and histories as many hosts would have left them, written by the library itself.
 
+use leaderrun::internals::election::Ended;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::history::Entry;
 use leaderrun::internals::notes::orders::{self, Orders};
@@ -71,16 +72,10 @@ impl Planted {
 }
 
 /// A leadership; `end` is when and how it ended.
-pub fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &str)>) -> Entry {
-    Entry {
-        term: Term(term),
-        owner: format!("{host}-4711-a1b2c3"),
-        host: host.to_owned(),
-        pid: 4711,
-        from_millis: from,
-        to_millis: end.map(|(to, _)| to),
-        ended: end.map(|(_, how)| how.to_owned()),
-        ordered: None,
-        job: None,
+pub fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &Ended)>) -> Entry {
+    let mut entry = Entry::begun(Term(term), format!("{host}-4711-a1b2c3"), host.to_owned(), 4711, from);
+    if let Some((to, how)) = end {
+        entry.close(to, how, None);
     }
+    entry
 }

@@ -159,14 +159,14 @@ fn the_manual_names_every_metric_and_no_other() {
     let page = serve.get("/metrics");
     let mut told: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE leaderrun_")?.split(' ').next()).collect();
-    let manual = include_str!("../../man/leaderctl.1");
-    let (_, section) = manual.split_once("\n.Sh METRICS\n").unwrap();
+    let manual = include_str!("../../man/leaderrun-formats.5");
+    let (_, section) = manual.split_once("\n.Sh METRICS OF THE FLEET\n").unwrap();
     let (section, _) = section.split_once("\n.Sh ").unwrap();
     let mut named: Vec<&str> = section
         .lines()
         .filter(|line| line.starts_with(".It Va ") || line.starts_with(".Va "))
-        .flat_map(|line| line.split(' ').skip(if line.starts_with(".It") { 2 } else { 1 }))
-        .filter(|word| word.contains('_') || *word == "shards")
+        .flat_map(|line| line.split(' '))
+        .filter_map(|word| word.strip_prefix("leaderrun_"))
         .collect();
     told.sort_unstable();
     named.sort_unstable();

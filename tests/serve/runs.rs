@@ -1,6 +1,6 @@
-//! `--metrics-file` and `--keep-history`.
+//! `--metrics-file`.
 
-use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::fleet::leaderrun;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -57,23 +57,4 @@ fn a_file_that_cannot_be_written_is_refused_before_anything_is_led() {
     assert_eq!(run(scratch.path(), &["--metrics-file", missing.to_str().unwrap(), "nightly", "true"]), Some(71));
     assert_eq!(run(scratch.path(), &["--metrics-file", "/tmp/nightly.txt", "nightly", "true"]), Some(64));
     assert!(!scratch.path().join("store").exists());
-}
-
-#[test]
-fn a_history_keeps_as_many_leaderships_as_is_said() {
-    let scratch = TempDir::new().unwrap();
-    let store = format!("file:{}", scratch.path().join("store").display());
-    let kept = || {
-        let output = leaderctl().args(["--store", &store, "history", "--json", "shard"]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().lines().count()
-    };
-    for _ in 0..20 {
-        assert_eq!(run(scratch.path(), &["--keep-history", "18", "shard", "true"]), Some(0));
-    }
-    assert_eq!(kept(), 18);
-    assert_eq!(run(scratch.path(), &["--keep-history", "3", "shard", "true"]), Some(0));
-    assert_eq!(kept(), 3);
-    for bad in ["0", "201", "many"] {
-        assert_eq!(run(scratch.path(), &["--keep-history", bad, "shard", "true"]), Some(64), "{bad}");
-    }
 }

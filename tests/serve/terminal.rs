@@ -72,5 +72,5 @@ fn a_timeline_has_a_line_for_each_host_and_one_for_nobody() {
 fn without_a_terminal_top_says_what_to_use() {
     let output = leaderctl().args(["top"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leaderctl list --watch"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leaderctl watch"), "{output:?}");
 }

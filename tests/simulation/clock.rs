@@ -4,6 +4,7 @@
 //! polled only through [`Process::run`], which says whose clock is read meanwhile; and what is polled by nobody's
 //! process reads the true time.
 
+use crate::random::Random;
 use leaderrun::internals::time::{BootInstant, simulate};
 use std::cell::Cell;
 use std::pin::Pin;
@@ -25,12 +26,16 @@ pub struct Clock {
 /// Milliseconds since 1970 when the true time is zero.
 pub const EPOCH_MILLIS: u64 = 1_800_000_000_000;
 
-/// The store's own clock, by which everything is judged.
+/// True time.
 pub const TRUE: Clock = Clock { offset: Duration::ZERO, ppm: 0, wall_millis: EPOCH_MILLIS };
+
+/// How fast or slow a clock may be, in millionths: a twelfth, which is the most that chrony slews by.
+const MOST_PPM: i64 = 83_333;
 
 thread_local! {
     static BEGIN: Cell<Option<tokio::time::Instant>> = const { Cell::new(None) };
     static HERE: Cell<Clock> = const { Cell::new(TRUE) };
+    static STORE: Cell<Clock> = const { Cell::new(TRUE) };
 }
 
 /// The true time of this thread's simulation begins.
@@ -39,6 +44,18 @@ pub fn begin() {
     ONCE.call_once(|| simulate(|| HERE.get().now(), wall_clock_millis));
     BEGIN.set(Some(tokio::time::Instant::now()));
     HERE.set(TRUE);
+    STORE.set(TRUE);
+}
+
+/// From now on the store's clock, by which everything is judged, runs at this rate.
+pub fn slew_the_store(ppm: i64) {
+    STORE.set(Clock { ppm, ..TRUE });
+}
+
+/// A rate: as slow or as fast as one may be, or something between.
+pub fn any_rate(random: &mut Random) -> i64 {
+    let between = i64::try_from(random.between(0, 2 * MOST_PPM.unsigned_abs())).expect("small") - MOST_PPM;
+    random.one_of(&[-MOST_PPM, MOST_PPM, between])
 }
 
 /// The true time.
@@ -48,7 +65,12 @@ pub fn elapsed() -> Duration {
 
 /// The wall clock of the task that is being polled, in milliseconds since 1970.
 fn wall_clock_millis() -> u64 {
-    HERE.get().wall_millis + u64::try_from(elapsed().as_millis()).expect("not so long")
+    HERE.get().wall_clock_millis()
+}
+
+/// The store's own clock, in milliseconds since 1970.
+pub fn store_millis() -> u64 {
+    STORE.get().wall_clock_millis()
 }
 
 /// The clock of the task that is being polled.
@@ -57,8 +79,8 @@ pub fn here() -> Clock {
 }
 
 /// Does something by the store's clock.
-pub fn by_true_time<T>(act: impl FnOnce() -> T) -> T {
-    let here = HERE.replace(TRUE);
+pub fn by_the_stores_clock<T>(act: impl FnOnce() -> T) -> T {
+    let here = HERE.replace(STORE.get());
     let done = act();
     HERE.set(here);
     done
@@ -69,9 +91,18 @@ fn nanos(duration: Duration) -> i128 {
 }
 
 impl Clock {
-    pub fn now(self) -> BootInstant {
+    /// What it has counted since the true time was zero.
+    fn own(self) -> Duration {
         let own = nanos(elapsed()) * (1_000_000 + i128::from(self.ppm)) / 1_000_000;
-        BootInstant::from_nanos(u64::try_from(nanos(self.offset) + own).expect("after boot"))
+        Duration::from_nanos(u64::try_from(own).expect("after the beginning"))
+    }
+
+    pub fn now(self) -> BootInstant {
+        BootInstant::from_nanos(0).plus(self.offset + self.own())
+    }
+
+    fn wall_clock_millis(self) -> u64 {
+        self.wall_millis + u64::try_from(self.own().as_millis()).expect("not so long")
     }
 
     /// Returns once this clock shows `instant`.

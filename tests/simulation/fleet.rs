@@ -3,15 +3,16 @@
 //! The hazard: what is cheap for three hosts is a stampede for a thousand. Candidates that wait for the same instant,
 //! because they saw the same record, all ask in it.
 
-use crate::clock::{self, Clock, EPOCH_MILLIS, TRUE, elapsed};
-use crate::host::{Machine, Open, Opening, Site, until};
+use crate::clock::{self, Clock, TRUE, elapsed};
+use crate::host::{Machine, Open, Site, until};
 use crate::network::{Load, Network};
 use crate::random::Random;
-use crate::story::{Backend, Kind};
+use crate::story::Kind;
 use crate::tree::Temper;
 use crate::world::World;
 use leaderrun::internals::election::Settings;
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
+use leaderrun::internals::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,22 +37,17 @@ impl Fleet {
     pub async fn start(kind: Kind, shards: usize, candidates: usize, spread: Duration) -> Self {
         let mut random = Random::new(1);
         let timing = Timing::new(TimingRequest::default()).expect("it fits");
-        let (network, backend) = (Network::new(Random::new(2)), Backend::new(kind));
-        if let Backend::DynamoDb(table) = &backend {
-            table.mark(EPOCH_MILLIS - 3_600_000);
-        }
-        let settings = Settings::new(timing, true, backend.delivery());
+        let (network, documents) = (Network::new(Random::new(2)), kind.documents());
+        documents.prepare(true);
+        let settings = Settings::new(timing, true, documents.delivery());
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
         let mut clients = Vec::new();
         for host in 0..(shards * candidates).div_ceil(TO_A_CLIENT) {
             let world = World::default();
-            clients.push(backend.clone().open(host, network.clone(), world, timing.request_timeout).await);
+            let client: Arc<dyn Store> = Arc::new(documents.open(host, network.clone(), world));
+            clients.push(client);
         }
-        let clients = Arc::new(clients);
-        let open: Open = Arc::new(move |host| -> Opening {
-            let client = Arc::clone(&clients[host / TO_A_CLIENT]);
-            Box::pin(async move { client })
-        });
+        let open: Open = Arc::new(move |host| Arc::clone(&clients[host / TO_A_CLIENT]));
         let mut machines = Vec::new();
         for round in 0..candidates {
             for (shard, world) in worlds.iter().enumerate() {

@@ -10,8 +10,7 @@ use crate::world::World;
 use leaderrun::internals::election::{Action, CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
 use leaderrun::internals::guard::orphan_release;
 use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
-use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term};
-use leaderrun::internals::notes::history;
+use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term, kept};
 use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
 use leaderrun::internals::store::{Administration, EachPage};
@@ -28,8 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a host's client of the store.
-pub type Open = Arc<dyn Fn(usize) -> Opening + Send + Sync>;
-pub type Opening = std::pin::Pin<Box<dyn Future<Output = Arc<dyn Store>> + Send>>;
+pub type Open = Arc<dyn Fn(usize) -> Arc<dyn Store> + Send + Sync>;
 
 /// What is known of a host from the start.
 pub struct Site {
@@ -154,16 +152,16 @@ impl Machine {
                 session: Session::from_record(&session),
                 host: format!("host{}", self.site.index),
                 pid: 1,
-                lease: self.site.settings.timing.lease,
+                lease: kept(self.site.settings.timing.lease),
             };
             let this = Arc::clone(&self);
             let own = process.clone();
             let run = async move {
-                let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index).await });
-                let body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
-                let options =
-                    Options { announces: this.site.announces, job: None, schedule: None, keep_history: history::USUAL };
-                driver::run(this.site.settings, candidate, Campaign::new(store), body, options, seed).await
+                let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index) });
+                let mut body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
+                let announces = this.site.announces;
+                let options = Options { announces, counts: announces, job: None, schedule: None };
+                driver::run(this.site.settings, candidate, Campaign::new(store), &mut body, options, seed).await
             };
             let outcome = tokio::spawn(process.run(run)).await.expect("a candidate does not panic");
             process.kill();
@@ -468,6 +466,7 @@ impl Guard {
                 match effect {
                     Effect::AskTree => self.tree.ask(),
                     Effect::KillTree => self.tree.kill(),
+                    Effect::ReportOverrun => tell(TreeEvent::Overran),
                     Effect::ReportDeadline => tell(TreeEvent::DeadlineReached),
                     Effect::Signal(_) | Effect::Continue => {}
                     // Of hooks, and there are none.
@@ -528,7 +527,7 @@ impl Backstop {
 async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, term: Term) {
     let process = machine.process();
     let run = async move {
-        let store = (machine.site.open)(machine.site.index).await;
+        let store = (machine.site.open)(machine.site.index);
         let given = orphan_release::give_back(&*store, &candidate, term).await;
         let end = if given.is_ok() { "is given back by its backstop" } else { "is left to end" };
         machine.site.world.trace(|trace| trace.lease(machine.site.index, term, end));

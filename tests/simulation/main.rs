@@ -12,13 +12,13 @@
 //! | --- | --- |
 //! | candidate | `leaderrun::internals::runner::driver` with `leaderrun::internals::election`, as they are |
 //! | guard | `leaderrun::internals::guard::policy` as it is; `host` plays the processes around it |
-//! | store | `leaderrun::internals::store::dynamodb` over its SDK and a table (`table`), and the reference store (`reference`) |
+//! | store | `leaderrun::internals::store::lease_store` over documents in memory (`documents`) |
 //! | network | messages lost, late by more than a lease, doubled, answered with an error though applied (`network`) |
-//! | clocks | each host's boot clock is up to 0.49 % fast or slow, its wall clock up to a day off (`clock`) |
+//! | clocks | each host's, and the store's, is up to a twelfth fast or slow, a host's wall clock up to a day off (`clock`) |
 //! | operators | pauses, handovers and leases ended by force, at any time (`operator`) |
 //! | faults | processes stopped and killed, hosts suspended, cut off one way and both, the store down, slow, wiped |
 //!
-//! The protocols of the other stores, and real processes, are for tests/faults.rs and tests/hosts.
+//! The protocols of stores that have one of their own, and real processes, are for tests/faults.rs and tests/hosts.
 //!
 //! A seed is one story. `TEST_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
 //! told again exactly as before. `-- --nocapture` shows what was counted.
@@ -27,9 +27,8 @@
 //! a story: a change that only moves or renames leaves that as it is. `TEST_TRACES=DIRECTORY` writes the whole of it
 //! down there, to be compared with what another commit writes.
 
-#![cfg(feature = "dynamodb")]
-
 mod clock;
+mod documents;
 mod fleet;
 #[path = "../support/golden.rs"]
 #[allow(dead_code, reason = "what is pinned here are whole files")]
@@ -42,9 +41,7 @@ mod notes;
 mod operator;
 #[path = "../support/random.rs"]
 mod random;
-mod reference;
 mod story;
-mod table;
 mod trace;
 mod tree;
 mod watched;
@@ -163,8 +160,10 @@ impl Sums {
 /// The stories are those that they were.
 fn pin(kind: Kind, traces: &BTreeMap<u64, Trace>) {
     let kind = match kind {
-        Kind::DynamoDb => "dynamodb",
-        Kind::Reference => "reference",
+        Kind::Shared => "shared",
+        Kind::Scripted => "scripted",
+        // What the machines hear of it is no other than of the two above.
+        Kind::Comparing => return,
     };
     if let Some(directory) = std::env::var_os("TEST_TRACES").map(PathBuf::from) {
         for (seed, Trace { decisions, said }) in traces {
@@ -180,19 +179,24 @@ fn pin(kind: Kind, traces: &BTreeMap<u64, Trace>) {
 }
 
 #[test]
-fn no_story_over_dynamodb_has_two_trees_at_once() {
-    all_hold(Kind::DynamoDb, seeds(0..200));
+fn no_story_over_documents_that_other_programs_write_has_two_trees_at_once() {
+    all_hold(Kind::Shared, seeds(0..500));
 }
 
 #[test]
-fn no_story_over_a_store_that_pushes_has_two_trees_at_once() {
-    all_hold(Kind::Reference, seeds(0..2000));
+fn no_story_over_documents_on_a_server_with_scripts_has_two_trees_at_once() {
+    all_hold(Kind::Scripted, seeds(0..1000));
+}
+
+#[test]
+fn no_story_over_documents_on_a_server_that_compares_has_two_trees_at_once() {
+    all_hold(Kind::Comparing, seeds(0..500));
 }
 
 #[test]
 fn a_seed_tells_the_same_story_again() {
     note_panics();
-    for kind in [Kind::DynamoDb, Kind::Reference] {
+    for kind in [Kind::Shared, Kind::Scripted, Kind::Comparing] {
         for seed in 0..5 {
             let (once, again) = (tell(kind, seed), tell(kind, seed));
             let differs = once.transcript.lines().zip(again.transcript.lines()).find(|(one, other)| one != other);
@@ -205,7 +209,7 @@ fn a_seed_tells_the_same_story_again() {
 /// All standbys know when the lease ends that their leader does not renew any more.
 #[test]
 fn a_thousand_standbys_do_not_stampede_when_their_leader_is_gone() {
-    for kind in [Kind::DynamoDb, Kind::Reference] {
+    for kind in [Kind::Shared, Kind::Scripted] {
         let (before, after, took) = fleet::simulate(async {
             let fleet = Fleet::start(kind, 1, 1001, Duration::from_secs(20)).await;
             let before = fleet.watch(Duration::from_secs(15)).await;
@@ -225,7 +229,7 @@ fn a_thousand_standbys_do_not_stampede_when_their_leader_is_gone() {
         println!("  the next one began {took:.1?} after the leader was gone");
         note(&format!("fleet\t{kind:?}\t1000 standbys\t{mean}\t{second}\t{tenth}\t{}", took.as_millis()));
         assert!(tenth * 10 <= 3 * second, "{tenth} of {second} requests in a tenth of a second");
-        if kind == Kind::DynamoDb {
+        if kind == Kind::Shared {
             assert!(second <= 3 * mean, "{second} requests in a second, {mean} on the mean");
         }
         let bound = Duration::from_secs(15 + 4);
@@ -237,11 +241,10 @@ fn a_thousand_standbys_do_not_stampede_when_their_leader_is_gone() {
 #[test]
 fn a_shard_costs_what_the_page_says() {
     const SHARDS: u32 = 100;
-    // A leader looks at its orders with the first renewal after a minute: three times.
     const SECONDS: u32 = 3 * 65;
     let [(leaders, _), (all, busiest)] = [1, 2].map(|candidates| {
         fleet::simulate(async {
-            let fleet = Fleet::start(Kind::DynamoDb, SHARDS as usize, candidates, Duration::from_secs(6)).await;
+            let fleet = Fleet::start(Kind::Shared, SHARDS as usize, candidates, Duration::from_secs(6)).await;
             let loads = fleet.watch(Duration::from_secs(u64::from(SECONDS))).await;
             (fleet::sum(&loads), fleet::busiest_second(&loads).0)
         })

@@ -4,7 +4,7 @@
 //! against a kinder one. A request may be lost, late by more than a lease, applied twice, or applied and its answer
 //! lost; a host may be cut off one way only.
 
-use crate::clock::{by_true_time, elapsed};
+use crate::clock::{by_the_stores_clock, elapsed};
 use crate::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -98,10 +98,6 @@ impl Network {
         state.rough && state.random.per_mille(per_mille)
     }
 
-    pub fn up_to(&self, most: u64) -> u64 {
-        self.state().random.between(0, most)
-    }
-
     /// What arrived, by the tenth of a second.
     pub fn load(&self) -> BTreeMap<u64, Load> {
         self.state().load.clone()
@@ -113,13 +109,6 @@ impl Network {
         let mut state = self.state();
         let load = state.load.entry(tenth).or_default();
         if writes { load.writes += 1 } else { load.reads += 1 }
-    }
-
-    /// Carries news of the store to `host`. False where they are lost.
-    pub async fn push(&self, host: usize) -> bool {
-        let fate = self.state().fate(host);
-        tokio::time::sleep(fate.back).await;
-        !fate.answer_lost && !self.state().cuts.contains(&(host, Way::Answers))
     }
 
     /// Has the store `serve` a request of `host`. Never returns where no answer comes.
@@ -145,7 +134,7 @@ impl Network {
                     return;
                 }
                 network.count(writes);
-                let answer = by_true_time(|| serve());
+                let answer = by_the_stores_clock(|| serve());
                 tokio::time::sleep(fate.back).await;
                 if fate.answer_lost || network.state().cuts.contains(&(host, Way::Answers)) {
                     return;

@@ -1,9 +1,9 @@
 //! An operator: orders pauses and handovers, ends leases by force, and takes back what was ordered, over the same network.
 
 use crate::clock::{Process, TRUE};
+use crate::documents::Documents;
 use crate::network::Network;
 use crate::random::Random;
-use crate::story::Backend;
 use crate::world::World;
 use leaderrun::internals::lease::{Session, Shard};
 use leaderrun::internals::notes::orders::{self, HandoverOrder, PauseOrder};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Operator {
     /// Not a candidate's.
     host: usize,
-    backend: Backend,
+    documents: Arc<Documents>,
     network: Network,
     world: World,
     shard: Shard,
@@ -25,8 +25,8 @@ pub struct Operator {
 }
 
 impl Operator {
-    pub fn new(hosts: usize, backend: Backend, network: Network, world: World, shard: Shard) -> Arc<Self> {
-        Arc::new(Self { host: hosts, backend, network, world, shard, hosts: hosts as u64 })
+    pub fn new(hosts: usize, documents: Arc<Documents>, network: Network, world: World, shard: Shard) -> Arc<Self> {
+        Arc::new(Self { host: hosts, documents, network, world, shard, hosts: hosts as u64 })
     }
 
     /// Orders something, now or a little later, and does not wait for it.
@@ -34,7 +34,7 @@ impl Operator {
         let mut random = Random::new(random.next());
         let this = Arc::clone(self);
         tokio::spawn(Process::new(TRUE).run(async move {
-            let store = this.store().await;
+            let store = this.store();
             match tokio::time::timeout(PATIENCE, this.carry_out(&*store, &mut random)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => this.world.say(&format!("operator: {}", error.message)),
@@ -45,15 +45,15 @@ impl Operator {
 
     /// Takes back all that was ordered, for as long as that takes.
     pub async fn resume(&self) {
-        let store = self.store().await;
+        let store = self.store();
         while !matches!(tokio::time::timeout(PATIENCE, orders::remove(&*store, &self.shard)).await, Ok(Ok(()))) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         self.world.say("operator: resumed");
     }
 
-    async fn store(&self) -> Arc<dyn Store> {
-        self.backend.clone().open(self.host, self.network.clone(), self.world.clone(), Duration::from_secs(3)).await
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.documents.open(self.host, self.network.clone(), self.world.clone()))
     }
 
     async fn carry_out(&self, store: &dyn Store, random: &mut Random) -> Result<(), StoreError> {
@@ -64,7 +64,7 @@ impl Operator {
                 let keep = random.per_mille(300);
                 let left = random.per_mille(700).then(|| random.millis(1_000, 30_000));
                 self.world.fault("paused", &format!("keep {keep}, for {left:?}"));
-                let pause = PauseOrder { id, by, since_millis: 0, reason: None, keep, left };
+                let pause = PauseOrder { id, by, since_millis: 0, reason: None, keep, prefix: None, left };
                 orders::change(store, &self.shard, |orders| {
                     orders.pause.replace(pause.clone()).as_ref() != Some(&pause)
                 })

@@ -1,69 +1,39 @@
 //! One story: some hosts, one shard, and everything that can go wrong, as a seed has it.
 
 use crate::clock::{self, Clock, EPOCH_MILLIS, Process, elapsed};
-use crate::host::{Machine, Open, Opening, Site, until};
+use crate::documents::Documents;
+use crate::host::{Machine, Open, Site, until};
 use crate::network::{Network, Way};
 use crate::operator::Operator;
 use crate::random::Random;
-use crate::reference::{self, Reference};
-use crate::table::{self, Table};
 use crate::trace::Trace;
 use crate::world::World;
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use leaderrun::internals::election::{OnLoss, Restart, RestartWhen, Settings};
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
-use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
-use leaderrun::internals::store::{Delivery, Store};
-use leaderrun::internals::time::wall_clock_millis;
+use leaderrun::internals::store::Store;
+use leaderrun::internals::store::lease_store::memory::Style;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// `store::dynamodb` over its SDK, and a simulated table.
-    DynamoDb,
-    /// The reference store, which judges by itself and pushes.
-    Reference,
+    /// `store::lease_store` over documents on a server that renews by itself, and may restart with what a replica has.
+    Scripted,
+    /// `store::lease_store` over documents on a server that can only compare.
+    Comparing,
+    /// `store::lease_store` over documents that other programs write too, as in DynamoDB.
+    Shared,
 }
 
-/// The store, as it stands behind the network.
-#[derive(Clone)]
-pub enum Backend {
-    DynamoDb(Arc<Table>),
-    Reference(Arc<Reference>),
-}
-
-impl Backend {
-    pub fn new(kind: Kind) -> Self {
-        match kind {
-            Kind::DynamoDb => Self::DynamoDb(Arc::default()),
-            Kind::Reference => Self::Reference(Arc::default()),
-        }
-    }
-
-    pub fn delivery(&self) -> Delivery {
-        match self {
-            Self::DynamoDb(_) => Delivery::Poll,
-            Self::Reference(_) => Delivery::Push,
-        }
-    }
-
-    pub async fn open(self, host: usize, network: Network, world: World, timeout: Duration) -> Arc<dyn Store> {
-        match self {
-            Self::Reference(reference) => Arc::new(reference::Link { host, network, reference, world }),
-            Self::DynamoDb(table) => {
-                let link = SharedHttpClient::new(table::Link { host, network, table, world });
-                let address = Address {
-                    table: "locks".to_owned(),
-                    region: Some("eu-west-1".to_owned()),
-                    endpoint: Some("http://127.0.0.1:8000".to_owned()),
-                    profile: None,
-                };
-                let store = DynamoDb::open_over(link, &address, timeout, wall_clock_millis).await;
-                Arc::new(store.unwrap_or_else(|error| panic!("{error}")))
-            }
-        }
+impl Kind {
+    /// The store, as it stands behind the network.
+    pub fn documents(self) -> Arc<Documents> {
+        Documents::new(match self {
+            Self::Scripted => Style::SCRIPTED,
+            Self::Comparing => Style::COMPARING,
+            Self::Shared => Style::SHARED,
+        })
     }
 }
 
@@ -110,7 +80,7 @@ struct Story {
     random: Random,
     world: World,
     network: Network,
-    backend: Backend,
+    documents: Arc<Documents>,
     machines: Vec<Arc<Machine>>,
     operator: Arc<Operator>,
     timing: Timing,
@@ -131,17 +101,14 @@ impl Story {
             ..TimingRequest::default()
         })
         .expect("it fits");
-        let (world, backend) = (World::default(), Backend::new(kind));
+        let (world, documents) = (World::default(), kind.documents());
         if seed < TRACED {
             world.keep_trace();
         }
+        clock::slew_the_store(clock::any_rate(&mut random));
         let network = Network::new(Random::new(random.next()));
         network.set_rough(true);
-        if let Backend::DynamoDb(table) = &backend
-            && random.per_mille(500)
-        {
-            table.mark(EPOCH_MILLIS - 3_600_000);
-        }
+        documents.prepare(random.per_mille(500));
         let settings = Settings {
             on_loss: random.one_of(&[OnLoss::Standby, OnLoss::Exit]),
             stop_timeout: random.one_of(&[None, Some(Duration::from_secs(3))]),
@@ -150,23 +117,20 @@ impl Story {
                 limit: random.one_of(&[0, 1, 3]),
                 delay: random.millis(100, 3_000),
                 healthy: random.one_of(&[Duration::ZERO, Duration::from_secs(10), Duration::from_mins(1)]),
-                at_terminal: false,
             }),
             relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
-            ..Settings::new(timing, true, backend.delivery())
+            ..Settings::new(timing, true, documents.delivery())
         };
         let open = {
-            let (backend, network, world) = (backend.clone(), network.clone(), world.clone());
-            Arc::new(move |host| -> Opening {
-                Box::pin(backend.clone().open(host, network.clone(), world.clone(), timing.request_timeout))
-            })
+            let (documents, network, world) = (documents.clone(), network.clone(), world.clone());
+            Arc::new(move |host| -> Arc<dyn Store> { Arc::new(documents.open(host, network.clone(), world.clone())) })
         };
         let shard: Shard = "shard".parse().expect("a shard");
         let machines: Vec<_> = (0..usize::try_from(random.between(2, 4)).expect("few"))
             .map(|index| {
                 let clock = Clock {
                     offset: random.millis(1_000, 1_000_000_000),
-                    ppm: i64::try_from(random.between(0, 9_800)).expect("small") - 4_900,
+                    ppm: clock::any_rate(&mut random),
                     wall_millis: EPOCH_MILLIS - 86_400_000 + random.between(0, 2 * 86_400_000),
                 };
                 let seed = Random::new(random.next());
@@ -186,9 +150,9 @@ impl Story {
                 )
             })
             .collect();
-        let operator = Operator::new(machines.len(), backend.clone(), network.clone(), world.clone(), shard.clone());
+        let operator = Operator::new(machines.len(), documents.clone(), network.clone(), world.clone(), shard.clone());
         let quiet_from = random.millis(40_000, 120_000);
-        Self { random, world, network, backend, machines, operator, timing, quiet_from }
+        Self { random, world, network, documents, machines, operator, timing, quiet_from }
     }
 
     async fn unfold(&mut self) {
@@ -294,16 +258,29 @@ impl Story {
                 machine.ask();
             }
             _ => {
-                if let Backend::DynamoDb(table) = &self.backend {
-                    if chance < 97 {
-                        world.fault("store wiped", "");
-                        table.wipe();
-                    } else {
-                        world.fault("lock deleted by hand", "");
-                        table.delete_lock();
-                    }
+                let documents = Arc::clone(&self.documents);
+                self.strike_documents(&documents);
+            }
+        }
+    }
+
+    fn strike_documents(&mut self, documents: &Documents) {
+        match self.random.between(0, 5) {
+            0..2 => {
+                let restarts = self.random.per_mille(500);
+                self.world.fault("store wiped", if restarts { "and restarted" } else { "" });
+                documents.wipe(restarts);
+            }
+            2..4 => {
+                if documents.fail_over() {
+                    self.world.fault("failed over to an older copy", "");
                 }
             }
+            4 => {
+                self.world.fault("lock deleted by hand", "");
+                documents.delete();
+            }
+            _ => documents.copy(),
         }
     }
 

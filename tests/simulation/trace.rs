@@ -11,7 +11,6 @@ use leaderrun::internals::election::{
     Action, Booking, CommandEnd, Directives, Ended, Event, Hold, HookEnd, Loss, Notice, Obstacle, Outcome, Ran,
     Skipped, StandbyStop, StartError, Stop, TreeEvent, Unhealthy,
 };
-use leaderrun::internals::guard::hooks::Reason;
 use leaderrun::internals::guard::policy::{Effect, Input, Order};
 use leaderrun::internals::lease::{Deadline, Term};
 use leaderrun::internals::store::{Claim, ErrorKind, Holder, Observation, Release, Renewal, StoreError};
@@ -89,6 +88,7 @@ fn event_words(event: &Event) -> String {
         Event::Booked { term, answer } => format!("booked {} {}", term.0, answered(answer, booking_words)),
         Event::Settled { term, answer } => format!("settled {} {}", term.0, answered(answer, done)),
         Event::Tree(event) => format!("tree {}", tree_words(event)),
+        Event::Late(worst) => format!("late {}", nanos(*worst)),
         Event::RotationDue => "turn-over".to_owned(),
         Event::Counted { answer } => {
             format!("counted {}", answered(answer, |count| or_dash(count.as_ref(), ToString::to_string)))
@@ -107,7 +107,7 @@ fn action_words(action: &Action) -> String {
         Action::ReadOrders => "read-orders".to_owned(),
         Action::CountStandbys => "count-standbys".to_owned(),
         Action::ForgetHandover { term } => format!("forget-handover {}", term.0),
-        Action::Book { term } => format!("book {}", term.0),
+        Action::Book { term, behind: _ } => format!("book {}", term.0),
         Action::Settle { term, ran } => format!("settle {} {}", term.0, or_dash(ran.as_ref(), ran_words)),
         Action::Start { term, deadline } => format!("start {} {}", term.0, deadline_words(*deadline)),
         Action::Extend(deadline) => format!("extend {}", deadline_words(*deadline)),
@@ -153,6 +153,7 @@ fn notice_words(notice: &Notice) -> String {
         Notice::Unhealthy(unhealthy) => format!("unhealthy {}", unhealthy_words(*unhealthy)),
         Notice::Staying(_) => "staying".to_owned(),
         Notice::Uncounted(_) => "uncounted".to_owned(),
+        Notice::Late(late) => format!("late {}", nanos(late.worst)),
         Notice::Lost(loss) => format!("lost {}", loss_words(loss)),
         Notice::Released(term) => format!("released {}", term.0),
         Notice::NotReleased(_) => "not-released".to_owned(),
@@ -164,10 +165,11 @@ fn input_words(input: Input) -> String {
         Input::Order(order) => format!("order {}", order_words(order)),
         Input::CandidateGone => "candidate-gone".to_owned(),
         Input::CommandStarted => "command-started".to_owned(),
-        Input::CommandNotStarted(reason) => format!("command-not-started {}", reason_words(reason)),
+        Input::CommandNotStarted(reason) => format!("command-not-started {}", reason.as_str()),
         Input::CommandEnded => "command-ended".to_owned(),
         Input::HookEnded(end) => format!("hook-ended {}", hook_end_words(end)),
         Input::Empty => "empty".to_owned(),
+        Input::Late(worst) => format!("measured-late {}", nanos(worst)),
         Input::Tick => "tick".to_owned(),
     }
 }
@@ -180,7 +182,8 @@ fn order_words(order: Order) -> String {
         Order::Kill => "kill".to_owned(),
         Order::Signal(signal) => format!("signal {signal}"),
         Order::Continue => "continue".to_owned(),
-        Order::Because(reason) => format!("because {}", reason_words(reason)),
+        Order::Because(reason) => format!("because {}", reason.as_str()),
+        Order::Late(worst) => format!("late {}", nanos(worst)),
     }
 }
 
@@ -197,6 +200,7 @@ fn effect_words(effect: Effect) -> String {
         Effect::Signal(signal) => format!("signal {signal}"),
         Effect::Continue => "continue".to_owned(),
         Effect::Finish => "finish".to_owned(),
+        Effect::ReportOverrun => "report overrun".to_owned(),
     }
 }
 
@@ -240,6 +244,7 @@ fn renewal_words(renewal: &Renewal) -> String {
     match renewal {
         Renewal::Renewed => "done".to_owned(),
         Renewal::Overtaken => "overtaken".to_owned(),
+        Renewal::Revoked => "revoked".to_owned(),
         Renewal::Lost(holder) => format!("lost {}", or_dash(holder.as_ref(), holder_words)),
     }
 }
@@ -263,7 +268,7 @@ fn mandate_words(directives: &Directives) -> String {
 
 fn booking_words(booking: &Booking) -> String {
     match booking {
-        Booking::Booked => "done".to_owned(),
+        Booking::Booked(_) => "done".to_owned(),
         Booking::Done(skipped) => skipped_words(skipped),
     }
 }
@@ -279,6 +284,8 @@ fn tree_words(event: &TreeEvent) -> String {
         TreeEvent::Started => "started".to_owned(),
         TreeEvent::Unhealthy(unhealthy) => format!("unhealthy {}", unhealthy_words(*unhealthy)),
         TreeEvent::Ended(end) => format!("ended {}", end_words(*end)),
+        TreeEvent::Interrupted(interrupt) => format!("interrupted {}", interrupt.signal),
+        TreeEvent::Overran => "overran".to_owned(),
         TreeEvent::DeadlineReached => "deadline-reached".to_owned(),
         TreeEvent::GuardFailed => "guard-failed".to_owned(),
         TreeEvent::Dead => "dead".to_owned(),
@@ -306,22 +313,6 @@ fn unhealthy_words(unhealthy: Unhealthy) -> String {
     format!("{} {}", hook_end_words(unhealthy.last.0), unhealthy.failures)
 }
 
-fn reason_words(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Asked => "asked",
-        Reason::Paused => "paused",
-        Reason::SteppedDown => "stepped-down",
-        Reason::Relinquished => "relinquished",
-        Reason::Overran => "overran",
-        Reason::Lost => "lost",
-        Reason::Killed => "killed",
-        Reason::Ended => "ended",
-        Reason::NotStarted => "not-started",
-        Reason::Failed => "failed",
-        Reason::Unhealthy => "unhealthy",
-    }
-}
-
 fn ran_words(ran: &Ran) -> String {
     format!("{} command {}", ended_words(&ran.how), or_dash(ran.end.as_ref(), |end| end_words(*end)))
 }
@@ -346,6 +337,7 @@ fn outcome_words(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ended(end) => format!("ended {}", end_words(*end)),
         Outcome::NotStarted(StartError(errno)) => format!("not-started {errno}"),
+        Outcome::EndedByKey(interrupt) => format!("ended by key {}", interrupt.signal),
         Outcome::Overran => "overran".to_owned(),
         Outcome::Interrupted(signal) => format!("interrupted {signal}"),
         Outcome::NotAcquired(obstacle) => format!(
@@ -366,6 +358,7 @@ fn outcome_words(outcome: &Outcome) -> String {
 fn loss_words(loss: &Loss) -> String {
     match loss {
         Loss::TakenBy(holder) => format!("taken {}", holder_words(holder)),
+        Loss::Revoked => "revoked".to_owned(),
         Loss::RecordGone => "gone".to_owned(),
         Loss::DeadlinePassed => "deadline".to_owned(),
         Loss::GuardFailed => "guard-failed".to_owned(),
@@ -385,7 +378,7 @@ fn stop_words(stop: Stop) -> String {
         Stop::Orderly { reason: _, kill_after } => {
             format!("orderly {}", or_dash(kill_after.as_ref(), |after| nanos(*after)))
         }
-        Stop::Losing { certain: _ } => "losing".to_owned(),
+        Stop::Losing { .. } => "losing".to_owned(),
         Stop::Kill => "kill".to_owned(),
     }
 }

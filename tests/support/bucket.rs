@@ -26,6 +26,12 @@ const SIGNED: &str =
 /// The prefix in the bucket `locks`.
 pub const PREFIX: &str = "a/b";
 
+/// The marker of a bucket that remembers since then, in milliseconds since 1970.
+pub fn marker(created: u128) -> String {
+    let text = format!(r#"{{\"format\":1,\"what\":\"tried\",\"created_ms\":{created},\"incarnation\":\"\"}}"#);
+    format!(r#"{{"format":2,"write":"x","text":"{text}","session":null,"term":0,"sequence":0,"ends_ms":null}}"#)
+}
+
 /// A server of one's own, gone when this is dropped.
 pub struct Server {
     pid: Pid,
@@ -48,10 +54,10 @@ impl Server {
     }
 
     /// Writes that it has remembered for so long.
-    fn mark(&self, age: u128) {
+    pub fn mark(&self, age: u128) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
         let created = since.as_millis() - age;
-        self.write("leaderrun.json", &format!(r#"{{"what": "tried", "write": "x", "created_ms": {created}}}"#));
+        self.write("leaderrun.json", &marker(created));
     }
 
     /// One that answers many at once, and lets two writers win.

@@ -1,6 +1,6 @@
 //! Users with a part of the permissions: what the programs tell them, and that their attempts have no effect.
 
-use super::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+use super::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until, wait_until_or};
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -150,8 +150,9 @@ pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
     let scratch = TempDir::new().unwrap();
     let (terms, log) = (scratch.path().join("terms"), scratch.path().join("log"));
     let command = format!("echo $LEADERRUN_TERM >>{}; exec sleep 1000", terms.display());
-    let words = ["--log-format", "json", "--announce", "always", "--relinquish", "2s", SHARD, "-c", &command];
+    let words = ["--log-format", "json", "--relinquish", "2s", SHARD, "-c", &command];
     let mut leader = user.prepared(leaderrun(), &[&TIMING[..], &words].concat());
+    leader.envs([ANNOUNCED]);
     let leader = Leader(leader.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap());
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     wait_until_or("it has led three times", || text(&log), || text(&terms).lines().count() >= 3);

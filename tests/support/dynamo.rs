@@ -211,12 +211,12 @@ pub async fn make_table(client: &Client, name: &str, keys: &[(&str, KeyType)]) {
 
 /// Says that the table has remembered since then.
 pub async fn write_marker(client: &Client, table: &str, created_millis: u64) {
-    let item = [
-        ("pk".to_owned(), AttributeValue::S("LEADERRUN".to_owned())),
-        ("sk".to_owned(), AttributeValue::S("TABLE".to_owned())),
-        ("createdMs".to_owned(), AttributeValue::N(created_millis.to_string())),
-    ];
-    let request = client.put_item().table_name(table).set_item(Some(HashMap::from(item)));
+    let text = format!(r#"{{"format":1,"what":"tried","created_ms":{created_millis},"incarnation":""}}"#);
+    let texts = [("pk", "LEADERRUN"), ("sk", "TABLE"), ("text", &text), ("write", "by hand")];
+    let mut item: HashMap<String, AttributeValue> =
+        texts.map(|(name, value)| (name.to_owned(), AttributeValue::S(value.to_owned()))).into();
+    item.insert("sequence".to_owned(), AttributeValue::N("0".to_owned()));
+    let request = client.put_item().table_name(table).set_item(Some(item));
     request.send().await.expect("the marker can be written");
 }
 

@@ -27,6 +27,9 @@ pub struct Fleet {
     started: usize,
 }
 
+/// A standby announces itself where that costs money, too.
+pub const ANNOUNCED: (&str, &str) = ("LEADERRUN_ANNOUNCE", "always");
+
 impl Fleet {
     pub fn new() -> Self {
         Self {
@@ -90,20 +93,26 @@ impl Fleet {
 
     /// Kills the candidate, and checks that a lock is not free while anything of its tree lives.
     pub fn kill_and_watch(&mut self, owner: &str, is_free: impl Fn() -> bool) {
-        let stamps = self.scratch.path().join("stamps");
         self.kill(owner);
+        self.watch_until_free(is_free);
+    }
+
+    /// Waits until a lock is free, and checks that nothing of the tree lives then. The only leader was just killed or frozen.
+    pub fn watch_until_free(&self, is_free: impl Fn() -> bool) {
+        let stamps = self.scratch.path().join("stamps");
+        let candidates: Vec<i32> = self.candidates.keys().map(|owner| self.pid(owner).as_raw()).collect();
         let begun = Instant::now();
         let mut watched = 0;
         loop {
             let free = is_free();
             // The tree was alive after the lock was seen free: too early.
-            let alive = !processes_naming(&stamps).is_empty();
-            assert!(!(free && alive), "the lock was free while the tree lived, {:?} after the kill", begun.elapsed());
+            let alive = processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
+            assert!(!(free && alive), "the lock was free while the tree lived, after {:?}", begun.elapsed());
             if free {
                 break;
             }
             watched += u32::from(alive);
-            assert!(begun.elapsed() < PATIENCE, "the lock is never free");
+            assert!(begun.elapsed() < PATIENCE, "the lock is never free\n{}", self.logs());
         }
         assert!(watched > 0, "the tree lived on for a while");
     }
@@ -113,6 +122,11 @@ impl Fleet {
         let mut child = self.candidates.remove(owner).expect("it was started");
         child.kill().expect("it can be killed");
         child.wait().expect("it can be reaped");
+    }
+
+    /// Whether it was started, and neither killed nor stopped since.
+    pub fn is_running(&self, owner: &str) -> bool {
+        self.candidates.contains_key(owner)
     }
 
     /// Whether it ended by itself, and is reaped now.

@@ -2,12 +2,13 @@
 
 use super::evidence::Evidence;
 use super::fleet::{Fleet, Life};
+use nix::sys::signal::Signal;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How long the lock of the others lasts, and our lease.
-pub const TTL: Duration = Duration::from_secs(4);
+/// How long the lock of the others lasts; our lease is shorter.
+pub const TTL: Duration = Duration::from_secs(5);
 const FLAGS: [&str; 8] = ["--lease", "4s", "--renew", "1s", "--kill-after", "500ms", "--retry", "500ms"];
 
 pub struct Mixed {
@@ -24,9 +25,13 @@ impl Mixed {
     }
 
     fn start_ours(&mut self, stamp_flags: &[&str]) -> String {
+        self.start_ours_with(&[], stamp_flags)
+    }
+
+    fn start_ours_with(&mut self, flags: &[&str], stamp_flags: &[&str]) -> String {
         self.count += 1;
         let owner = format!("ours-{}", self.count);
-        self.fleet.start(&owner, &[&FLAGS, &["--store", &*self.store][..]].concat(), stamp_flags, &[]);
+        self.fleet.start(&owner, &[&FLAGS, flags, &["--store", &*self.store]].concat(), stamp_flags, &[]);
         owner
     }
 
@@ -55,6 +60,39 @@ impl Mixed {
         }
         self.fleet.kill(&leading);
         self.conclude(4);
+    }
+
+    /// A leader of ours, beside which one of them already waits and another begins, is stopped, killed and frozen.
+    pub fn ends_in_each_way(mut self) {
+        for way in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGSTOP] {
+            let waiting = self.start_theirs(None);
+            self.fleet.leader_where(|life| life.owner == waiting);
+            let flags = if way == Signal::SIGTERM { &["daemon"][..] } else { &["ignore-term", "daemon"] };
+            let leading = self.start_ours(flags);
+            self.fleet.kill(&waiting);
+            self.fleet.leader_where(|life| life.owner == leading);
+            let waiting = self.start_theirs(None);
+            let beginning = self.start_theirs(None);
+            sleep(TTL + Duration::from_secs(1));
+            assert!(self.fleet.lives().iter().all(|life| ![&waiting, &beginning].contains(&&life.owner)));
+            self.fleet.signal(&leading, way);
+            self.fleet.leader_where(|life| [&waiting, &beginning].contains(&&life.owner));
+            for theirs in [waiting, beginning] {
+                self.fleet.kill(&theirs);
+            }
+        }
+        self.conclude(3);
+    }
+
+    /// A leader of ours whose turn is over hands over, and leads again after the other side.
+    pub fn relinquishes(mut self) {
+        let ours = self.start_ours_with(&["--relinquish", "2s"], &["daemon"]);
+        let first = self.fleet.leader();
+        let theirs = self.start_theirs(Some("0.7"));
+        self.fleet.leader_where(|life| life.owner == theirs);
+        let again = self.fleet.leader_where(|life| life.owner == ours && life.term > first.term);
+        assert!(again.term > first.term);
+        self.conclude(1);
     }
 
     /// Several of each side; ours are stopped and killed, and theirs give the lock up by themselves.

@@ -11,7 +11,6 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
-pub mod hostile;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[macro_use]
 pub mod late;

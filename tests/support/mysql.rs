@@ -117,16 +117,16 @@ impl Server {
         command
     }
 
-    /// How many requests it was sent in rest. It counts statements: a renewal is five, of which one is an UPDATE, one a
-    /// DO and one a SET, and a wait is three, of which one is a DO. The client that counts is counted, too.
+    /// How many requests it was sent in rest. It counts statements: a renewal is three, of which one is an UPDATE, and a
+    /// look is one. The client that counts is counted, too.
     pub fn requests(&self) -> u64 {
-        let names = "'questions', 'com_update', 'com_do', 'com_set_option'";
+        let names = "'questions', 'com_update', 'com_set_option'";
         let rows = self.sql(&format!("SHOW GLOBAL STATUS WHERE variable_name IN ({names})"));
         let weighed = rows.lines().map(|row| {
             let (name, count) = row.split_once('\t').expect("two columns");
             let weight = match name {
                 "Questions" => 1,
-                "Com_update" | "Com_set_option" => -1,
+                "Com_set_option" => -1,
                 _ => -2,
             };
             weight * count.parse::<i64>().expect("a number")

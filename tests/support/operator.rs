@@ -24,7 +24,7 @@ const REQUEST_TIMEOUT: &str = "1s";
 /// Before the verb, in tables of faults.
 pub const ORDERED: &str = "ordered: ";
 /// As documented: done, the store is away, not as things stand.
-const STATUSES: [i32; 3] = [0, 69, 75];
+const STATUSES: [i32; 4] = [0, 66, 69, 75];
 
 /// What somebody ordered.
 #[derive(Clone, Debug)]

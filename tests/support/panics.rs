@@ -6,7 +6,6 @@ use leaderrun::internals::election::{OnLoss, Patience, Settings};
 use leaderrun::internals::guard::contain::{Contain, Containment};
 use leaderrun::internals::guard::{self, hooks::Hooks};
 use leaderrun::internals::lease::{Candidate, Session, Timing, TimingRequest};
-use leaderrun::internals::notes::history;
 use leaderrun::internals::runner::driver::{self, Options};
 use leaderrun::internals::runner::guard_handle::Command;
 use leaderrun::internals::runner::processes::Processes;
@@ -68,12 +67,14 @@ async fn lead(store: &str, file: &str) {
     let command = Command {
         words: ["sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", file].map(Into::into).to_vec(),
         environment: Vec::new(),
-        job: None,
+        job: Vec::new(),
         stop_signal: Signal::SIGTERM,
         grace,
         hooks: Hooks::default(),
         health: None,
+        measure: None,
         terminal_group: None,
+        max_run: None,
         no_input: true,
         containment: Arc::clone(&containment),
         store_url: None,
@@ -92,7 +93,8 @@ async fn lead(store: &str, file: &str) {
         containment,
     };
     let standby_tasks = StandbyTasks::new(duties, &candidate);
-    let host = Processes::new(command, &candidate, standby_tasks, None, None).expect("signals and a timer");
-    let options = Options { announces: false, job: None, schedule: None, keep_history: history::USUAL };
-    driver::run(settings, candidate, Campaign::new(store), host, options, 1).await.expect("the kernel refuses nothing");
+    let mut host = Processes::new(command, standby_tasks, None, None).expect("signals and a timer");
+    let options = Options { announces: false, counts: false, job: None, schedule: None };
+    let run = driver::run(settings, candidate, Campaign::new(store), &mut host, options, 1);
+    Box::pin(run).await.expect("the kernel refuses nothing");
 }

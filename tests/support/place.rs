@@ -108,6 +108,19 @@ macro_rules! everywhere {
     };
 }
 
+/// The same on one store of each kind: the kernel holds the lease (`file:`), the server judges by its clock and tells what
+/// changes (Redis), it is asked and paid for (DynamoDB). Beneath them is one lease protocol.
+macro_rules! on_each_kind {
+    ([$($remote:tt)*]: $($story:tt)*) => {
+        on_two_stores!([$($remote)*]: $($story)*);
+        #[cfg(feature = "dynamodb")]
+        remote_stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($remote)* $($story)*]);
+    };
+    ($($story:tt)*) => {
+        on_each_kind!([]: $($story)*);
+    };
+}
+
 /// The same on `file:` and on Redis: what they show is not the store's doing.
 macro_rules! on_two_stores {
     ([$($remote:tt)*]: $($story:tt)*) => {

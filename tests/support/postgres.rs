@@ -141,8 +141,10 @@ impl Server {
     /// Lets the table's memory reach an hour back.
     pub fn age(&self, table: &str) {
         self.sql(&format!(
-            "UPDATE {table} SET since = clock_timestamp() - interval '1 hour', \
-             session = (txid_current() & 4294967295)::text WHERE shard = ''"
+            "UPDATE {table} SET text = (text::jsonb || \
+             jsonb_build_object('created_ms', (text::jsonb ->> 'created_ms')::bigint - 3600000))::text, \
+             session = (txid_current() & 4294967295)::text || substr(session, position(' ' IN session)) \
+             WHERE part = 'marker'"
         ));
     }
 

@@ -18,6 +18,8 @@ pub struct Server {
     port: u16,
     child: Child,
     settings: Vec<String>,
+    /// `NAME=VALUE`.
+    environment: Vec<String>,
 }
 
 /// Three of them watch a master, whose name is `main`.
@@ -39,19 +41,32 @@ impl Server {
     }
 
     pub fn with(settings: &[&str]) -> Self {
+        Self::with_environment(TempDir::new().expect("a scratch directory"), settings, Vec::new())
+    }
+
+    /// One whose wall clock, by which it ends leases, is too fast by so many millionths.
+    pub fn slewed(millionths: u32) -> Self {
         let data = TempDir::new().expect("a scratch directory");
+        let file = data.path().join("wallclock");
+        std::fs::write(&file, format!("0 {millionths}")).expect("it can be written");
+        let environment =
+            [format!("LD_PRELOAD={}", super::world::wall_clock()), format!("WALLCLOCK_FILE={}", file.display())];
+        Self::with_environment(data, &[], environment.into())
+    }
+
+    fn with_environment(data: TempDir, settings: &[&str], environment: Vec<String>) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
         for _ in 0..20 {
             let port = free_port();
-            let mut child = Self::spawn(data.path(), port, &settings);
+            let mut child = Self::spawn(data.path(), port, &settings, &environment);
             if answers(&mut child, port) {
-                return Self { data, port, child, settings };
+                return Self { data, port, child, settings, environment };
             }
         }
         panic!("redis-server does not start with {settings:?}");
     }
 
-    fn spawn(data: &Path, port: u16, settings: &[String]) -> Child {
+    fn spawn(data: &Path, port: u16, settings: &[String], environment: &[String]) -> Child {
         let mut words = vec!["--port".to_owned(), port.to_string()];
         words.extend(
             [
@@ -69,7 +84,7 @@ impl Server {
         );
         words.push(data.to_str().expect("text").to_owned());
         words.extend(settings.iter().cloned());
-        spawn(&words)
+        spawn(environment, &words)
     }
 
     pub fn port(&self) -> u16 {
@@ -114,8 +129,16 @@ impl Server {
 
     /// As if a candidate had first spoken to it long ago.
     pub fn age(&self) {
+        self.remembers_since(1);
+    }
+
+    /// As if nothing had been forgotten since then, in milliseconds since 1970.
+    pub fn remembers_since(&self, created: u64) {
         let run = format!("{} {}", self.info("run_id"), self.info("master_replid"));
-        self.cli(&["HSET", "leaderrun:{leases}:store", "run", &run, "since", "1"]);
+        let text = format!(r#"{{"format":1,"what":"","created_ms":{created},"incarnation":"{run}"}}"#);
+        let fields =
+            ["format", "2", "write", "aged", "text", &text, "session", "", "term", "0", "sequence", "0", "ends", ""];
+        self.cli(&[&["HSET", "leaderrun:{leases}:store"], &fields[..]].concat());
     }
 
     pub fn kill_it(&mut self) {
@@ -126,7 +149,7 @@ impl Server {
     /// After a kill, with the data that it had, if it keeps any.
     pub fn start_it_again(&mut self) {
         for _ in 0..20 {
-            self.child = Self::spawn(self.data.path(), self.port, &self.settings);
+            self.child = Self::spawn(self.data.path(), self.port, &self.settings, &self.environment);
             if answers(&mut self.child, self.port) {
                 return;
             }
@@ -166,8 +189,7 @@ impl super::server::Server for Server {
     }
 
     fn remove_records(&mut self, shard: &str) {
-        let keys = ["lock", "last", "leader"].map(|what| format!("leaderrun:{{leases}}:{what}:{shard}"));
-        self.cli(&["DEL", &keys[0], &keys[1], &keys[2]]);
+        self.cli(&["DEL", &format!("leaderrun:{{leases}}:lock:{shard}")]);
     }
 
     fn grow_old(&mut self) {
@@ -194,7 +216,7 @@ impl Sentinel {
                 data.path().display()
             );
             std::fs::write(&file, text).expect("a file can be written");
-            let mut child = spawn(&[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
+            let mut child = spawn(&[], &[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
             if answers(&mut child, own) {
                 return Self { data, port: own, child };
             }
@@ -234,7 +256,7 @@ pub fn cli(port: u16, words: &[&str]) -> String {
 /// Starts redis-server so that it dies with this process.
 ///
 /// The kernel sends the signal when the thread ends that started it, and threads of tests end: so one that does not.
-fn spawn(words: &[String]) -> Child {
+fn spawn(environment: &[String], words: &[String]) -> Child {
     type Job = (Vec<String>, mpsc::Sender<std::io::Result<Child>>);
     static KEEPER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
     let keeper = KEEPER.get_or_init(|| {
@@ -242,7 +264,7 @@ fn spawn(words: &[String]) -> Child {
         thread::spawn(move || {
             for (words, started) in todo {
                 let mut command = Command::new("setpriv");
-                command.args(["--pdeathsig", "KILL", "redis-server"]).args(words);
+                command.args(["--pdeathsig", "KILL"]).args(words);
                 let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
                 let _ = started.send(child);
             }
@@ -251,7 +273,8 @@ fn spawn(words: &[String]) -> Child {
     });
     assert!(is_installed("redis-server"), "redis-server is missing: install redis-server");
     let (started, child) = mpsc::channel();
-    keeper.lock().expect("nobody panicked").send((words.to_vec(), started)).expect("the keeper lives");
+    let words = [&["env".to_owned()], environment, &["redis-server".to_owned()], words].concat();
+    keeper.lock().expect("nobody panicked").send((words, started)).expect("the keeper lives");
     child.recv().expect("the keeper lives").unwrap_or_else(|error| panic!("setpriv: {error}: install util-linux"))
 }
 

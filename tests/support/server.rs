@@ -124,6 +124,17 @@ pub fn listens(child: &mut Child, port: u16) -> bool {
     !ended
 }
 
+/// The same for a store that is asked and for one that tells: what happens to the processes of a host is not the store's
+/// doing.
+macro_rules! two_kinds {
+    ($stories:ident: $($names:tt)*) => {
+        #[cfg(feature = "dynamodb")]
+        $stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($names)*]);
+        #[cfg(feature = "redis")]
+        $stories!(redis, crate::support::redis::Server::start(), [$($names)*]);
+    };
+}
+
 /// `stories!(STORE, START, [NAMES])` for every store that has a server: START starts one.
 macro_rules! every_store {
     ($stories:ident: $($names:tt)*) => {

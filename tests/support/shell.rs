@@ -74,6 +74,15 @@ impl Shell {
         wait_until_or(text, || self.screen(), || self.screen().contains(text));
     }
 
+    /// Closes the terminal.
+    pub fn close(&self) {
+        assert!(self.tmux().arg("kill-pane").status().unwrap().success());
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.tmux().arg("list-panes").stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap().success()
+    }
+
     pub fn file(&self) -> String {
         fs::read_to_string(self.scratch.path().join("file")).unwrap_or_default()
     }

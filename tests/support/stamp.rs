@@ -33,7 +33,7 @@ fn main() {
     let slot = std::env::var("LEADERRUN_SLOT").map(|slot| format!(".{slot}")).unwrap_or_default();
     let path = path + &slot;
     let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
-    let (owner, term) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"));
+    let (owner, term) = (told("LEADERRUN_CANDIDATE"), told("LEADERRUN_TERM"));
     let begun = BootInstant::now();
     let ends = has("ends") || has("ends-once");
     let is_first = ends && is_first_of(&term, &format!("{path}.runs"));

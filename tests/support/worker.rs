@@ -1,6 +1,6 @@
 //! A program that uses the library and shows when it worked: it writes a line every two milliseconds, like a stamp.
 //!
-//! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS] [margin=SECONDS]`; each line is
+//! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS]`; each line is
 //! `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work never awaits, so the whole runtime stands still. With
 //! `hold` it ignores that it has to end, and with `warn` the library only warns about that. SIGTERM makes it leave.
 
@@ -23,16 +23,10 @@ async fn main() {
     let has = |flag: &str| flags.iter().any(|word| word == flag);
     let (block, hold) = (has("block"), has("hold"));
     let seconds = Duration::from_secs;
-    let told = |name: &str| {
-        let number = flags.iter().find_map(|word| word.strip_prefix(name));
-        number.map(|text| seconds(text.parse().expect("seconds")))
-    };
-    let builder = Member::builder(store, "shard")
-        .lease(told("lease=").unwrap_or(seconds(6)))
-        .renew(seconds(1))
-        .kill_after(seconds(1));
+    let lease = flags.iter().find_map(|word| word.strip_prefix("lease="));
+    let lease = lease.map_or(seconds(6), |text| seconds(text.parse().expect("seconds")));
+    let builder = Member::builder(store, "shard").lease(lease).renew(seconds(1)).kill_after(seconds(1));
     let builder = builder.retry(seconds(1)).owner(owner.clone());
-    let builder = if let Some(margin) = told("margin=") { builder.margin(margin) } else { builder };
     let builder = if has("warn") { builder.on_overrun(Overrun::Warn) } else { builder };
     let member = builder.join().await.expect("the store can be opened");
     let mut asked = signal(SignalKind::terminate()).expect("signals can be heard");
@@ -48,7 +42,7 @@ async fn main() {
                 } else {
                     tokio::time::sleep(PAUSE).await;
                 }
-                if block && !hold && leadership.is_ending().is_some() {
+                if block && !hold && leadership.why_ending().is_some() {
                     return;
                 }
             }

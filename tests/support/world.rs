@@ -155,7 +155,6 @@ impl World {
             ("standby", standby),
             ("restart", "always".to_owned()),
             ("restart-delay", "100ms".to_owned()),
-            ("restart-healthy", "0".to_owned()),
         ];
         options.map(|(name, value)| format!("--{name}={value}")).to_vec()
     }

@@ -1,11 +1,13 @@
 //! The events of a story, read from its words.
 
 use leaderrun::internals::election::{
-    Booking, CheckEnd, CommandEnd, Directives, Event, Handover, HookEnd, Pause, Restart, RestartWhen, Settings,
+    Booked, Booking, CheckEnd, CommandEnd, Directives, Event, Handover, HookEnd, Pause, Restart, RestartWhen, Settings,
     Skipped, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, Timing, TimingRequest};
-use leaderrun::internals::store::{Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError};
+use leaderrun::internals::store::{
+    Claim, Delivery, Grant, Holder, Observation, Release, Renewal, StoreError, Takeover,
+};
 use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
 
@@ -25,7 +27,6 @@ pub fn settings<'a>(wishes: impl Iterator<Item = &'a str>) -> Settings {
                     limit: 1,
                     delay: Duration::from_secs(1),
                     healthy: Duration::from_mins(1),
-                    at_terminal: false,
                 });
             }
             other => panic!("no such setting: with {other}"),
@@ -71,7 +72,7 @@ fn answer(said: &str, sent: BootInstant) -> Option<Event> {
             let term = Term(number(term.strip_prefix("term ")?));
             Event::Claimed {
                 sent,
-                answer: Ok(Claim::Granted(Grant { term, start_after: None, doubt: Doubt::Forgotten })),
+                answer: Ok(Claim::Granted(Grant { term, start_after: None, takeover: Takeover::Expired })),
             }
         }
         ("the claim is refused", who) => Event::Claimed { sent, answer: Ok(Claim::Refused(holder(who))) },
@@ -119,7 +120,7 @@ fn parse(said: &str) -> Option<Event> {
         return Some(Event::Observed { answer: Ok(Observation::Held(holder(who))) });
     }
     if let Some(term) = said.strip_prefix("the job is entered: term ") {
-        return Some(Event::Booked { term: Term(number(term)), answer: Ok(Booking::Booked) });
+        return Some(Event::Booked { term: Term(number(term)), answer: Ok(Booking::Booked(Booked::default())) });
     }
     if let Some(said) = said.strip_prefix("the job is done: term ") {
         let (term, said) = said.split_once(", ")?;
@@ -150,6 +151,7 @@ fn parse(said: &str) -> Option<Event> {
         "the release has no answer" => Event::Released { answer: Err(no_answer()) },
         "the orders have no answer" => Event::Ordered { answer: Err(no_answer()) },
         "command started" => Event::Tree(TreeEvent::Started),
+        "the guard stopped the command after its longest run" => Event::Tree(TreeEvent::Overran),
         "the guard sent the stop signal at its deadline" => Event::Tree(TreeEvent::DeadlineReached),
         "the guard failed" => Event::Tree(TreeEvent::GuardFailed),
         "the tree is dead" => Event::Tree(TreeEvent::Dead),

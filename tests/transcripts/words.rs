@@ -1,6 +1,6 @@
 //! The actions of a story, in words.
 
-use leaderrun::internals::election::{Action, CommandEnd, Outcome, StandbyStop, Stop, StopReason};
+use leaderrun::internals::election::{Action, CommandEnd, Outcome, StandbyStop, Stop};
 use leaderrun::internals::lease::{Deadline, show};
 use leaderrun::internals::time::BootInstant;
 use std::time::Duration;
@@ -39,10 +39,10 @@ pub fn in_words(action: &Action) -> String {
         Action::Start { deadline, .. } => format!("start command: {}", until(*deadline)),
         Action::Extend(deadline) => format!("extend the deadline: {}", until(*deadline)),
         Action::Stop(Stop::Orderly { reason, kill_after }) => {
-            format!("stop command in order, {}: {}", because(*reason), then_kill(*kill_after))
+            format!("stop command in order ({}): {}", reason, then_kill(*kill_after))
         }
-        Action::Stop(Stop::Losing { certain: true }) => "stop command: the lease is lost".to_owned(),
-        Action::Stop(Stop::Losing { certain: false }) => "stop command: the lease is about to end".to_owned(),
+        Action::Stop(Stop::Losing { certain: true, .. }) => "stop command: the lease is lost".to_owned(),
+        Action::Stop(Stop::Losing { certain: false, .. }) => "stop command: the lease is about to end".to_owned(),
         Action::Stop(Stop::Kill) => "kill command".to_owned(),
         Action::Seize => "kill guard and tree without the guard".to_owned(),
         Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
@@ -62,21 +62,11 @@ pub fn in_words(action: &Action) -> String {
     }
 }
 
-fn because(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::Asked => "as asked",
-        StopReason::Paused => "for a pause",
-        StopReason::SteppedDown => "to hand over",
-        StopReason::Relinquished => "for another candidate's turn",
-        StopReason::Unhealthy => "as it is unhealthy",
-        StopReason::Overran => "after its longest run",
-    }
-}
-
 fn left(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ended(end @ (CommandEnd::Exited(_) | CommandEnd::Signalled(_))) => format!("command {end}"),
         Outcome::NotStarted(error) => format!("command was not started: {error}"),
+        Outcome::EndedByKey(interrupt) => format!("the keyboard ended command by signal {}", interrupt.signal),
         Outcome::Overran => "command ran for too long".to_owned(),
         Outcome::Interrupted(signal) => format!("asked to by signal {signal} before command ran"),
         Outcome::NotAcquired(Some(obstacle)) => format!("not acquired: {obstacle}"),

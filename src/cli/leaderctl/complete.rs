@@ -49,7 +49,9 @@ fn names(asked: Asked, begun: Instant) -> Option<()> {
     // Mistakes in the options are reported when the options are used.
     dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
     let words = [super::PROGRAM.to_owned()].into_iter().chain(asked.store).chain(["list".to_owned()]);
-    let (flags, matches) = flags::parse::<Flags>(super::PROGRAM, words.map(OsString::from), super::fail).ok()?;
+    let (flags, matches) =
+        flags::parse::<Flags>(&Program::Leaderctl.command(), super::PROGRAM, words.map(OsString::from), super::fail)
+            .ok()?;
     let named = flags.store.named(&matches).ok()?;
     named.url.as_ref()?;
     // A name server, or a directory on the network, may hang where no timeout of ours reaches.
@@ -189,8 +191,8 @@ mod tests {
             "leaderctl ",
             "leaderctl st",
             "leaderctl --store ",
-            "leaderctl status --onc",
-            "leaderctl status --once ",
+            "leaderctl jobs shard --cle",
+            "leaderctl jobs shard --clear ",
             "leaderctl history a ",
             "leaderctl list ",
             "leaderctl store ",

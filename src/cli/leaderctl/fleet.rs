@@ -6,19 +6,22 @@
 pub mod reader;
 mod tally;
 
+use super::shares::{self, Told};
 use super::status::Shown;
 use super::timeline::Present;
+use crate::election::Reason;
 use crate::lease::{JobId, Shard};
-use crate::mutex::Mutex;
-use crate::notes::history::{End, Entry};
+use crate::notes::history::Entry;
 use crate::notes::jobs::Ledger;
+use crate::notes::orders::PauseOrder;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::MutexGuard;
+use parking_lot::Mutex;
+use parking_lot::MutexGuard;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
-pub use tally::{CAUSES, Job, Tally};
+pub use tally::{Job, Tally};
 
 /// A leader that has used more of its lease than this since its last renewal is late.
 const LATE: f64 = 0.6;
@@ -49,6 +52,10 @@ pub struct Picture {
     pub revision: u64,
     /// A number for each host, in the order in which they were seen.
     hosts_seen: HashMap<String, usize>,
+    /// The hosts on which standbys wait.
+    waiting: BTreeSet<String>,
+    /// The hosts that are held back.
+    held: BTreeMap<String, PauseOrder>,
 }
 
 /// The last reading of the leases.
@@ -136,6 +143,14 @@ impl Condition {
     }
 }
 
+impl Picture {
+    /// How many shards each host leads.
+    pub fn shares(&self) -> Option<Told> {
+        let shards = self.shards.iter().map(|(shard, seen)| (shard, &seen.shown));
+        shares::told(shards, self.waiting.iter().map(String::as_str), &self.held)
+    }
+}
+
 impl Seen {
     pub fn holder(&self) -> Option<&Holder> {
         self.shown.report.holder.as_ref()
@@ -186,8 +201,10 @@ impl Seen {
         if self.is_job() {
             return if self.last_run_failed() { Condition::Failed } else { Condition::Idle };
         }
-        let crashed =
-            self.history.last().is_some_and(|last| matches!(last.end(), None | Some(End::Lost | End::Crashed)));
+        let crashed = self.history.last().is_some_and(|last| {
+            let reason = last.known_reason();
+            last.ended.is_none() || matches!(reason, Some(Reason::Lost | Reason::Revoked | Reason::Killed))
+        });
         let waited_for = self.shown.standbys.is_some_and(|count| count > 0);
         if crashed || waited_for { Condition::Leaderless } else { Condition::Free }
     }
@@ -277,9 +294,10 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::{CommandEnd, Ended, Loss};
     use crate::lease::{Session, Term};
-    use crate::notes::history::CRASHED;
     use crate::notes::jobs::Run;
+    use crate::notes::jobs::period::Turn;
     use crate::store::Report;
 
     fn led(renewed_ago: u64, expires_in: u64) -> Holder {
@@ -298,18 +316,14 @@ mod tests {
             status: Some(status),
             ended: None,
         };
-        Ledger { due_millis: Some(1), every_millis: Some(9), attempts: 1, run, succeeded: None }
+        let period = Some(Turn { due_millis: 1, next_millis: 10, every_millis: 9 });
+        Ledger { period, attempts: 1, run, succeeded: None }
     }
 
-    fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last_end: Option<&str>) -> Condition {
-        let entry = |ended: &str| Entry {
-            to_millis: Some(2),
-            ended: (!ended.is_empty()).then(|| ended.to_owned()),
-            ..Entry::example(6)
-        };
+    fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last: Option<Entry>) -> Condition {
         let report = Report { holder, last_term: None };
         let shown = Shown { report, standbys: Some(standbys), ledger, ..Shown::default() };
-        Seen { shown, history: last_end.map(entry).into_iter().collect(), ..Seen::default() }.condition()
+        Seen { shown, history: last.into_iter().collect(), ..Seen::default() }.condition()
     }
 
     #[test]
@@ -318,11 +332,19 @@ mod tests {
         assert_eq!(condition(Some(led(5, 10)), 0, None, None), Condition::Alone);
         assert_eq!(condition(Some(led(5, 10)), 0, Some(ran(0)), None), Condition::Led);
         assert_eq!(condition(Some(led(10, 5)), 1, None, None), Condition::Late);
-        assert_eq!(condition(None, 0, None, Some("exited with 0")), Condition::Free);
-        assert_eq!(condition(None, 1, None, Some("exited with 0")), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, Some("lost: x")), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, Some("")), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, Some(CRASHED)), Condition::Leaderless);
+        let ended = |how: &Ended| {
+            let mut entry = Entry::example(6);
+            entry.close(2, how, None);
+            Some(entry)
+        };
+        let mut killed = Entry::example(6);
+        killed.close_killed(2);
+        let (good, lost) = (Ended::ByItself(CommandEnd::Exited(0)), Ended::Lost(Loss::DeadlinePassed));
+        assert_eq!(condition(None, 0, None, ended(&good)), Condition::Free);
+        assert_eq!(condition(None, 1, None, ended(&good)), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, ended(&lost)), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, Some(Entry::example(6))), Condition::Leaderless);
+        assert_eq!(condition(None, 0, None, Some(killed)), Condition::Leaderless);
         assert_eq!(condition(None, 0, Some(ran(0)), None), Condition::Idle);
         assert_eq!(condition(None, 0, Some(ran(3)), None), Condition::Failed);
     }

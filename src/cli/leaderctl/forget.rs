@@ -78,10 +78,14 @@ impl ForgetFlags {
         if let Some(holder) = &report.holder {
             return Ok(operator.refuse(&self.held(&self.shard, holder)));
         }
-        let is_known = report.last_term.is_some() || self.has_notes(&operator).await?;
         let slots = Slots::of(store, &self.shard, patience).await?;
         if let Some((slot, holder)) = slots.led().next() {
             return Ok(operator.refuse(&self.held(slot, holder)));
+        }
+        if !self.has_notes(&operator).await?
+            && let Some(refused) = operator.refuse_unknown(&report, &slots).await?
+        {
+            return Ok(refused);
         }
         let names: Vec<Shard> = std::iter::once(&self.shard).chain(slots.names()).cloned().collect();
         if let Some(hidden) = slots.hidden {
@@ -114,12 +118,7 @@ impl ForgetFlags {
             };
         }
         let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
-        if is_known || names.len() > 1 {
-            operator.done(&format!("forgotten{and}")).await
-        } else {
-            // There may have been notes of jobs: those cannot be searched for.
-            operator.done("nothing of it is in the store").await
-        }
+        operator.done(&format!("forgotten{and}")).await
     }
 
     /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
@@ -161,7 +160,7 @@ impl ForgetFlags {
 
     /// Whether there are notes that standbys do not write.
     async fn has_notes(&self, operator: &Operator<'_>) -> Result<bool, StoreError> {
-        for page in [Page::Orders, Page::History, Page::Runs] {
+        for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs] {
             match within(operator.patience, operator.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),
@@ -224,7 +223,9 @@ async fn keep(operator: &Operator<'_>, taken: &mut [Taken]) -> Result<(), Failur
         *sequence += 1;
         match within(operator.patience, operator.store.renew(candidate, *term, *sequence)).await? {
             Renewal::Renewed => *sent = now,
-            Renewal::Lost(_) | Renewal::Overtaken => return Err(Failure::Lost(candidate.shard.clone())),
+            Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken => {
+                return Err(Failure::Lost(candidate.shard.clone()));
+            }
         }
     }
     Ok(())

@@ -1,15 +1,16 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
 use super::age::dated;
-use super::live::columns;
+use super::operator::Operator;
+use super::screen::columns;
+use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
-use super::unknown::Unknown;
 use super::{PROGRAM, inspect, print_lines, rfc3339};
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
 use crate::observe::terminal;
-use crate::store::{Report, Store, StoreError, within};
+use crate::store::{Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
@@ -44,8 +45,12 @@ pub struct Line<'a> {
     from: String,
     /// None while it lasts, or if nobody recorded it.
     to: Option<String>,
-    /// None while it lasts.
+    /// In words. None while it lasts.
     ended: Option<&'a str>,
+    /// One of `leaderrun`'s reasons, or a word of a later version. None while it lasts, or if nobody recorded it.
+    reason: Option<&'a str>,
+    exit_status: Option<i32>,
+    signal: Option<i32>,
     /// The order of an operator that ended it.
     ordered: Option<Order<'a>>,
 }
@@ -72,8 +77,17 @@ impl HistoryFlags {
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let entries = within(patience, history::read(store, &self.shard)).await?;
         let report = inspect(store, &self.shard, patience).await?;
-        if entries.is_empty() && !self.json {
-            self.say_that_there_is_none(store, &report, patience).await;
+        if entries.is_empty() {
+            let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+            let slots = Slots::of(store, &self.shard, patience).await?;
+            if let Some(refused) = operator.refuse_unknown(&report, &slots).await? {
+                return Ok(refused);
+            }
+            if !self.json {
+                self.say_that_there_is_none(&report, &slots);
+            }
+        } else if let Some(stranger) = report.holder.as_ref().filter(|holder| holder.is_foreign()) {
+            terminal::say(format_args!("{PROGRAM}: {}: {}", self.shard, records_nothing(stranger)));
         }
         if self.timeline {
             return self.draw(store, &entries, &report, patience).await;
@@ -103,17 +117,22 @@ impl HistoryFlags {
         Ok(print_lines(lines))
     }
 
-    async fn say_that_there_is_none(&self, store: &dyn Store, report: &Report, patience: Duration) {
+    fn say_that_there_is_none(&self, report: &Report, slots: &Slots) {
         let shard = &self.shard;
+        let slots = listed(slots.names());
         let why = match report {
+            Report { holder: Some(holder), .. } if holder.is_foreign() => records_nothing(holder),
             Report { holder: Some(holder), .. } => format!("{holder} leads, and has not recorded that yet"),
             Report { last_term: Some(term), .. } => format!("no leadership is recorded; the last term was {term}"),
-            Report { .. } => "no leadership is recorded".to_owned(),
+            Report { .. } if slots.is_empty() => "no leadership is recorded".to_owned(),
+            Report { .. } => format!("no leadership is recorded; there were leaders of {slots}"),
         };
-        let unknown = Unknown::find(store, shard, patience).await;
-        let meant = unknown.map(|unknown| unknown.meant()).unwrap_or_default();
-        terminal::say(format_args!("{PROGRAM}: {shard}: {}{meant}", on_one_line(why)));
+        terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(why)));
     }
+}
+
+fn records_nothing(stranger: &Holder) -> String {
+    format!("{stranger} leads, and records nothing here")
 }
 
 impl<'a> Line<'a> {
@@ -128,6 +147,9 @@ impl<'a> Line<'a> {
             from: rfc3339(entry.from_millis),
             to: entry.to_millis.map(rfc3339),
             ended: ended(entry, leads),
+            reason: entry.reason.as_deref(),
+            exit_status: entry.exit_status,
+            signal: entry.signal,
             ordered: entry.cause().map(Order::of),
         }
     }
@@ -168,6 +190,7 @@ pub fn cause_in_words(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::Ended;
 
     #[test]
     fn a_leadership_without_an_end_leads_or_crashed() {
@@ -179,7 +202,8 @@ mod tests {
         assert_eq!(text(Some(Term(4))), text(None));
         let ordered = Some(Ordered::now(history::PAUSE, Some("migration"), None));
         let by = ordered.as_ref().map(|ordered| ordered.by.clone()).unwrap();
-        let paused = Entry { to_millis: Some(0), ended: Some("paused".to_owned()), ordered, ..entry };
+        let mut paused = Entry { ordered, ..entry };
+        paused.close(0, &Ended::Paused, None);
         let text = as_text(&paused, ended(&paused, None));
         assert_eq!(text, format!("{from} to {from}: term 3, me  on db1: paused, by {by}: migration"));
     }

@@ -4,17 +4,20 @@
 //! the first line does not wait for the last one.
 
 use super::age::{ago, coarse};
-use super::live::{self, Live};
 use super::noted::{MOST, Notes, note};
+use super::screen;
+use super::shares;
 use super::slots::{self, Unled, count_waiting, sessions};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, printed};
 use crate::lease::{Prefix, Shard};
+use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
 use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,7 +34,6 @@ const SHORTEST: usize = 11;
 const LEFT_OUT: &str = "...";
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option that stands alone")]
 pub struct ListFlags {
     /// List only shards whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
@@ -45,10 +47,6 @@ pub struct ListFlags {
     #[arg(long)]
     orders: bool,
 
-    /// Continue: redraw the table on a terminal, or print a line for each change
-    #[arg(long)]
-    watch: bool,
-
     /// Print one JSON object in a line for each shard
     #[arg(long)]
     json: bool,
@@ -56,10 +54,6 @@ pub struct ListFlags {
 
 impl ListFlags {
     pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        if self.watch {
-            let list = self.read(store, patience).await?;
-            return Live::new(self.json).show(list, async || self.read(store, patience).await).await;
-        }
         let (standbys, mut unled) = self.announced(store, patience).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
@@ -77,18 +71,22 @@ impl ListFlags {
         let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders).await? };
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
+        if let Some(standbys) = standbys.filter(|_| !self.json && pages == 0) {
+            let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
+            let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
+            let held = hosts::held(store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
+            // What is beside the list must not hide it.
+            let held = held.await.unwrap_or_default();
+            let told = shares::told(list.iter().map(|(shard, shown)| (shard, shown)), waiting, &held);
+            if let Some(told) = told.filter(|told| told.needs_attention || stdout().is_terminal()) {
+                terminal::say(format_args!("{PROGRAM}: {}", told.words));
+            }
+        }
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
         if !self.json && (pages > 0 || list.iter().any(unread)) {
             terminal::say(format_args!("{PROGRAM}: pauses and jobs are not shown: --orders reads them"));
         }
         Ok(printed(table.written))
-    }
-
-    async fn read(&self, store: &dyn Store, patience: Duration) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let (standbys, unled) = self.announced(store, patience).await?;
-        let list = unled.among(store.list(self.prefix.as_str()).await?);
-        let notes = Notes::of(store, &list, self.orders).await?;
-        Ok(worth_showing(shown(&list, standbys.as_deref(), notes.as_ref())))
     }
 
     /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
@@ -144,7 +142,7 @@ struct Table {
 
 impl Table {
     fn new(json: bool) -> Self {
-        let columns = Columns::new(stdout().is_terminal().then(live::columns));
+        let columns = Columns::new(stdout().is_terminal().then(screen::columns));
         Self { json, columns, written: Ok(()) }
     }
 
@@ -169,19 +167,19 @@ impl Table {
 /// names stay as they are, because a program may search for them or pass them on.
 ///
 /// In a list that comes in parts, a column is as wide as its widest word so far.
-pub struct Columns {
+struct Columns {
     width: Option<usize>,
     widths: [usize; COLUMNS],
     headed: bool,
 }
 
 impl Columns {
-    pub fn new(width: Option<usize>) -> Self {
+    fn new(width: Option<usize>) -> Self {
         Self { width, widths: [0; COLUMNS], headed: false }
     }
 
     /// The next lines; the first part begins with the names of the columns.
-    pub fn lines(&mut self, list: &[(Shard, Shown)]) -> Vec<String> {
+    fn lines(&mut self, list: &[(Shard, Shown)]) -> Vec<String> {
         let width = self.width;
         let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS"];
         let header = (header.map(str::to_owned), if width.is_none() { "NOTE".to_owned() } else { String::new() });
@@ -189,9 +187,7 @@ impl Columns {
         let rows = list.iter().map(|(shard, shown)| (row(shard, shown), note(shown)));
         let rows: Vec<_> = header.into_iter().chain(rows).collect();
         for (row, _) in &rows {
-            for (widest, word) in self.widths.iter_mut().zip(row) {
-                *widest = (*widest).max(word.chars().count());
-            }
+            widen(&mut self.widths, row);
         }
         let mut widths = self.widths;
         if let Some(width) = width {
@@ -199,8 +195,7 @@ impl Columns {
         }
         let mut lines = Vec::new();
         for (row, note) in &rows {
-            let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
-            let line = padded.collect::<Vec<_>>().join("  ");
+            let line = line(row, widths);
             match width {
                 None => lines.push(format!("{line}  {note}").trim_end().to_owned()),
                 Some(width) => {
@@ -214,9 +209,24 @@ impl Columns {
     }
 }
 
-/// The lines of a whole list.
-pub fn as_columns(list: &[(Shard, Shown)], width: Option<usize>) -> Vec<String> {
-    Columns::new(width).lines(list)
+/// Lines with one word for each column.
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let mut widths = [0; N];
+    for row in rows {
+        widen(&mut widths, row);
+    }
+    rows.iter().map(|row| line(row, widths).trim_end().to_owned()).collect()
+}
+
+fn widen<const N: usize>(widths: &mut [usize; N], row: &[String; N]) {
+    for (widest, word) in widths.iter_mut().zip(row) {
+        *widest = (*widest).max(word.chars().count());
+    }
+}
+
+fn line<const N: usize>(row: &[String; N], widths: [usize; N]) -> String {
+    let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
+    padded.collect::<Vec<_>>().join("  ")
 }
 
 /// Takes from the widest names until a line fits, or they are as short as they may become.
@@ -242,7 +252,7 @@ fn shortened(word: &str, width: usize) -> String {
     letters[..from].iter().copied().chain(LEFT_OUT.chars()).chain(letters[to..].iter().copied()).collect()
 }
 
-pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
+fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
     let holder = report.holder.as_ref();
     // A free shard shows its last term.
     let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
@@ -261,7 +271,7 @@ pub fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; CO
 }
 
 /// One word; a hyphen if there is none.
-fn word(text: String) -> String {
+pub fn word(text: String) -> String {
     let text = on_one_line(text).replace(char::is_whitespace, "_");
     if text.is_empty() { "-".to_owned() } else { text }
 }
@@ -293,11 +303,11 @@ mod tests {
             let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
             let shown = Shown { report, standbys: source.one_in(2).then_some(3), ..Shown::default() };
             let list = [("db/main".parse().unwrap(), shown)];
-            for (line, header) in as_columns(&list, None).iter().zip([1, 0]) {
+            for (line, header) in Columns::new(None).lines(&list).iter().zip([1, 0]) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS + header, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
-            for line in as_columns(&list, Some(100)) {
+            for line in Columns::new(Some(100)).lines(&list) {
                 assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
                 assert!(!line.contains(char::is_control), "{line:?}");
             }
@@ -321,7 +331,7 @@ mod tests {
         let led = shown(Report { holder: Some(holder), last_term: Some(Term(12)) }, Some(2));
         let free = shown(Report { holder: None, last_term: Some(Term(3)) }, None);
         let list = [("a".parse().unwrap(), led), ("db/main".parse().unwrap(), free)];
-        let lines = as_columns(&list, None);
+        let lines = Columns::new(None).lines(&list);
         // The age is that of the clock that tests run by.
         let age = lines[1].split_whitespace().nth(5).unwrap().to_owned();
         let pad = " ".repeat(age.len() - 1);
@@ -348,11 +358,11 @@ mod tests {
         let list = [("a/name/that-is-long".parse().unwrap(), shown)];
         let by = &pause.by;
         let note = format!("paused by {by} 0s ago, for another 1m 30s, the leader goes on: a  reason");
-        let lines = as_columns(&list, Some(100));
+        let lines = Columns::new(Some(100)).lines(&list);
         assert!(lines.iter().all(|line| line.chars().count() <= 100), "{lines:#?}");
         assert!(lines[1].starts_with("a/name/that-is-long  oooooo") && lines[1].contains("ooo...ooo"), "{lines:#?}");
         assert_eq!((lines.len(), &lines[2]), (3, &format!("  {note}")));
-        let lines = as_columns(&list, None);
+        let lines = Columns::new(None).lines(&list);
         assert!(lines[1].contains(&"o".repeat(70)) && lines[1].ends_with(&note), "{lines:#?}");
         assert_eq!(shortened("0123456789", 7), "01...89");
         assert_eq!(shortened("0123456789", 10), "0123456789");

@@ -1,13 +1,15 @@
 //! What the notes of many shards say: who paused them, and how their jobs went.
 //!
 //! The hazard: a store lists leases in one request or a few, but some stores read each note on its own, so this costs
-//! two requests for each shard. Where requests cost money, and where there are very many shards, the user must ask for
+//! three requests for each shard. Where requests cost money, and where there are very many shards, the user must ask for
 //! it. And one note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
 use super::age::ago;
+use super::jobs::words;
 use super::slots::{Kin, ParentPause};
 use super::status::Shown;
 use crate::lease::{Shard, show_seconds};
+use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{Orders, PauseOrder};
 use crate::slots;
@@ -18,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most shards whose notes are read without being asked for.
 pub const MOST: usize = 1000;
 
-/// The orders and the last run of one shard, or why they cannot be read.
-type Noted = Result<(Orders, Option<Ledger>), StoreError>;
+/// The orders, the last run and the jobs of one shard, or why they cannot be read.
+type Noted = Result<(Orders, Option<Ledger>, Vec<Indexed>), StoreError>;
 
 /// The notes of many shards, and of the shards that they are slots of.
 #[derive(Debug)]
@@ -38,14 +40,18 @@ impl Notes {
         }
         let names: BTreeSet<Shard> =
             list.iter().flat_map(|(shard, _)| [Some(shard.clone()), slots::parent(shard)]).flatten().collect();
-        let wanted: Vec<_> =
-            names.iter().flat_map(|shard| [Page::Orders, Page::Runs].map(|page| (shard.clone(), page))).collect();
+        let wanted: Vec<_> = names
+            .iter()
+            .flat_map(|shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page)))
+            .collect();
         let mut texts = store.read_notes(&wanted).await?.into_iter();
         let mut read = BTreeMap::new();
         for shard in names {
-            let (Some(orders), Some(runs)) = (texts.next(), texts.next()) else { break };
+            let (Some(orders), Some(runs), Some(index)) = (texts.next(), texts.next(), texts.next()) else { break };
             let noted = orders.and_then(|orders| {
-                Ok((Orders::read(orders.as_ref(), &shard)?, jobs::last_in(runs?.as_ref(), &shard)?))
+                let ledger = jobs::last_in(runs?.as_ref(), &shard)?;
+                let jobs = index::read_in(index?.as_ref(), &shard, ledger.as_ref())?;
+                Ok((Orders::read(orders.as_ref(), &shard)?, ledger, jobs))
             });
             read.insert(shard, noted);
         }
@@ -55,11 +61,12 @@ impl Notes {
     /// Adds what is known to what is shown of `shard`.
     pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
         let above = slots::parent(shard).and_then(|parent| match self.read.get(&parent) {
-            Some(Ok((orders, _))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
+            Some(Ok((orders, ..))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
             _ => None,
         });
         match self.read.get(shard) {
-            Some(Ok((orders, ledger))) => {
+            Some(Ok((orders, ledger, named))) => {
+                shown.jobs.clone_from(named);
                 shown.orders = Some(orders.clone());
                 shown.ledger.clone_from(ledger);
                 shown.kin = Kin { slots: None, pause: above };
@@ -86,7 +93,8 @@ pub fn note(shown: &Shown) -> String {
             None => format!("last run began {} on {}: {}", ago(run.from_millis), run.host, run.end()),
         }
     });
-    let all = pauses.chain([handover, run, shown.trouble.clone()].into_iter().flatten());
+    let named = shown.jobs.first().map(|job| words(job, &shown.report));
+    let all = pauses.chain([handover, run, named, shown.trouble.clone()].into_iter().flatten());
     on_one_line(all.collect::<Vec<_>>().join("; "))
 }
 

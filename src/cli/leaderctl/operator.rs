@@ -5,14 +5,15 @@
 
 use super::slots::{self, Kin, Slots};
 use super::status::{self, Shown};
+use super::unknown::{Unknown, never_led};
 use super::{fail, inspect, printed, say_retrying};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
-use crate::notes::jobs;
+use crate::notes::jobs::{self, index};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
-use crate::store::{Holder, Report, Store, StoreError, within};
+use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -130,8 +131,9 @@ impl Operator<'_> {
         let state = async {
             let (report, orders) = (self.inspect().await?, self.orders().await?);
             let ledger = within(self.patience, jobs::last(self.store, self.shard)).await?;
+            let jobs = within(self.patience, index::read(self.store, self.shard, ledger.as_ref())).await?;
             let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
-            Ok(Shown { report, orders: Some(orders), ledger, kin, ..Shown::default() })
+            Ok(Shown { report, orders: Some(orders), ledger, jobs, kin, ..Shown::default() })
         };
         let shown = state.await.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
@@ -141,6 +143,29 @@ impl Operator<'_> {
     pub fn although(&self, sentence: &str, mut error: StoreError) -> StoreError {
         error.message = format!("{}: {sentence}, but then: {}", self.shard, error.message);
         error
+    }
+
+    /// Refuses a shard that the store has never seen. None if it is known, which a pause before its first leader makes it.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn refuse_unknown(&self, report: &Report, slots: &Slots) -> Result<Option<ExitCode>, StoreError> {
+        if never_led(report, slots) { self.refuse_never_led().await } else { Ok(None) }
+    }
+
+    /// The same of a shard that was [`never_led`].
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn refuse_never_led(&self) -> Result<Option<ExitCode>, StoreError> {
+        let Some(unknown) = Unknown::of_never_led(self.store, self.shard, self.patience).await? else {
+            return Ok(None);
+        };
+        let is_paused = match self.orders().await {
+            Err(error) if error.kind == ErrorKind::Denied => false,
+            orders => orders?.pause.is_some(),
+        };
+        Ok((!is_paused).then(|| unknown.refuse(self.shard)))
     }
 
     /// Reports why nothing was changed.
@@ -159,6 +184,11 @@ impl Operator<'_> {
         let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
         Ok(slots::waiting(&all, self.shard, &slots::sessions([leader])).cloned().collect())
     }
+}
+
+/// Why a leader that is another program does not do what an order says, and what to do.
+pub fn takes_no_orders(leader: &Holder) -> String {
+    format!("{leader} leads and takes no orders: stop it on its host")
 }
 
 /// Looks until `found` finds what is waited for. None if that takes longer than `most`.

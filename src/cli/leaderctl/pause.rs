@@ -1,15 +1,17 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
 use super::age::dated;
-use super::operator::Operator;
-use super::slots;
+use super::balance;
+use super::operator::{Operator, takes_no_orders};
+use super::slots::{self, Slots};
 use super::unknown::Unknown;
-use super::{fail, printed};
+use super::{PROGRAM, fail, printed};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
+use crate::observe::terminal;
 use crate::slots::parent;
 use crate::store::{Store, StoreError, within};
 use clap::Args;
@@ -20,9 +22,10 @@ use std::time::{Duration, Instant};
 
 /// The shards that an order is for.
 #[derive(Debug, Args)]
+#[group(id = "targets", required = true, multiple = false)]
 struct Targets {
     /// The name of the shard
-    #[arg(value_name = "SHARD", required_unless_present = "prefix", conflicts_with = "prefix")]
+    #[arg(value_name = "SHARD")]
     shard: Option<Shard>,
 
     /// Apply to each known shard whose name begins with this
@@ -54,7 +57,7 @@ impl Targets {
     /// Refuses where the prefix is that of no shard.
     fn nothing(&self) -> ExitCode {
         let prefix = self.prefix.as_ref().map(Prefix::as_str).unwrap_or_default();
-        fail(exit::NOT_ACQUIRED, &format!("no shard is known whose name begins with \"{prefix}\""))
+        fail(exit::ctl::UNKNOWN_SHARD, &format!("no shard is known whose name begins with \"{prefix}\""))
     }
 
     /// Says how many shards an order was for, after a line about each.
@@ -110,6 +113,10 @@ pub struct PauseFlags {
 pub struct ResumeFlags {
     #[command(flatten)]
     targets: Targets,
+
+    /// Let the candidates of HOST lead again, after step-down --host
+    #[arg(long, value_name = "HOST", group = "targets", conflicts_with = "force")]
+    host: Option<String>,
 
     /// Remove the orders even if another program wrote them
     #[arg(long)]
@@ -219,6 +226,15 @@ impl PauseFlags {
             let who = leaders.told(shard, "continues, and nobody follows", "continue, and nobody follows");
             return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
+        // The pause keeps candidates from following it, so it stays in force.
+        let stranger = leaders.led.iter().map(|(_, holder)| holder).find(|holder| holder.is_foreign());
+        if let Some(stranger) = stranger {
+            let told = format!("paused {until}, but {}", takes_no_orders(stranger));
+            if wait.is_none() {
+                return Ok(operator.refuse(&told));
+            }
+            terminal::say(format_args!("{PROGRAM}: {shard}: {told}"));
+        }
         let Some(most) = wait else {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
             return operator.done(&format!("paused {until}; {}{hidden}", leaders.told(shard, stop.0, stop.1))).await;
@@ -245,6 +261,9 @@ impl ResumeFlags {
     }
 
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        if let Some(host) = &self.host {
+            return balance::resume(host, self.json, store, patience).await;
+        }
         let shards = self.targets.find(store, patience).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
         for shard in &shards {
@@ -283,6 +302,13 @@ impl ResumeFlags {
         };
         if let Some(ended) = &ended {
             operator.withdraw_pause(ended).await;
+        }
+        // What was found by its prefix is known, even if that was a pause that has ended since.
+        if ended.is_none() && self.targets.prefix.is_none() {
+            let slots = Slots::of(store, shard, patience).await?;
+            if let Some(refused) = operator.refuse_unknown(&operator.inspect().await?, &slots).await? {
+                return Ok((false, refused));
+            }
         }
         let told = match &ended {
             Some(PauseOrder { by, since_millis, .. }) => {

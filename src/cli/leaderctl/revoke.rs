@@ -9,7 +9,8 @@
 //! the first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the
 //! watch shows that it was not renewed.
 
-use super::operator::{LOOK_EVERY, Operator};
+use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
+use super::slots::Slots;
 use super::{PROGRAM, say_retrying};
 use crate::cli::flags;
 use crate::exit;
@@ -34,7 +35,7 @@ pub struct RevokeFlags {
     shard: Shard,
 
     /// The term that status shows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     term: u64,
 
     /// How long to watch for renewals [default: until the lease would end]
@@ -54,8 +55,16 @@ impl RevokeFlags {
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
-        let holder = match operator.inspect().await?.holder {
-            None => return Ok(operator.refuse("nobody holds the lease: there is nothing to revoke")),
+        let report = operator.inspect().await?;
+        let holder = match report.holder {
+            None => {
+                let slots = Slots::of(store, &self.shard, patience).await?;
+                let refused = operator.refuse_unknown(&report, &slots).await?;
+                let led = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+                let nothing = format!("nobody holds the lease: there is nothing to revoke{led}");
+                return Ok(refused.unwrap_or_else(|| operator.refuse(&nothing)));
+            }
+            Some(holder) if holder.is_foreign() => return Ok(operator.refuse(&takes_no_orders(&holder))),
             Some(holder) if holder.term != Some(term) => {
                 return Ok(operator.refuse(&format!("term {term} does not lead: {holder} does")));
             }

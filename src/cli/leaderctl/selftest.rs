@@ -98,7 +98,7 @@ impl SelftestFlags {
             Ok(timing) => timing,
             Err(message) => return flags::usage(PROGRAM, &message),
         };
-        let own = match without_shared_lock(named) {
+        let own = match with_own_lock(named) {
             Ok(own) => own,
             Err(message) => return flags::usage(PROGRAM, &message),
         };
@@ -258,7 +258,10 @@ impl<'a> Bench<'a> {
             return Ok(Ok(Vec::new()));
         }
         let route = match &self.named.url {
-            Some(url) => Route::of(url.expose(), &self.named.location),
+            Some(url) => {
+                let without = route::without_shared_lock(url.expose()).map(|(url, _)| Secret::from(url));
+                Route::of(without.as_ref().unwrap_or(url).expose(), &self.named.location)
+            }
             None => Err("the store is not behind a network".to_owned()),
         };
         let route = match route {
@@ -325,13 +328,27 @@ impl Drop for Scratch {
     }
 }
 
-/// The store without the lock in its URL that it shares with other programs. That lock belongs to a real shard. None if
-/// it has no such lock.
-fn without_shared_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
+/// The store without the lock in its URL that it shares with other programs: that lock belongs to a real shard. Instead of
+/// an advisory lock it takes another one, because such a lock lives and ends in a way of its own. None if it has none.
+fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     let Some((url, option)) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);
     };
-    terminal::say(format_args!("{PROGRAM}: ignoring {option}= in the URL: that lock belongs to a real shard"));
+    let real = format!("{option}= in the URL belongs to a real shard");
+    let url = if option == "advisory_lock" {
+        let mut key = [0; 8];
+        getrandom::fill(&mut key).map_err(|error| format!("no random bytes: {error}"))?;
+        let key = i64::from_ne_bytes(key);
+        terminal::say(format_args!(
+            "{PROGRAM}: {real}: advisory lock {key} stands in for it; the faults of the network do without, because a proxy \
+             would keep its session open"
+        ));
+        let and = if url.ends_with('?') { "" } else { "&" };
+        format!("{url}{and}{option}={key}")
+    } else {
+        terminal::say(format_args!("{PROGRAM}: {real}: it is not tested"));
+        url
+    };
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 

@@ -10,17 +10,22 @@ mod metrics;
 mod page;
 
 use super::fleet::reader::{Reader, ReadingFlags};
-use super::fleet::{Fleet, Picture};
+use super::fleet::{Fleet, Picture, Seen};
 use super::{PROGRAM, asked_to_stop};
 use crate::lease::{Prefix, Shard, show};
-use crate::observe::http::{self, Address, Answer, METRICS, Site, TEXT};
+use crate::observe::http::{self, METRICS};
+use crate::observe::listen::Address;
 use crate::observe::{log, terminal};
 use crate::store::{Store, StoreError};
 use crate::text::in_words;
+use axum::Router;
+use axum::extract::{RawQuery, Request, State};
+use axum::http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use clap::Args;
-use hyper::StatusCode;
-use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -33,6 +38,13 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const OPENAPI: &str = include_str!("serve/openapi.yaml");
+const NOTHING: (StatusCode, &str) = (
+    StatusCode::NOT_FOUND,
+    "there are /, /shards/NAME, /metrics, /api/shards, /api/shards/NAME/history, /api/hosts, /api/openapi.yaml, /livez \
+     and /readyz\n",
+);
+/// The most time for a page of thousands of shards on a slow network.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub struct ServeFlags {
@@ -57,8 +69,8 @@ impl ServeFlags {
         let (is_metered, interval) = (store.is_metered(), self.reading.interval(&*store));
         let reader = Reader::new(store, self.prefix.unwrap_or_default(), self.reading, patience);
         let is_loopback = matches!(&self.listen, Address::Tcp(address) if address.ip().is_loopback());
-        let board = Board { fleet: reader.fleet(), is_loopback };
-        let listening = match http::begin(&self.listen, Arc::new(board)).await {
+        let board = Arc::new(Board { fleet: reader.fleet(), is_loopback });
+        let listening = match http::begin(&self.listen, routes(&board), PATIENCE).await {
             Ok(listening) => listening,
             Err(error) => {
                 let why = format!("cannot listen on {}: {}", self.listen, in_words(&error));
@@ -90,31 +102,10 @@ struct Board {
     is_loopback: bool,
 }
 
-impl Site for Board {
-    /// A page of thousands of shards on a slow network.
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn answer(&self, asked: &Parts) -> Answer {
-        let mut answer = if self.is_foreign(asked) {
-            Answer::new(StatusCode::MISDIRECTED_REQUEST, TEXT, "this host name is not one of this machine's loopback\n")
-        } else {
-            self.show(asked)
-        };
-        let policies = [
-            (header::CONTENT_SECURITY_POLICY, POLICY),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (header::REFERRER_POLICY, "no-referrer"),
-            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-        ];
-        answer.more.extend(policies.map(|(name, value)| (name, HeaderValue::from_static(value))));
-        answer
-    }
-}
-
 impl Board {
     /// True if the request names another host: a page of that host may have made a browser send it.
-    fn is_foreign(&self, asked: &Parts) -> bool {
-        let Some(host) = asked.headers.get(header::HOST).filter(|_| self.is_loopback) else { return false };
+    fn is_foreign(&self, headers: &HeaderMap) -> bool {
+        let Some(host) = headers.get(header::HOST).filter(|_| self.is_loopback) else { return false };
         let host = host.to_str().unwrap_or_default();
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
@@ -123,68 +114,100 @@ impl Board {
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         !(name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
     }
-
-    fn show(&self, asked: &Parts) -> Answer {
-        let picture = self.fleet.picture();
-        let (path, query) = (asked.uri.path(), asked.uri.query().unwrap_or_default());
-        match path {
-            "/" => page(asked, &picture, |picture, now| page::fleet(picture, &page::Wish::read(query), now)),
-            "/page.css" => Answer::new(StatusCode::OK, "text/css; charset=utf-8", page::STYLE),
-            "/page.js" => Answer::new(StatusCode::OK, "text/javascript; charset=utf-8", page::SCRIPT),
-            "/icon.svg" => Answer::new(StatusCode::OK, "image/svg+xml", page::ICON),
-            "/metrics" => Answer::new(StatusCode::OK, METRICS, metrics::text(&picture)),
-            "/livez" => Answer::new(StatusCode::OK, TEXT, "alive\n"),
-            "/readyz" => ready(&picture),
-            "/api/openapi.yaml" => Answer::new(StatusCode::OK, "application/yaml", OPENAPI),
-            "/api/shards" => Answer::new(StatusCode::OK, JSON, json::shards(&picture)),
-            "/api/hosts" => Answer::new(StatusCode::OK, JSON, json::hosts(&picture)),
-            _ => {
-                let history = path.strip_prefix("/api/shards/").and_then(|rest| rest.strip_suffix("/history"));
-                let shown = path.strip_prefix("/shards/");
-                let named = |name: &str| percent_decode_str(name).decode_utf8().ok()?.parse::<Shard>().ok();
-                let found = history.or(shown).and_then(named).and_then(|name| picture.shards.get_key_value(&name));
-                match found {
-                    Some((shard, seen)) if history.is_some() => {
-                        Answer::new(StatusCode::OK, JSON, json::history_of(&picture, shard, seen))
-                    }
-                    Some((shard, seen)) => page(asked, &picture, |picture, now| {
-                        page::shard(picture, shard, seen, &page::Wish::read(query), now)
-                    }),
-                    None => Answer::new(
-                        StatusCode::NOT_FOUND,
-                        TEXT,
-                        "there are /, /shards/NAME, /metrics, /api/shards, /api/shards/NAME/history, /api/hosts, \
-                         /api/openapi.yaml, /livez and /readyz\n",
-                    ),
-                }
-            }
-        }
-    }
 }
 
-fn ready(picture: &Picture) -> Answer {
+type Asked = State<Arc<Board>>;
+
+fn routes(board: &Arc<Board>) -> Router {
+    Router::new()
+        .route("/", get(fleet_page))
+        .route("/shards/{*shard}", get(shard_page))
+        .route("/page.css", get(([(CONTENT_TYPE, "text/css; charset=utf-8")], page::STYLE)))
+        .route("/page.js", get(([(CONTENT_TYPE, "text/javascript; charset=utf-8")], page::SCRIPT)))
+        .route("/icon.svg", get(([(CONTENT_TYPE, "image/svg+xml")], page::ICON)))
+        .route(
+            "/metrics",
+            get(async |State(board): Asked| ([(CONTENT_TYPE, METRICS)], metrics::text(&board.fleet.picture()))),
+        )
+        .route("/livez", get("alive\n"))
+        .route("/readyz", get(async |State(board): Asked| ready(&board.fleet.picture())))
+        .route("/api/openapi.yaml", get(([(CONTENT_TYPE, "application/yaml")], OPENAPI)))
+        .route(
+            "/api/shards",
+            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::shards(&board.fleet.picture()))),
+        )
+        .route(
+            "/api/hosts",
+            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::hosts(&board.fleet.picture()))),
+        )
+        .route("/api/shards/{*history}", get(history))
+        .method_not_allowed_fallback(http::REFUSED)
+        .fallback(NOTHING)
+        .layer(from_fn_with_state(Arc::clone(board), refuse_foreigners))
+        .layer(map_response(with_policies))
+        .with_state(Arc::clone(board))
+}
+
+async fn refuse_foreigners(State(board): Asked, asked: Request, next: Next) -> Response {
+    if board.is_foreign(asked.headers()) {
+        return (StatusCode::MISDIRECTED_REQUEST, "this host name is not one of this machine's loopback\n")
+            .into_response();
+    }
+    next.run(asked).await
+}
+
+async fn with_policies(mut answer: Response) -> Response {
+    let policies = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    answer.headers_mut().extend(policies.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    answer
+}
+
+async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    let wish = page::Wish::read(&query.unwrap_or_default());
+    page(&headers, &board.fleet.picture(), |picture, now| page::fleet(picture, &wish, now))
+}
+
+async fn shard_page(State(board): Asked, uri: Uri, headers: HeaderMap) -> Response {
+    let (picture, wish) = (board.fleet.picture(), page::Wish::read(uri.query().unwrap_or_default()));
+    let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&picture, name));
+    let Some((shard, seen)) = named else { return NOTHING.into_response() };
+    page(&headers, &picture, |picture, now| page::shard(picture, shard, seen, &wish, now))
+}
+
+async fn history(State(board): Asked, uri: Uri) -> Response {
+    let picture = board.fleet.picture();
+    let name = uri.path().strip_prefix("/api/shards/").and_then(|rest| rest.strip_suffix("/history"));
+    let Some((shard, seen)) = name.and_then(|name| find(&picture, name)) else { return NOTHING.into_response() };
+    ([(CONTENT_TYPE, JSON)], json::history_of(&picture, shard, seen)).into_response()
+}
+
+/// The shard that a path names. Names have slashes, so routes cannot tell where one ends.
+fn find<'a>(picture: &'a Picture, name: &str) -> Option<(&'a Shard, &'a Seen)> {
+    picture.shards.get_key_value(&percent_decode_str(name).decode_utf8().ok()?.parse::<Shard>().ok()?)
+}
+
+fn ready(picture: &Picture) -> (StatusCode, String) {
     match (&picture.reading, &picture.trouble) {
-        (_, Some(trouble)) => {
-            Answer::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {}\n", trouble.message))
-        }
-        (None, None) => Answer::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, "not ready: the store was not read yet\n"),
-        (Some(_), None) => Answer::new(StatusCode::OK, TEXT, "ready\n"),
+        (_, Some(trouble)) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", trouble.message)),
+        (None, None) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: the store was not read yet\n".to_owned()),
+        (Some(_), None) => (StatusCode::OK, "ready\n".to_owned()),
     }
 }
 
 /// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even
 /// if nothing has happened.
-fn page(asked: &Parts, picture: &Picture, draw: impl FnOnce(&Picture, u64) -> String) -> Answer {
+fn page(headers: &HeaderMap, picture: &Picture, draw: impl FnOnce(&Picture, u64) -> String) -> Response {
     const MOVES: u64 = 10_000;
     let now = crate::time::wall_clock_millis();
     let reading = picture.reading.map_or(0, |reading| reading.at_millis / MOVES);
     let tag = format!("\"{}-{}-{}-{reading}\"", std::process::id(), picture.revision, now / MOVES);
-    let known = asked.headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let mut answer = if known {
-        Answer::new(StatusCode::NOT_MODIFIED, HTML, "")
-    } else {
-        Answer::new(StatusCode::OK, HTML, draw(picture, now))
-    };
-    answer.more.extend(HeaderValue::from_str(&tag).ok().map(|tag| (header::ETAG, tag)));
-    answer
+    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let (status, body) =
+        if known { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, draw(picture, now)) };
+    (status, [(CONTENT_TYPE, HTML), (header::ETAG, &tag)], body).into_response()
 }

@@ -1,8 +1,8 @@
 //! What verbs report about slots: of a shard that has some, and of a shard that is one.
 //!
-//! The hazard: slot 2 of `db` is the shard `db/2`, and `db` itself has only orders and standbys. So a plain look at
-//! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db/2` shows no pause, because
-//! that is a pause of `db`. No record tells whether `db/2` is a slot or a shard of its own: this module reports what
+//! The hazard: slot 2 of `db` is the shard `db#2`, and `db` itself has only orders and standbys. So a plain look at
+//! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db#2` shows no pause, because
+//! that is a pause of `db`. No record tells whether `db#2` is a slot or a shard of its own: this module reports what
 //! applies if it is a slot.
 
 use super::PROGRAM;
@@ -67,7 +67,7 @@ impl Slots {
     }
 }
 
-/// `db/1, db/2`.
+/// `db#1, db#2`.
 pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
     shards.map(Shard::as_str).collect::<Vec<_>>().join(", ")
 }
@@ -142,7 +142,7 @@ pub async fn standbys(
 /// The same, with the shards that were paused before anybody led them.
 pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<standbys::Announced, StoreError> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
-    let above = prefix.rsplit_once('/').filter(|(_, slot)| slot.bytes().all(|byte| byte.is_ascii_digit()));
+    let above = prefix.split_once('#');
     let wider = above.map_or(prefix, |(shard, _)| shard);
     let mut announced = within(patience * 4, standbys::announced(store, wider)).await?;
     announced.paused.retain(|shard| shard.as_str().starts_with(prefix));

@@ -1,10 +1,13 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
 use super::age::dated;
+use super::jobs::{State, words};
 use super::slots::{self, Kin, Slots};
-use super::unknown::Unknown;
-use super::{PROGRAM, inspect, job, printed, rfc3339};
+use super::unknown::{Unknown, never_led};
+use super::{PROGRAM, inspect, printed, rfc3339};
 use crate::lease::{JobId, Shard, show, show_seconds};
+use crate::notes::jobs::index::{self, Indexed};
+use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders};
 use crate::notes::standbys::Standby;
@@ -24,10 +27,6 @@ pub struct StatusFlags {
     #[arg(value_name = "SHARD", required = true)]
     shards: Vec<Shard>,
 
-    /// Show only the job that runs once under this name
-    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "standbys")]
-    once: Option<JobId>,
-
     /// Name standbys even if that costs money
     #[arg(long)]
     standbys: bool,
@@ -37,6 +36,9 @@ pub struct StatusFlags {
     json: bool,
 }
 
+/// The most jobs that are named.
+const MOST_JOBS: usize = 3;
+
 /// What is shown about a shard.
 #[derive(Debug, Default)]
 pub struct Shown {
@@ -45,6 +47,8 @@ pub struct Shown {
     pub orders: Option<Orders>,
     /// Read with the orders; None if no job ran.
     pub ledger: Option<Ledger>,
+    /// The jobs that run once, the newest first. Read with the orders.
+    pub jobs: Vec<Indexed>,
     pub kin: Kin,
     /// None if they were not counted.
     pub standbys: Option<usize>,
@@ -58,10 +62,14 @@ pub struct Shown {
 #[derive(Debug, Serialize)]
 pub struct Status<'a> {
     shard: &'a str,
+    /// False if the store has never seen it; None if not all was read that would tell.
+    known: Option<bool>,
     held: bool,
     owner: Option<&'a str>,
     host: Option<&'a str>,
     pid: Option<u32>,
+    /// The lock of another program that leads; None if that is a candidate of leaderrun.
+    foreign_lock: Option<&'a str>,
     term: Option<u64>,
     /// RFC 3339.
     since: Option<String>,
@@ -86,6 +94,8 @@ struct Ordered<'a> {
     parent_pause: Option<ParentPause<'a>>,
     handover: Option<Handover<'a>>,
     last_run: Option<LastRun<'a>>,
+    /// Those that run once, the newest first.
+    jobs: Vec<NamedJob<'a>>,
     /// None if they were not counted.
     waiting: Option<Vec<Waiting<'a>>>,
 }
@@ -129,8 +139,8 @@ struct Handover<'a> {
 /// The last run of a job that runs once a period.
 #[derive(Debug, Serialize)]
 struct LastRun<'a> {
-    /// When it was due.
-    slot: Option<String>,
+    /// When the first run of the period was started, without the seconds.
+    period: Option<String>,
     every_seconds: Option<f64>,
     host: &'a str,
     owner: &'a str,
@@ -145,12 +155,44 @@ struct LastRun<'a> {
     attempts: u32,
 }
 
+/// The last run of a job that runs once, or the one that succeeded; or that of a job which ran once a period, if the
+/// ledger is over.
+#[derive(Debug, Serialize)]
+struct NamedJob<'a> {
+    /// None for a job that runs once a period.
+    job: Option<&'a str>,
+    every_seconds: Option<f64>,
+    state: State,
+    host: &'a str,
+    started: String,
+    /// None while it runs, and if nobody recorded it.
+    ended: Option<String>,
+    exit_status: Option<u8>,
+    /// How many runs there were.
+    attempts: u32,
+}
+
+impl<'a> NamedJob<'a> {
+    fn of(job: &'a Indexed, report: &Report) -> Self {
+        Self {
+            job: job.job.once().map(JobId::as_str),
+            every_seconds: job.job.every().map(|every| every.as_secs_f64()),
+            state: State::of_indexed(job, report),
+            host: &job.host,
+            started: rfc3339(job.from_millis),
+            ended: job.to_millis.map(rfc3339),
+            exit_status: job.status,
+            attempts: job.attempts,
+        }
+    }
+}
+
 impl<'a> LastRun<'a> {
     fn of(ledger: &'a Ledger) -> Self {
         let run = ledger.counting();
         Self {
-            slot: ledger.due_millis.map(rfc3339),
-            every_seconds: ledger.every_millis.map(|millis| Duration::from_millis(millis).as_secs_f64()),
+            period: ledger.period.map(Turn::due),
+            every_seconds: ledger.period.map(|turn| Duration::from_millis(turn.every_millis).as_secs_f64()),
             host: &run.host,
             owner: &run.owner,
             term: run.term.0,
@@ -177,7 +219,7 @@ impl<'a> Pause<'a> {
 
 impl<'a> Ordered<'a> {
     fn of(orders: &'a Orders, shown: &'a Shown) -> Self {
-        let Shown { kin, ledger, waiting, .. } = shown;
+        let Shown { report, kin, ledger, jobs, waiting, .. } = shown;
         let pause = orders.pause.as_ref().map(Pause::of);
         let parent_pause = kin.pause.as_ref();
         let parent_pause =
@@ -198,7 +240,8 @@ impl<'a> Ordered<'a> {
             all.iter().map(one).collect()
         });
         let (paused, last_run) = (pause.is_some(), ledger.as_ref().map(LastRun::of));
-        Self { led_slots, paused, pause, parent_pause, handover, last_run, waiting }
+        let jobs = jobs.iter().map(|job| NamedJob::of(job, report)).collect();
+        Self { led_slots, paused, pause, parent_pause, handover, last_run, jobs, waiting }
     }
 }
 
@@ -207,10 +250,7 @@ impl StatusFlags {
         let mut status = ExitCode::SUCCESS;
         let mut denied = None;
         for shard in &self.shards {
-            let shown = match &self.once {
-                Some(job) => job::show(store, timeout, shard, job, self.json).await?,
-                None => self.show_one(store, timeout, shard, &mut denied).await?,
-            };
+            let shown = self.show_one(store, timeout, shard, &mut denied).await?;
             // The first that is not as it should be.
             if status == ExitCode::SUCCESS {
                 status = shown;
@@ -230,6 +270,7 @@ impl StatusFlags {
         let report = inspect(store, shard, timeout).await?;
         let orders = within(timeout, orders::read(store, shard)).await?;
         let ledger = within(timeout, jobs::last(store, shard)).await?;
+        let jobs = within(timeout, index::read(store, shard, ledger.as_ref())).await?;
         let kin = Kin::of(store, shard, &report, timeout).await?;
         let all = match denied {
             None if self.standbys || !store.is_metered() => {
@@ -251,12 +292,12 @@ impl StatusFlags {
             slots::waiting(&all, shard, &sessions).cloned().collect::<Vec<_>>()
         });
         let standbys = waiting.as_ref().map(Vec::len);
-        let shown = Shown { report, orders: Some(orders), ledger, kin, standbys, waiting, trouble: None };
+        let shown = Shown { report, orders: Some(orders), ledger, jobs, kin, standbys, waiting, trouble: None };
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
         let written = printed(writeln!(stdout(), "{text}"));
-        if !self.json && shown.report == Report::default() {
-            let unknown = Unknown::find(store, shard, timeout).await;
-            // A name that is free is no slip unless it looks like one.
+        if !self.json && shown.was_never_led() {
+            let unknown = Unknown::of_never_led(store, shard, timeout).await.ok().flatten();
+            // A name that was never led is no slip unless it looks like one.
             if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
                 unknown.say(shard);
             }
@@ -269,6 +310,19 @@ impl Shown {
     pub fn is_paused(&self) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.kin.pause.is_some()
     }
+
+    /// Neither it nor a slot of it. False if the slots were not looked for.
+    fn was_never_led(&self) -> bool {
+        self.kin.slots.as_ref().is_some_and(|slots| never_led(&self.report, slots))
+    }
+
+    /// Whether the store has seen the shard: a leader, a pause, or a standby. None if not all was read that would tell.
+    fn is_known(&self) -> Option<bool> {
+        let slots = self.kin.slots.as_ref().is_some_and(|slots| slots.names().next().is_some());
+        let waits = self.standbys.is_some_and(|count| count > 0);
+        let known = self.report != Report::default() || slots || waits || self.is_paused();
+        if known { Some(true) } else { self.was_never_led().then_some(false) }
+    }
 }
 
 impl<'a> Status<'a> {
@@ -277,10 +331,12 @@ impl<'a> Status<'a> {
         let holder = report.holder.as_ref();
         Self {
             shard: shard.as_str(),
+            known: shown.is_known(),
             held: holder.is_some(),
             owner: holder.map(|holder| holder.owner.as_str()),
             host: holder.and_then(|holder| holder.host.as_deref()),
             pid: holder.and_then(|holder| holder.pid),
+            foreign_lock: holder.and_then(|holder| holder.foreign_lock.as_deref()),
             term: holder.and_then(|holder| holder.term).map(|term| term.0),
             since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
             renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
@@ -323,14 +379,19 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     add("paused", shown.kin.pause.as_ref().map(paused_above));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
+    for job in shown.jobs.iter().take(MOST_JOBS) {
+        add("job", words(job, &shown.report).strip_prefix("job ").map(str::to_owned));
+    }
+    let more = shown.jobs.len().saturating_sub(MOST_JOBS);
+    add("jobs", (more > 0).then(|| format!("{more} more: leaderctl jobs {shard}")));
     text
 }
 
-/// The most important word first: paused, led or free.
+/// The most important word first: paused, led, free or never led.
 fn state(shown: &Shown) -> String {
     let advice = shown.kin.slots.as_ref().and_then(Slots::led_as);
     let led = match (&shown.report.holder, advice) {
-        (Some(holder), _) => Some(format!("led by {}", on_one_line(holder.owner.clone()))),
+        (Some(holder), _) => Some(format!("led by {}", holder.named())),
         (None, advice) => advice.map(|slots| format!("led as {slots}")),
     };
     match (shown.is_paused(), led, shown.report.last_term) {
@@ -338,7 +399,12 @@ fn state(shown: &Shown) -> String {
         (false, Some(led), _) => led,
         (paused, None, term) => {
             let term = term.map(|term| format!(" (last term {term})")).unwrap_or_default();
-            format!("{}{term}", if paused { "paused" } else { "free" })
+            match (paused, shown.was_never_led()) {
+                (true, true) => "paused, never led".to_owned(),
+                (false, true) => "never led".to_owned(),
+                (true, false) => format!("paused{term}"),
+                (false, false) => format!("free{term}"),
+            }
         }
     }
 }
@@ -360,7 +426,7 @@ pub fn paused_above(above: &slots::ParentPause) -> String {
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.leads(run.term);
-    let period = ledger.due_millis.map(|due| format!("of period {}, ", dated(due))).unwrap_or_default();
+    let period = ledger.period.map(|turn| format!("of period {}, ", dated(turn.due_millis))).unwrap_or_default();
     let to = run.to_millis.map(|to| format!(" to {}", dated(to))).unwrap_or_default();
     let end = if runs { "it runs" } else { run.end() };
     let attempts = if ledger.attempts > 1 { format!(" ({} attempts)", ledger.attempts) } else { String::new() };

@@ -6,10 +6,11 @@
 //! store does not show that, so the leader may still step down.
 
 use super::PROGRAM;
-use super::operator::Operator;
+use super::balance::Drain;
+use super::operator::{Operator, takes_no_orders};
 use super::slots::Slots;
 use crate::cli::flags;
-use crate::lease::{Shard, Term};
+use crate::lease::{Prefix, Shard, Term};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
 use crate::notes::standbys::Standby;
@@ -23,14 +24,22 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 pub struct StepDownFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
-    shard: Shard,
+    #[arg(value_name = "SHARD", required_unless_present = "host")]
+    shard: Option<Shard>,
+
+    /// Move all that HOST leads to other hosts, and let it lead nothing for a while
+    #[arg(long, value_name = "HOST", value_parser = name, conflicts_with_all = ["shard", "to", "cancel"])]
+    host: Option<String>,
+
+    /// With --host: only shards whose names begin with this
+    #[arg(long, value_name = "PREFIX", requires = "host")]
+    prefix: Option<Prefix>,
 
     /// The owner or host that may lead next [default: any other candidate]
     #[arg(long, value_name = "NAME", value_parser = name)]
     to: Option<String>,
 
-    /// Order it even if no standby is known, or none by the name of --to
+    /// Order it even if no standby is known, or none by the name of --to; with --host, also where nobody can follow
     #[arg(long)]
     force: bool,
 
@@ -38,21 +47,26 @@ pub struct StepDownFlags {
     #[arg(long, conflicts_with_all = ["to", "hold", "wait", "force"])]
     cancel: bool,
 
-    /// How long the order keeps other candidates back
-    #[arg(long = "for", value_name = "DURATION", default_value = "30s", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    hold: Duration,
+    /// How long the order keeps other candidates back; with --host, how long that one leads nothing
+    /// [default: 30s; 10m with --host]
+    #[arg(long = "for", value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
+    hold: Option<Duration>,
 
-    /// Return when another candidate leads, or after this long
+    /// Return when another candidate leads, or after this long; with --host, for each shard [default there: 1m]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = flags::duration)]
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     wait: Option<Option<Duration>>,
 
-    /// Print the shard's state afterwards as one JSON object
+    /// Print the shard's state afterwards as one JSON object; with --host, the moves
     #[arg(long)]
     json: bool,
 }
 
+const USUAL_HOLD: Duration = Duration::from_secs(30);
+/// Of a host.
+const USUAL_MAINTENANCE: Duration = Duration::from_mins(10);
+/// For one shard of a host.
+const USUAL_WAIT: Duration = Duration::from_mins(1);
 /// The longest that a handover may keep a shard without a leader.
 const MOST_HOLD: Duration = Duration::from_hours(1);
 
@@ -67,7 +81,16 @@ impl StepDownFlags {
     /// # Errors
     /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
-        if self.hold.is_zero() || self.hold > MOST_HOLD {
+        let hold = self.hold.unwrap_or(USUAL_HOLD);
+        if self.host.is_some() {
+            let too_short = hold < Duration::from_secs(1) || self.wait.flatten().is_some_and(|wait| wait.is_zero());
+            return if too_short {
+                Err("--for must be at least 1s, and --wait more than 0".to_owned())
+            } else {
+                Ok(())
+            };
+        }
+        if hold.is_zero() || hold > MOST_HOLD {
             return Err(
                 "--for must be more than 0 and at most 1h: the shard may have no leader for that long".to_owned()
             );
@@ -76,30 +99,98 @@ impl StepDownFlags {
     }
 
     pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+        let shard = match (&self.host, &self.shard) {
+            (None, Some(shard)) => shard,
+            (None, None) => unreachable!("one of them is required"),
+            (Some(host), _) => {
+                let all = Prefix::default();
+                let drain = Drain {
+                    host,
+                    prefix: self.prefix.as_ref().unwrap_or(&all),
+                    lasts: self.hold.unwrap_or(USUAL_MAINTENANCE),
+                    wait: self.wait.flatten().unwrap_or(USUAL_WAIT),
+                    force: self.force,
+                    json: self.json,
+                };
+                return drain.order(store, patience).await;
+            }
+        };
+        let operator = Operator { store, patience, shard, json: self.json };
         if self.cancel {
             return cancel(&operator).await;
         }
-        let Some(holder) = operator.inspect().await?.holder else {
-            let slots = Slots::of(store, &self.shard, patience).await?;
+        let report = operator.inspect().await?;
+        let Some(holder) = report.holder else {
+            let slots = Slots::of(store, shard, patience).await?;
+            if let Some(refused) = operator.refuse_unknown(&report, &slots).await? {
+                return Ok(refused);
+            }
             let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
             return Ok(operator.refuse(
                 &more.map_or("nobody leads".to_owned(), |more| format!("nobody leads it as a whole; {more}")),
             ));
         };
+        let handover = Handover {
+            to: self.to.as_deref(),
+            force: self.force,
+            hold: self.hold.unwrap_or(USUAL_HOLD),
+            wait: self.wait,
+        };
+        match handover.order(&operator, &holder).await? {
+            Outcome::Refused(why) => Ok(operator.refuse(&why)),
+            Outcome::Ordered(done) => operator.done(&done).await,
+            Outcome::Followed { told, .. } => operator.done(&told).await,
+            Outcome::NotYet(most) => Ok(operator.not_yet(most, "no other candidate leads")),
+        }
+    }
+}
+
+/// What is ordered of a leader.
+#[derive(Debug)]
+pub struct Handover<'a> {
+    /// The owner or host that may lead next.
+    pub to: Option<&'a str>,
+    /// Order it even if nobody is known to follow.
+    pub force: bool,
+    /// How long other candidates are kept back.
+    pub hold: Duration,
+    /// How long to wait for the successor.
+    #[expect(clippy::option_option, reason = "an option with an optional value")]
+    pub wait: Option<Option<Duration>>,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing was ordered, for this reason.
+    Refused(String),
+    /// In these words: nobody waited for more.
+    Ordered(String),
+    /// Another candidate leads now.
+    Followed { successor: Holder, told: String },
+    /// Nobody else leads after this long. The order stays in force.
+    NotYet(Option<Duration>),
+}
+
+impl Handover<'_> {
+    /// Orders `holder` to hand over, and waits for that.
+    ///
+    /// # Errors
+    /// If the store does not answer, or denies it.
+    pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Outcome, StoreError> {
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
-            _ => return Ok(operator.refuse(&format!("{holder} leads and takes no orders: stop it on its host"))),
+            _ => return Ok(Outcome::Refused(takes_no_orders(holder))),
         };
-        if let Some(to) = self.to.as_ref().filter(|to| is_called(&holder, to)) {
-            return Ok(operator.refuse(&format!("{holder} already leads on \"{to}\": name another owner or host")));
+        if let Some(to) = self.to.filter(|to| is_called(holder, to)) {
+            return Ok(Outcome::Refused(format!("{holder} already leads on \"{to}\": name another owner or host")));
         }
-        let warning = match self.followers(&operator, &holder).await? {
+        let warning = match self.followers(operator, holder).await? {
             Followers::Known => None,
             Followers::Unknown(what) => Some(what),
-            Followers::Nobody(refusal) => return Ok(operator.refuse(&refusal)),
+            Followers::Nobody(refusal) => return Ok(Outcome::Refused(refusal)),
         };
-        let order = orders::handover(term, Some(session), self.to.clone(), self.hold)
+        let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
         let mut other: Option<HandoverOrder> = None;
         operator
@@ -114,41 +205,45 @@ impl StepDownFlags {
             .await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-            return Ok(operator
-                .refuse(&format!("{by} has already ordered {holder} to hand over{to}; --cancel takes that back")));
+            return Ok(Outcome::Refused(format!(
+                "{by} has already ordered {holder} to hand over{to}; --cancel takes that back"
+            )));
         }
         if let Some(what) = warning {
             terminal::say(format_args!(
                 "{PROGRAM}: {}: {}: the shard may have no leader until --for is over",
-                self.shard,
+                operator.shard,
                 on_one_line(what)
             ));
         }
-        let by = Ordered::now(history::STEP_DOWN, None, self.to.as_deref());
-        operator.note_in_history([(&self.shard, Some(term))], &by).await;
+        let by = Ordered::now(history::STEP_DOWN, None, self.to);
+        operator.note_in_history([(operator.shard, Some(term))], &by).await;
         let ordered = format!("{holder} steps down when it next renews its lease");
-        let Some(most) = self.wait else { return operator.done(&ordered).await };
+        let Some(most) = self.wait else { return Ok(Outcome::Ordered(ordered)) };
         let begun = Instant::now();
         let told = operator.wait_until(most, |report| {
             // Until the hold is over, any other candidate only has the lease while it reads the order.
-            let to = self.to.as_deref().filter(|_| begun.elapsed() < self.hold);
+            let to = self.to.filter(|_| begun.elapsed() < self.hold);
             successor(report, term, to)
         });
         let told = told.await;
-        match told.map_err(|error| operator.although(&ordered, error))? {
-            Some(successor) => operator.done(&format!("{holder} stepped down; {successor} leads")).await,
-            None => Ok(operator.not_yet(most, "no other candidate leads")),
-        }
+        Ok(match told.map_err(|error| operator.although(&ordered, error))? {
+            Some(successor) => {
+                let told = format!("{holder} stepped down; {successor} leads");
+                Outcome::Followed { successor, told }
+            }
+            None => Outcome::NotYet(most),
+        })
     }
 
     /// Whether a standby can follow.
     async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
-        let called = self.to.as_ref().map(|to| format!(" is called \"{}\"", on_one_line(to.clone())));
+        let called = self.to.map(|to| format!(" is called \"{}\"", on_one_line(to.to_owned())));
         let waiting = match operator.standbys(holder).await {
             Ok(waiting) => waiting,
             Err(error) => return self.uncounted(operator, error),
         };
-        let follows = |standby: &Standby| self.to.as_ref().is_none_or(|to| standby.owner == *to || standby.host == *to);
+        let follows = |standby: &Standby| self.to.is_none_or(|to| standby.owner == to || standby.host == to);
         if waiting.iter().any(follows) {
             return Ok(Followers::Known);
         }
@@ -212,6 +307,9 @@ async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, StoreError> {
         .await?;
     let Some(HandoverOrder { by, to, term, .. }) = cancelled else {
         let slots = Slots::of(operator.store, operator.shard, operator.patience).await?;
+        if let Some(refused) = operator.refuse_unknown(&operator.inspect().await?, &slots).await? {
+            return Ok(refused);
+        }
         let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
         return operator.done(&format!("nobody has ordered it to step down{slots}")).await;
     };

@@ -4,15 +4,14 @@
 //! end. So what is before the first entry is unknown and not "nobody led", times that overlap are cut, and a leadership
 //! without an end is drawn as one whose end nobody knows.
 
-use super::age::coarse;
 use super::history::ended;
+use crate::election::Reason;
 use crate::lease::Term;
-use crate::notes::history::{End, Entry};
+use crate::notes::history::Entry;
 use crate::store::Holder;
 use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// What was so for a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,29 +48,6 @@ pub struct Stretch<'a> {
     pub entry: Option<&'a Entry>,
     /// Of its end.
     pub mark: Option<Mark>,
-}
-
-impl Stretch<'_> {
-    /// The text that the page shows under the mouse pointer.
-    pub fn title(&self) -> String {
-        let span = coarse(Duration::from_millis(self.to - self.from));
-        let from = rfc3339_seconds(self.from);
-        let what = match (self.state, self.entry) {
-            (State::Led | State::Untold, Some(entry)) => {
-                let end = match (&entry.ended, self.state) {
-                    (Some(ended), _) => ended.as_str(),
-                    (None, State::Untold) => "nobody knows how it ended",
-                    (None, _) => "leads",
-                };
-                format!("{} on {}, term {}: {end}", entry.owner, entry.host, entry.term)
-            }
-            (State::Led | State::Untold, None) => format!("led on {}", self.host),
-            (State::Free, _) => "nobody led".to_owned(),
-            (State::Paused, _) => "paused".to_owned(),
-            (State::Idle, _) => "between two runs".to_owned(),
-        };
-        on_one_line(format!("{from}, {span}: {what}"))
-    }
 }
 
 /// What else decides how a history is to be read.
@@ -125,7 +101,7 @@ impl<'a> Present<'a> {
         if from >= to {
             return;
         }
-        let paused = entry.end() == Some(End::Paused) || (to == self.now && self.paused);
+        let paused = entry.known_reason() == Some(Reason::Paused) || (to == self.now && self.paused);
         let state = match (paused, self.is_job) {
             (true, _) => State::Paused,
             (false, true) => State::Idle,
@@ -136,14 +112,20 @@ impl<'a> Present<'a> {
 }
 
 fn mark(entry: &Entry, leads: Option<Term>) -> Option<Mark> {
-    match entry.end() {
-        None => ended(entry, leads).map(|_| Mark::Lost),
-        Some(End::Succeeded | End::Asked) => None,
-        Some(End::Killed | End::Crashed) => Some(Mark::Killed),
-        Some(End::Lost) => Some(Mark::Lost),
-        Some(End::Failed) => Some(Mark::Failed),
-        Some(End::Paused) => Some(Mark::Paused),
-        Some(End::SteppedDown | End::Relinquished) => Some(Mark::HandedOver),
+    if entry.ended.is_none() {
+        return ended(entry, leads).map(|_| Mark::Lost);
+    }
+    match entry.known_reason() {
+        Some(Reason::Asked | Reason::Interrupted | Reason::Hangup) => None,
+        Some(Reason::Ended) if entry.is_success() => None,
+        Some(Reason::Ended) if entry.signal.is_some() => Some(Mark::Killed),
+        Some(Reason::Killed | Reason::MaxRun) => Some(Mark::Killed),
+        Some(Reason::Lost | Reason::Revoked) => Some(Mark::Lost),
+        Some(Reason::Paused) => Some(Mark::Paused),
+        Some(Reason::SteppedDown | Reason::Relinquished) => Some(Mark::HandedOver),
+        Some(Reason::Ended | Reason::NotStarted | Reason::Failed | Reason::Unhealthy | Reason::GaveUp) | None => {
+            Some(Mark::Failed)
+        }
     }
 }
 
@@ -215,17 +197,14 @@ fn sign(mark: Mark) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notes::history::CRASHED;
+    use crate::election::{CommandEnd, Ended, HookEnd, Loss};
 
-    fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &str)>) -> Entry {
-        Entry {
-            owner: host.to_owned(),
-            host: host.to_owned(),
-            from_millis: from,
-            to_millis: end.map(|(to, _)| to),
-            ended: end.map(|(_, how)| how.to_owned()),
-            ..Entry::example(term)
+    fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &Ended)>) -> Entry {
+        let mut entry = Entry::begun(Term(term), host.to_owned(), host.to_owned(), 7, from);
+        if let Some((to, how)) = end {
+            entry.close(to, how, None);
         }
+        entry
     }
 
     fn states(history: &[Entry], present: Present<'_>) -> Vec<(u64, u64, State, Option<Mark>)> {
@@ -234,11 +213,13 @@ mod tests {
 
     #[test]
     fn a_history_is_drawn_with_its_gaps_its_marks_and_ends_that_nobody_knows() {
+        let mut killed = entry(4, "b", 700, None);
+        killed.close_killed(650);
         let history = [
-            entry(1, "a", 100, Some((200, "exited with 0"))),
-            entry(2, "b", 300, Some((400, "paused"))),
+            entry(1, "a", 100, Some((200, &Ended::ByItself(CommandEnd::Exited(0))))),
+            entry(2, "b", 300, Some((400, &Ended::Paused))),
             entry(3, "a", 500, None),
-            entry(4, "b", 700, Some((650, CRASHED))),
+            killed,
         ];
         let present = Present { holder: None, paused: false, is_job: false, now: 1000 };
         let expected = [
@@ -258,10 +239,30 @@ mod tests {
     }
 
     #[test]
+    fn the_mark_of_an_end_follows_from_its_reason_and_status_whatever_its_words_are() {
+        let (exited, failed) = (|status| Ended::ByItself(CommandEnd::Exited(status)), HookEnd::TimedOut);
+        for (how, expected) in [
+            (exited(0), None),
+            (exited(3), Some(Mark::Failed)),
+            (Ended::ByItself(CommandEnd::Signalled(9)), Some(Mark::Killed)),
+            (Ended::Unready(failed), Some(Mark::Failed)),
+            (Ended::Asked(15), None),
+            (Ended::SteppedDown, Some(Mark::HandedOver)),
+            (Ended::Overran, Some(Mark::Killed)),
+            (Ended::GaveUp { end: CommandEnd::Exited(0), restarts: 5 }, Some(Mark::Failed)),
+            (Ended::Lost(Loss::DeadlinePassed), Some(Mark::Lost)),
+        ] {
+            let words = "exited with 0".to_owned();
+            let entry = Entry { ended: Some(words), ..entry(1, "a", 1, Some((2, &how))) };
+            assert_eq!(mark(&entry, None), expected, "{how}");
+        }
+    }
+
+    #[test]
     fn a_leader_without_an_entry_leads_since_its_record_says() {
         let holder =
             Holder { term: Some(Term(9)), since_millis: Some(600), host: Some("c".to_owned()), ..Holder::default() };
-        let history = [entry(1, "a", 100, Some((200, "relinquished")))];
+        let history = [entry(1, "a", 100, Some((200, &Ended::Relinquished)))];
         let present = Present { holder: Some(&holder), paused: false, is_job: false, now: 1000 };
         let expected = [
             (100, 200, State::Led, Some(Mark::HandedOver)),

@@ -1,16 +1,19 @@
-//! A shard that was never led: the operator may have mistyped its name.
+//! A shard that the store has never seen: the operator may have mistyped its name, or named another store.
 //!
-//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` continues. So
-//! a warning names the nearest known shard. Nothing depends on it: if the store does not answer, there is no warning.
+//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` continues;
+//! `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about what has been are refused, and those that come
+//! before the first leader go on with a warning. Both name the nearest known shard, if the store lists them at no charge.
 
 use super::slots::{self, Slots};
-use super::{PROGRAM, inspect};
+use super::{PROGRAM, fail, inspect};
+use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
 use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Report, Store, within};
+use crate::store::{ErrorKind, Report, Store, StoreError, within};
 use crate::text;
 use std::collections::BTreeSet;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// A name of which the store knows nothing.
@@ -19,25 +22,42 @@ pub struct Unknown {
     pub nearest: Option<Shard>,
 }
 
+/// Whether neither the shard nor a slot of it was ever led, as far as the store tells.
+pub fn never_led(report: &Report, slots: &Slots) -> bool {
+    *report == Report::default() && slots.hidden.is_none() && slots.names().next().is_none()
+}
+
 impl Unknown {
-    /// None if the shard, or a slot of it, was ever led, if a standby waits for it, and if that is not known.
+    /// For a warning: None also if the store does not tell.
     pub async fn find(store: &dyn Store, shard: &Shard, patience: Duration) -> Option<Self> {
-        if inspect(store, shard, patience).await.ok()? != Report::default() {
-            return None;
-        }
+        let report = inspect(store, shard, patience).await.ok()?;
         let slots = Slots::of(store, shard, patience).await.ok()?;
-        if slots.hidden.is_some() || slots.names().next().is_some() {
+        if !never_led(&report, &slots) {
             return None;
         }
+        Self::of_never_led(store, shard, patience).await.ok()?
+    }
+
+    /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
+    ///
+    /// # Errors
+    /// If the store does not answer. What it denies is not known.
+    pub async fn of_never_led(
+        store: &dyn Store,
+        shard: &Shard,
+        patience: Duration,
+    ) -> Result<Option<Self>, StoreError> {
         if store.is_metered() {
-            return Some(Self { nearest: None });
+            return Ok(Some(Self { nearest: None }));
         }
-        let standbys = slots::standbys(store, shard.as_str(), patience).await.ok()?;
+        let standbys = allowed(slots::standbys(store, shard.as_str(), patience).await)?.unwrap_or_default();
         if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
-            return None;
+            return Ok(None);
         }
-        let list = within(patience * 4, store.list("")).await.ok()?;
-        Self::among(shard, list.iter().map(|(known, _)| known))
+        match allowed(within(patience * 4, store.list("")).await)? {
+            Some(list) => Ok(Self::among(shard, list.iter().map(|(known, _)| known))),
+            None => Ok(Some(Self { nearest: None })),
+        }
     }
 
     fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
@@ -50,13 +70,27 @@ impl Unknown {
         Some(Self { nearest: nearest.and_then(|nearest| names.iter().find(|name| name.as_str() == nearest)).cloned() })
     }
 
+    /// For a verb that goes on.
     pub fn say(&self, shard: &Shard) {
-        terminal::say(format_args!("{PROGRAM}: nobody has led {shard} so far{}", self.meant()));
+        terminal::say(format_args!("{PROGRAM}: {}", self.told(shard)));
     }
 
-    /// The nearest name as the end of a sentence. Empty if there is none.
-    pub fn meant(&self) -> String {
-        self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default()
+    /// For a verb that does not.
+    pub fn refuse(&self, shard: &Shard) -> ExitCode {
+        fail(UNKNOWN_SHARD, &self.told(shard))
+    }
+
+    fn told(&self, shard: &Shard) -> String {
+        let meant = self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        format!("nobody has led {shard} so far{meant}")
+    }
+}
+
+/// None if the store denied it.
+fn allowed<T>(answer: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match answer {
+        Err(error) if error.kind == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
     }
 }
 
@@ -66,13 +100,13 @@ mod tests {
 
     #[test]
     fn a_shard_that_was_never_led_is_reported_with_the_nearest_name() {
-        let known: Vec<Shard> = ["nc-prod", "db/1", "db/2", "z"].map(|name| name.parse().unwrap()).into();
+        let known: Vec<Shard> = ["nc-prod", "db#1", "db#2", "z"].map(|name| name.parse().unwrap()).into();
         let among = |name: &str| Unknown::among(&name.parse().unwrap(), known.iter());
         let near = |name: &str| Some(Unknown { nearest: Some(name.parse().unwrap()) });
         assert_eq!(among("nc-prd"), near("nc-prod"));
         assert_eq!(among("nc-pord"), near("nc-prod"));
         assert_eq!(among("quite/another"), Some(Unknown { nearest: None }));
-        for name in ["nc-prod", "db", "db/2", "db/3"] {
+        for name in ["nc-prod", "db", "db#2", "db#3"] {
             assert_eq!(among(name), None, "{name}");
         }
     }

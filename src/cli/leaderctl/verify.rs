@@ -113,7 +113,6 @@ impl Question {
                 Err(_) => {}
             }
         }
-        named.tell_doubt(PROGRAM);
         let store = named.location.open(timeout).await?;
         Ok(self.told_by_store(inspect(&*store, &self.shard, timeout).await?.holder))
     }

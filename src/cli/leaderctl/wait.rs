@@ -2,11 +2,13 @@
 //!
 //! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks was free at
 //! both. So this is for scripts that go on when something has begun; what must not overlap needs the lease. A
-//! notification may be lost, too: as `watch` does, this also checks every few seconds.
+//! notification may be lost, too: as `watch` does, this also checks every few seconds. And a shard that the store has
+//! never seen is free under any name: so `--free` refuses it.
 
 use super::inspect;
 use super::operator::{Operator, look_until};
 use super::slots::Slots;
+use super::unknown::{Unknown, never_led};
 use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
 use crate::lease::{Shard, show};
@@ -45,8 +47,18 @@ impl WaitFlags {
     /// If the first check fails, or a later one for another reason than an outage.
     pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
-        let mut watched = Watched { store, shard: &self.shard, patience, wants_nobody: self.free, slots: None };
+        let wants_nobody = self.free;
+        let mut watched = Watched { store, shard: &self.shard, patience, wants_nobody, never_led: false, slots: None };
         let mut seen = watched.look().await?;
+        if watched.never_led {
+            if self.free {
+                if let Some(refused) = operator.refuse_never_led().await? {
+                    return Ok(refused);
+                }
+            } else if let Some(unknown) = Unknown::of_never_led(store, &self.shard, patience).await.ok().flatten() {
+                unknown.say(&self.shard);
+            }
+        }
         let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
         let waiting = async {
             while !holds(&seen) {
@@ -78,6 +90,8 @@ struct Watched<'a> {
     patience: Duration,
     /// Slots that cannot be seen are an error if nobody may lead.
     wants_nobody: bool,
+    /// When the slots were last looked for.
+    never_led: bool,
     /// Where each request costs money, only the slots are checked that the first check found.
     slots: Option<Vec<Shard>>,
 }
@@ -86,7 +100,8 @@ impl Watched<'_> {
     /// Who leads the shard, or its slots.
     async fn look(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
         let Self { store, shard, patience, .. } = *self;
-        if let Some(holder) = inspect(store, shard, patience).await?.holder {
+        let report = inspect(store, shard, patience).await?;
+        if let Some(holder) = report.holder {
             return Ok(vec![(shard.clone(), holder)]);
         }
         let mut led = Vec::new();
@@ -98,6 +113,7 @@ impl Watched<'_> {
             return Ok(led);
         }
         let slots = Slots::of(store, shard, patience).await?;
+        self.never_led = never_led(&report, &slots);
         if store.is_metered() {
             self.slots = Some(slots.names().cloned().collect());
         }

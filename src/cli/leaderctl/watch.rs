@@ -10,6 +10,7 @@ use super::list;
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
+use super::unknown::Unknown;
 use super::{inspect, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
 use crate::store::{Delivery, Holder, Report, Store, StoreError};
@@ -57,6 +58,12 @@ pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration
     let mut watches = JoinSet::new();
     for shard in &flags.shards {
         let first = watch.look(shard).await?;
+        if first.report == Report::default()
+            && !watch.store.is_metered()
+            && let Some(unknown) = Unknown::find(&*watch.store, shard, patience).await
+        {
+            unknown.say(shard);
+        }
         watches.spawn(Arc::clone(&watch).follow(shard.clone(), first));
     }
     // The first one that ends says why. The others have nowhere to go either, and end when they are dropped.

@@ -3,15 +3,19 @@
 //! The hazard: any process can listen on the name of a candidate's socket. So each answer is shown with the process and
 //! the user that the kernel reports, and sockets without an answer are counted.
 
+use super::jobs::words;
+use super::shares;
 use super::slots::{self, Slots, listed};
 use super::status;
 use super::{fail, inspect, printed, rfc3339};
 use crate::election::Obstacle;
 use crate::exit;
 use crate::lease::{Shard, host_name, show};
+use crate::notes::hosts;
+use crate::notes::jobs::index;
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
-use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::store::{ErrorKind, Holder, Location, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -49,7 +53,7 @@ struct Answer<'a> {
     leads: bool,
     /// Sentences, the most important first.
     because: Vec<String>,
-    /// Sockets of candidates on this host that did not answer.
+    /// Sockets of this shard's candidates on this host that did not answer.
     silent: usize,
 }
 
@@ -154,12 +158,12 @@ fn trouble(error: &StoreError) -> &'static str {
 
 impl WhyFlags {
     /// Answers even if the store does not: the candidates of this host may know since when.
-    pub async fn answer(&self, store: &dyn Store, patience: Duration) -> ExitCode {
+    pub async fn answer(&self, store: &dyn Store, location: &Location, patience: Duration) -> ExitCode {
         let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
-        let asked = async { if host == here { self.candidates(patience).await } else { Survey::default() } };
-        let (Survey { answers: candidates, silent, silent_processes }, known) =
-            tokio::join!(asked, Known::of(store, &self.shard, patience));
+        let asked = async { if host == here { self.candidates(location, patience).await } else { Survey::default() } };
+        let (survey, known) = tokio::join!(asked, Known::of(store, &self.shard, patience));
+        let Survey { answers: candidates, others, silent, silent_processes, silent_others } = survey;
         let mut because = Vec::new();
         // Standard error has the cause, and a terminal shows both.
         known.tell(self.json, &mut because);
@@ -167,28 +171,47 @@ impl WhyFlags {
         if known.report.is_ok() && !known.away() {
             self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
                 .await;
+            let held = within(patience, hosts::held(store, [host.as_str()])).await.unwrap_or_default();
+            because.extend(held.get(&host).filter(|order| order.is_for(&self.shard)).map(|order| {
+                format!("{host} is {}: leaderctl resume --host {host} ends that", shares::held_back(order))
+            }));
+        }
+        if let Ok(report) = &known.report
+            && !known.away()
+            && let Ok(jobs) = within(patience, index::read(store, &self.shard, None)).await
+        {
+            because.extend(jobs.first().map(|job| words(job, report)));
         }
         for candidate in &candidates {
-            self.by_candidate(candidate, &mut because);
+            self.by_candidate(candidate, "", &mut because);
         }
         if candidates.is_empty() {
             let announced = if known.away() { None } else { self.announced(store, &host, patience).await };
             because.push(match announced {
                 Some(true) => format!("a standby of {host} has announced itself"),
-                Some(false) | None if host == here && silent > 0 => format!("no candidate for it answers on {host}"),
-                Some(false) | None if host == here => format!("no candidate for it runs on {host}"),
+                Some(false) | None if host == here => {
+                    let runs = if silent > 0 { "answers" } else { "runs" };
+                    let here = if others.is_empty() { "" } else { " with this store's URL" };
+                    format!("no candidate for it {runs} on {host}{here}")
+                }
                 Some(false) => format!("no standby of {host} has announced itself"),
                 None => format!("whether a standby waits on {host} is not known: that store was not asked"),
             });
         }
+        for other in &others {
+            let store = format!(", whose store has another URL ({}),", other.statement.store);
+            self.by_candidate(other, &store, &mut because);
+        }
         because.extend(silent_processes.iter().take(MOST_SILENT).map(|&process| known.silence(process, &host)));
+        let sockets = |count: usize| if count == 1 { "1 socket".to_owned() } else { format!("{count} sockets") };
         let unnamed = silent.saturating_sub(silent_processes.len().min(MOST_SILENT));
         because.extend((unnamed > 0).then(|| {
-            let (sockets, they) = if unnamed == 1 { ("socket", "it belongs") } else { ("sockets", "they belong") };
-            format!(
-                "{unnamed} {sockets} named leaderrun-* on {host} did not answer: {they} to frozen candidates or to other \
-                 programs"
-            )
+            let sockets = sockets(unnamed);
+            format!("{sockets} of its candidates on {host} did not answer: these are frozen, or another program's")
+        }));
+        because.extend((silent_others > 0).then(|| {
+            let sockets = sockets(silent_others);
+            format!("{sockets} of candidates for other shards, or in other stores, did not answer on {host}")
         }));
         let leads = known.leads(&host);
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
@@ -205,15 +228,21 @@ impl WhyFlags {
         failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
     }
 
-    /// The candidates on this host for this shard that answer.
-    async fn candidates(&self, patience: Duration) -> Survey {
+    /// The candidates on this host for this shard in this store; and in `others`, those of the same shard in other stores.
+    async fn candidates(&self, location: &Location, patience: Duration) -> Survey {
         // A standby of a slot waits for any slot of the shard; a leader of one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
-        let mut told = query_socket::ask_all(patience).await;
-        told.answers.retain(|Told { statement, .. }| {
+        let is_meant = |Told { statement, .. }: &Told| {
             is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant)
-        });
-        told.answers.sort_by(|one, other| one.statement.owner.cmp(&other.statement.owner));
+        };
+        let shards = std::iter::once(self.shard.clone()).chain(crate::slots::parent(&self.shard));
+        let beginnings: Vec<String> = shards.map(|shard| query_socket::beginning(&shard, location)).collect();
+        let mut told = query_socket::ask_all(&beginnings, patience).await;
+        told.answers.retain(is_meant);
+        told.others.retain(is_meant);
+        for answers in [&mut told.answers, &mut told.others] {
+            answers.sort_by(|one, other| one.statement.owner.cmp(&other.statement.owner));
+        }
         told
     }
 
@@ -244,19 +273,25 @@ impl WhyFlags {
         Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
     }
 
-    fn by_candidate(&self, candidate: &Told, because: &mut Vec<String>) {
+    fn by_candidate(&self, candidate: &Told, elsewhere: &str, because: &mut Vec<String>) {
         let Statement { shard, owner, standing, leadership, containment, .. } = &candidate.statement;
         let process = candidate.process();
         let term = leadership.as_ref().map(|leads| format!(", term {}", leads.term)).unwrap_or_default();
         let of =
             if leadership.is_some() && *shard != self.shard.as_str() { format!(" of {shard}") } else { String::new() };
         let obstacle = standing.obstacle.as_ref().map(|obstacle| format!(": {obstacle}")).unwrap_or_default();
-        because.push(format!("the candidate {owner} ({process}) is {}{of}{term}{obstacle}", standing.role));
+        because.push(format!("the candidate {owner} ({process}){elsewhere} is {}{of}{term}{obstacle}", standing.role));
         if let Some((message, lasting)) = &standing.trouble {
             because.push(format!("{owner} has had trouble with the store for {}: {message}", show(*lasting)));
         }
         if let Some(hindrance) = &standing.hindrance {
             because.push(format!("{owner}: {hindrance}"));
+        }
+        if let Some([backstop, guard]) = leadership.as_ref().and_then(|leads| leads.helpers) {
+            because.push(format!("{owner}: its backstop is process {backstop}, its guard process {guard}"));
+        }
+        if let Some(late) = leadership.as_ref().and_then(|leads| leads.late.as_ref()) {
+            because.push(format!("{owner}: {late}"));
         }
         if !containment.is_empty() {
             because.push(format!("{owner} kills a tree by {containment}"));

@@ -8,42 +8,60 @@ mod values;
 
 pub(super) use invocation::Invocation;
 
-use super::super::flags;
+use super::super::flags::{self, FirstPage};
 use super::super::slots;
 use super::PROGRAM;
+use crate::cli::relinquish::Relinquish;
 use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
 use crate::lease::{JobId, show};
-use crate::observe::http;
-use crate::observe::log::Format;
+use crate::observe::listen;
+use crate::observe::log::{self, Format};
 use crate::observe::systemd::Readiness;
-use crate::runner::rotation::Relinquish;
 use crate::runner::standby_tasks::Duties;
-use crate::store::Store;
+use crate::store::Location;
 use clap::builder::FalseyValueParser;
-use clap::{ArgAction, Args, CommandFactory, Parser, ValueEnum};
+use clap::{ArgAction, Args, Command, Parser, ValueEnum};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, kept, metrics_file, owner, relinquish, signal, status, times, verbosity};
+use values::{every, hook, metrics_file, owner, relinquish, signal, status, times, verbosity};
 
+/// A run of at least this long resets the number of restarts.
+const HEALTHY: Duration = Duration::from_mins(1);
 /// The words of a command line, for messages.
 pub(super) const FORM: &str = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]";
 
-/// Run COMMAND on exactly one of many hosts: the one that holds the lease on SHARD
+const AFTER_HELP: &str = "\
+Examples:
+  leaderrun --store file: hello -- echo 'I lead'                    a first try, on one machine
+  leaderrun -q -n -E 0 --every 5m report -- make-report             from cron, on every host
+  leaderrun --once 2026-11-add-users db -- ./migrate                a migration
+  leaderrun --restart on-failure worker -- /usr/local/bin/worker    a service
+  leaderrun --explain --lease 30s worker                            what the timing means
+
+Exit status: that of COMMAND, or
+  64 wrong usage     69 store unreachable (-n, -w)    71 the system refused     75 not acquired
+  77 not permitted   78 wrong configuration           79 leadership lost        124 --max-run
+  126 cannot be executed    127 not found             128+N ended by signal N
+
+Write durations as 15s, 1m30s or 500ms; a bare number means seconds.
+Each option can also be set by a variable, such as LEADERRUN_AFTER_LOSS, or in the configuration
+file.
+See leaderctl, which shows and controls who leads, and leaderrun(1) and leaderrun(7).";
+
+/// Run COMMAND on one of many hosts, and never on two at once
 #[derive(Debug, Parser)]
 #[command(
     name = PROGRAM,
     version,
     override_usage = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]\n       leaderrun [OPTIONS] -c STRING SHARD",
-    after_help = "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
-                  Each option can also be set by a variable, such as LEADERRUN_AFTER_LOSS, or in the configuration file.\n\
-                  See leaderrun(1) and leaderrun(7)."
+    after_help = AFTER_HELP
 )]
 pub struct Flags {
     /// Run STRING with /bin/sh -c instead of COMMAND
@@ -97,7 +115,7 @@ pub(super) struct Waiting {
           allow_hyphen_values = true)]
     wait: Option<Duration>,
 
-    /// Exit with this status if the lease was not acquired
+    /// Exit status if another leads, or during a pause
     #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
           default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     pub(super) conflict_exit_code: u8,
@@ -109,18 +127,23 @@ pub(super) struct Waiting {
 
 #[derive(Debug, Args)]
 struct Jobs {
-    /// Run COMMAND at most once in each period of this length, over all hosts
+    /// Run COMMAND once in each period of this length, over all hosts
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
     every: Option<Duration>,
 
-    /// Run COMMAND at most once ever under this name, over all hosts
+    /// Run COMMAND until it has succeeded once under this name
     #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", allow_hyphen_values = true)]
     once: Option<JobId>,
 
-    /// Repeat a failed job up to N times [default: 0]
+    /// Repeat a failed job without a new start, up to N times
     #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
           allow_hyphen_values = true)]
     retry_failed: Option<u32>,
+
+    /// Exit status if the job is done and did not run here [default: 0]
+    #[arg(long, value_name = "CODE", env = "LEADERRUN_DONE_EXIT_CODE", value_parser = status,
+          allow_hyphen_values = true)]
+    done_exit_code: Option<u8>,
 }
 
 #[derive(Debug, Args)]
@@ -161,11 +184,6 @@ struct Restarts {
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
           value_parser = flags::duration, allow_hyphen_values = true)]
     restart_delay: Duration,
-
-    /// A run of at least this long resets the count
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_HEALTHY", default_value = "1m",
-          value_parser = flags::duration, allow_hyphen_values = true)]
-    restart_healthy: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -210,11 +228,11 @@ struct HookFlags {
     hook_timeout: Option<Duration>,
 
     /// Run CMD while this candidate does not lead
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", allow_hyphen_values = true)]
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", value_parser = hook, allow_hyphen_values = true)]
     standby: Option<OsString>,
 
     /// Run CMD on a standby when it sees a new leader
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", value_parser = hook, allow_hyphen_values = true)]
     on_leader_change: Option<OsString>,
 }
 
@@ -244,19 +262,19 @@ pub(super) struct TimingFlags {
 pub(super) struct Observability {
     /// Serve probes and Prometheus metrics on this address
     #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
-    pub(super) listen: Option<http::Address>,
+    pub(super) listen: Option<listen::Address>,
 
     /// Write the result of each run to this file, for node_exporter
     #[arg(long, value_name = "FILE", env = "LEADERRUN_METRICS_FILE", value_parser = metrics_file)]
     pub(super) metrics_file: Option<PathBuf>,
 
-    /// How many leaderships the history keeps [default: 16]
-    #[arg(long, value_name = "N", env = "LEADERRUN_KEEP_HISTORY", value_parser = kept, allow_hyphen_values = true)]
-    pub(super) keep_history: Option<usize>,
-
     /// The name that others see [default: HOST-PID-HEX]
     #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
     pub(super) owner: Option<String>,
+
+    /// The name of this host that others see [default: the machine's]
+    #[arg(long, value_name = "NAME", env = "LEADERRUN_HOST", value_parser = owner)]
+    pub(super) host: Option<String>,
 
     /// When to notify systemd: candidate, leader, command
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
@@ -293,16 +311,6 @@ pub(super) struct Advanced {
     /// Announce standbys: auto, always, never
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
     announce: Announce,
-
-    /// Limit for one request [default: what is left, at most 10s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    request_timeout: Option<Duration>,
-
-    /// From SIGKILL to the end of the lease [default: 600ms + 1 %]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MARGIN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
-    margin: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -329,16 +337,49 @@ enum Announce {
     Never,
 }
 
+impl Announce {
+    fn on(self, store: &Location) -> bool {
+        match self {
+            Self::Auto => !store.is_metered(),
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
+impl flags::Options for Flags {
+    const FIRST_PAGE: FirstPage = FirstPage {
+        options: &[
+            "command",
+            "store",
+            "no_wait",
+            "wait",
+            "every",
+            "once",
+            "kill_after",
+            "restart",
+            "explain",
+            "verbose",
+        ],
+        verbs: &[],
+        more: "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
+               --help shows all options, by subject. See leaderctl, leaderrun(1) and leaderrun(7).",
+    };
+
+    fn prepare(command: &Command) {
+        log::choose(log_format_in(command, std::env::args_os()));
+    }
+}
+
 impl Flags {
-    pub(super) fn restart(&self, at_terminal: bool) -> Option<Restart> {
+    pub(super) fn restart(&self) -> Option<Restart> {
         let when = match self.restarts.restart {
             AfterEnd::Never => return None,
             AfterEnd::OnFailure => RestartWhen::OnFailure,
             AfterEnd::Always => RestartWhen::Always,
         };
-        let (limit, delay, healthy) =
-            (self.restarts.restart_limit, self.restarts.restart_delay, self.restarts.restart_healthy);
-        Some(Restart { when, limit, delay, healthy, at_terminal })
+        let (limit, delay) = (self.restarts.restart_limit, self.restarts.restart_delay);
+        Some(Restart { when, limit, delay, healthy: HEALTHY })
     }
 
     pub(super) fn has_hooks(&self) -> bool {
@@ -385,12 +426,8 @@ impl Flags {
         }
     }
 
-    pub(super) fn announces(&self, store: &dyn Store) -> bool {
-        match self.advanced.announce {
-            Announce::Auto => !store.is_metered(),
-            Announce::Always => true,
-            Announce::Never => false,
-        }
+    pub(super) fn announces(&self, store: &Location) -> bool {
+        self.advanced.announce.on(store)
     }
 
     pub(super) fn on_loss(&self) -> OnLoss {
@@ -412,13 +449,12 @@ impl Flags {
 
 /// The log format that `words` ask for, or else the environment. It is found even if `words` are not valid options: the
 /// mistake is then reported in this format.
-pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format {
-    let command = Flags::command();
+fn log_format_in(command: &Command, words: impl IntoIterator<Item = OsString>) -> Format {
     let mut named = std::env::var("LEADERRUN_LOG_FORMAT").ok();
     let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     // Up to SHARD, or what ends the options.
     while let Some(word) = words.next().filter(|word| word.starts_with('-') && !["-", "--"].contains(&word.as_str())) {
-        let next = if flags::takes_next(&command, &word) { words.next() } else { None };
+        let next = if flags::takes_next(command, &word) { words.next() } else { None };
         let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
         if name == "--log-format" {
             named = value.map(str::to_owned).or(next);
@@ -429,14 +465,13 @@ pub(super) fn log_format_in(words: impl IntoIterator<Item = OsString>) -> Format
 
 /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
 /// taken for it. `words` are valid options.
-pub(super) fn lacks_shard(words: impl IntoIterator<Item = OsString>) -> bool {
-    let command = Flags::command();
+pub(super) fn lacks_shard(command: &Command, words: impl IntoIterator<Item = OsString>) -> bool {
     let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "-") {
         if word == "--" {
             return true;
         }
-        if flags::takes_next(&command, &word) {
+        if flags::takes_next(command, &word) {
             words.next();
         }
     }

@@ -3,6 +3,8 @@
 mod with_hooks;
 
 use super::*;
+use crate::guard::lateness::{Lateness, Measure};
+use crate::lease::{TimeForHooks, Timing, TimingRequest};
 use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -38,6 +40,18 @@ fn the_tree_is_asked_at_term_at_and_killed_at_kill_at() {
     assert_eq!(policy.handle(at(5), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
     assert_eq!(policy.wake_at(), at(10));
     assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
+}
+
+#[test]
+fn a_command_that_has_run_for_as_long_as_it_may_is_asked_and_killed_after_the_grace() {
+    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, HookTimeouts::default())
+        .with_max_run(Some(Duration::from_secs(2)));
+    assert_eq!(policy.wake_at(), BootInstant::NEVER, "it counts from COMMAND's start");
+    let _ = policy.handle(at(1), Input::CommandStarted);
+    assert_eq!(policy.wake_at(), at(3));
+    assert_eq!(policy.handle(at(3), Input::Tick), [Effect::ReportOverrun, Effect::AskTree]);
+    assert_eq!(policy.handle(at(4), Input::Order(Order::Stop { kill_after: Some(GRACE) })), []);
+    assert_eq!(policy.handle(at(8), Input::Tick), [Effect::KillTree]);
 }
 
 #[test]
@@ -186,6 +200,118 @@ proptest! {
             }
             prop_assert!(asked <= 1);
             prop_assert!(killed || now < kill_at, "alive at {now}, deadline {kill_at}");
+        }
+    }
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The policy of a guard for `most` of one second.
+fn cautious() -> Policy {
+    let measure = Measure { every: millis(250), most: millis(1000), presumed: Duration::ZERO };
+    Policy::new(until(10), GRACE).cautious(measure.into())
+}
+
+#[test]
+fn a_guard_that_is_woken_late_acts_earlier_and_so_does_its_kill_timer() {
+    let mut policy = cautious();
+    assert_eq!(policy.handle(at(1), Input::Late(millis(100))), []);
+    assert_eq!(policy.wake_at(), at(5).minus(millis(400)));
+    assert_eq!(policy.start_by(), at(5).minus(millis(400)));
+    assert_eq!(policy.kill_timer_at(true), at(11).minus(millis(400)));
+    assert_eq!(policy.ends_at(), (at(10).minus(millis(400)), at(11).minus(millis(400))));
+    let _ = policy.handle(at(1), Input::Order(Order::Late(millis(200))));
+    assert_eq!(policy.wake_at(), at(5).minus(millis(800)), "the backstop is woken later than the guard");
+    let _ = policy.handle(at(1), Input::Order(Order::Late(millis(9000))));
+    assert_eq!(policy.wake_at(), at(4), "there is a bound");
+    assert_eq!(policy.handle(at(4), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
+    assert_eq!(policy.handle(at(9), Input::Tick), [Effect::KillTree]);
+}
+
+#[test]
+fn lateness_that_is_over_gives_the_time_back() {
+    let mut policy = cautious();
+    let _ = policy.handle(at(1), Input::Late(millis(200)));
+    let _ = policy.handle(at(2), Input::Late(Duration::ZERO));
+    assert_eq!(policy.wake_at(), at(5));
+    let mut never = Policy::new(Deadline::NONE, GRACE);
+    let _ = never.handle(at(1), Input::Late(millis(200)));
+    assert_eq!(never.wake_at(), BootInstant::NEVER);
+}
+
+#[test]
+fn an_extension_that_only_the_guards_lateness_kept_is_in_time_until_the_deadline_of_the_lease() {
+    let mut policy = cautious();
+    let _ = policy.handle(at(1), Input::Late(millis(250)));
+    let after = at(9).plus(millis(500));
+    assert_eq!(policy.handle(after, Input::Order(Order::Extend(until(20)))), []);
+    let mut policy = cautious();
+    let _ = policy.handle(at(1), Input::Late(millis(250)));
+    assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [Effect::KillTree]);
+}
+
+/// A timing that is accepted.
+fn timings() -> impl Strategy<Value = Timing> {
+    let parts = (1500_u64..120_000, 1_u64..60, 0_u64..60, proptest::option::of(1_u64..20));
+    parts.prop_filter_map("there is room", |(lease, renew, grace, post_stop)| {
+        let part = |percent: u64| millis(lease * percent / 100);
+        let hooks = TimeForHooks { post_stop: post_stop.map_or(Duration::ZERO, part), ..TimeForHooks::default() };
+        let (renew_interval, stop_grace) = (part(renew), part(grace));
+        Timing::new(TimingRequest { lease: millis(lease), renew_interval, stop_grace, hooks, ..Default::default() })
+            .ok()
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_sequence_of_lateness_ends_a_leadership_whose_renewals_are_answered_and_half_of_the_outage_remains(
+        timing in timings(),
+        presumed in 0_u64..100_000,
+        answers in proptest::collection::vec(0.0_f64..1.0, 1..20),
+        late in proptest::collection::vec((0_u64..100_000, 0_u64..100_000), 1..60),
+    ) {
+        let half = timing.outage() / 2;
+        let measure = Measure { presumed: millis(presumed), ..Measure::of(&timing) };
+        let first = at(1_000);
+        let mut heard = timing.deadline(first.plus(timing.lease));
+        let hook_timeouts = HookTimeouts {
+            post_stop: Some(timing.hooks.post_stop).filter(|most| !most.is_zero()),
+            ..HookTimeouts::default()
+        };
+        let mut policy = Policy::with_hooks(first, heard, timing.stop_grace, hook_timeouts).cautious(measure.into());
+        let _ = policy.handle(first, Input::CommandStarted);
+        let renewals = answers.iter().zip(1..).map(|(part, number)| {
+            let sent = first.plus(timing.renew_interval * number);
+            (sent, sent.plus(half.mul_f64(*part)), timing.deadline(sent.plus(timing.lease)))
+        });
+        let mut renewals = renewals.collect::<Vec<_>>().into_iter().peekable();
+        let mut lateness = Lateness::new(first, measure.presumed);
+        let (mut now, mut late) = (first, late.iter().cycle());
+        while let Some((sent, arrives, _)) = renewals.peek().copied() {
+            prop_assert!(policy.wake_at() >= sent.plus(half), "half of the outage remains");
+            let wanted = arrives.min(policy.wake_at()).max(now);
+            let (guards, backstops) = late.next().unwrap();
+            // A guard that is not even woken before the deadline of the lease refuses what it hears.
+            let latest = heard.kill_at.minus(timing.hooks.post_stop).minus(Duration::from_nanos(1));
+            now = wanted.plus(millis(*guards)).min(latest);
+            lateness.add(now, now.since(wanted));
+            let mut inputs = Vec::new();
+            while let Some((_, _, deadline)) = renewals.next_if(|(_, arrives, _)| *arrives <= now) {
+                heard = deadline;
+                inputs.push(Input::Order(Order::Extend(deadline)));
+            }
+            inputs.push(Input::Order(Order::Late(millis(*backstops))));
+            inputs.push(Input::Late(lateness.worst(now)));
+            // What the last renewal does not cover is not the guard's fault.
+            if renewals.peek().is_none() && now >= heard.term_at.minus(half) {
+                break;
+            }
+            inputs.push(Input::Tick);
+            for input in inputs {
+                prop_assert_eq!(policy.handle(now, input), [], "{:?} at {:?}", input, now);
+            }
         }
     }
 }

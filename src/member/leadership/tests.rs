@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Roles;
-use crate::store::memory::Memory;
+use crate::store::lease_store::memory::Reference;
 
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -14,7 +14,7 @@ fn shared(overrun: Overrun) -> (Arc<Shared>, Told) {
 
 fn leading(overrun: Overrun, deadline: Deadline) -> (Arc<Shared>, Told) {
     let (shared, told) = shared(overrun);
-    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let store: Arc<dyn Store> = Arc::new(Reference::default());
     shared.begin(Term(5), deadline, &store);
     (shared, told)
 }
@@ -40,8 +40,8 @@ fn the_tree_is_dead_when_the_last_leadership_is_dropped_and_not_before() {
     let one = shared.hold().unwrap();
     let other = one.clone();
     drop(one);
-    shared.stop(Stop::Orderly { reason: StopReason::Asked, kill_after: None });
-    assert_eq!((other.is_ending(), other.is_valid()), (Some(Ending::Asked), true));
+    shared.stop(Stop::Orderly { reason: Reason::Asked, kill_after: None });
+    assert_eq!((other.why_ending(), other.is_valid()), (Some(Ending::Asked), true));
     assert!(shared.hold().is_none(), "nothing begins while it ends");
     assert_eq!(next(&mut told), None);
     let third = other.clone();
@@ -59,7 +59,7 @@ fn leaderships_may_be_taken_and_dropped_while_it_leads() {
     drop(shared.hold().unwrap());
     assert!(shared.is_leader());
     assert_eq!(next(&mut told), None);
-    shared.stop(Stop::Losing { certain: true });
+    shared.stop(Stop::Losing { reason: Reason::Lost, certain: true });
     assert!(!shared.is_leader());
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));
 }
@@ -68,11 +68,11 @@ fn leaderships_may_be_taken_and_dropped_while_it_leads() {
 fn without_a_keeper_the_clock_alone_ends_it() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(500));
     let leadership = shared.hold().unwrap();
-    assert!(shared.is_leader() && leadership.is_ending().is_none());
+    assert!(shared.is_leader() && leadership.why_ending().is_none());
     assert!(leadership.remaining() <= Duration::from_millis(600), "{leadership:?}");
     std::thread::sleep(Duration::from_millis(550));
     assert!(!shared.is_leader() && shared.hold().is_none());
-    assert_eq!(leadership.is_ending(), Some(Ending::Late));
+    assert_eq!(leadership.why_ending(), Some(Ending::Late));
     std::thread::sleep(Duration::from_millis(100));
     assert!(!leadership.is_valid(), "{leadership:?}");
     assert_eq!(shared.leader(), None);
@@ -84,7 +84,7 @@ fn an_extension_that_comes_too_late_does_not_take_the_end_back() {
     let leadership = shared.hold().unwrap();
     std::thread::sleep(Duration::from_millis(550));
     shared.extend(ending_in(10_000));
-    assert_eq!(leadership.is_ending(), Some(Ending::Late));
+    assert_eq!(leadership.why_ending(), Some(Ending::Late));
     assert!(!shared.is_leader());
     // The election has to learn that the work was told to end.
     assert_eq!(next(&mut told), Some(TreeEvent::DeadlineReached));
@@ -105,10 +105,10 @@ fn a_leadership_that_begins_after_its_end_is_not_handed_out() {
 fn a_certain_loss_may_follow_a_late_renewal() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(10_000));
     let leadership = shared.hold().unwrap();
-    shared.stop(Stop::Losing { certain: false });
-    assert!(leadership.is_ending() == Some(Ending::Late) && leadership.is_valid(), "{leadership:?}");
-    shared.stop(Stop::Losing { certain: true });
-    assert!(leadership.is_ending() == Some(Ending::Lost) && !leadership.is_valid(), "{leadership:?}");
+    shared.stop(Stop::Losing { reason: Reason::Lost, certain: false });
+    assert!(leadership.why_ending() == Some(Ending::Late) && leadership.is_valid(), "{leadership:?}");
+    shared.stop(Stop::Losing { reason: Reason::Lost, certain: true });
+    assert!(leadership.why_ending() == Some(Ending::Lost) && !leadership.is_valid(), "{leadership:?}");
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn no_time_is_left_of_a_lease_that_is_certainly_lost() {
     let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
     assert_eq!(leadership.remaining(), Duration::MAX);
-    shared.stop(Stop::Losing { certain: true });
-    assert_eq!((leadership.remaining(), leadership.is_ending()), (Duration::ZERO, Some(Ending::Lost)));
+    shared.stop(Stop::Losing { reason: Reason::Lost, certain: true });
+    assert_eq!((leadership.remaining(), leadership.why_ending()), (Duration::ZERO, Some(Ending::Lost)));
     assert_eq!(Roles::new(shared.watch()).current(), Role::Ending { term: 5, why: Ending::Lost });
     drop(leadership);
     assert_eq!(next(&mut told), Some(TreeEvent::Dead));

@@ -3,31 +3,13 @@
 //! The hazard: an alert on a counter that is missing until it first counts never sees its first increase. So every
 //! counter is there from the beginning, with each of its labels.
 
-use crate::election::{Ended, Loss};
+use crate::election::Reason;
 use crate::store::ErrorKind;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// The causes of a transition: COMMAND was started, or why its leadership ended.
-const CAUSES: [&str; 15] = [
-    "started",
-    "ended",
-    "not_started",
-    "unready",
-    "asked",
-    "paused",
-    "stepped_down",
-    "overran",
-    "gave_up",
-    "relinquished",
-    "unhealthy",
-    "taken",
-    "record_gone",
-    "deadline",
-    "guard_failed",
-];
 const CONCLUSIONS: [&str; 4] = ["not_applied", "unknown", "denied", "misconfigured"];
 /// Seconds. A nearby store answers within the first few of them, an overloaded one within the last.
 const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -37,13 +19,16 @@ pub(super) struct Series {
     pub(super) is_leader: IntGauge,
     pub(super) term: IntGauge,
     pub(super) slot: IntGauge,
-    pub(super) transitions: IntCounterVec,
+    pub(super) starts: IntCounter,
+    pub(super) ends: IntCounterVec,
     pub(super) renewals: Histogram,
     pub(super) renew_failures: IntCounterVec,
     pub(super) deadline: GaugeVec,
     pub(super) observed: IntGaugeVec,
     pub(super) restarts: IntCounter,
     pub(super) silence: Gauge,
+    pub(super) late: Gauge,
+    pub(super) beyond: IntGauge,
 }
 
 /// Names and labels are constants, so none is refused.
@@ -69,11 +54,12 @@ impl Series {
             is_leader: gauge("is_leader", "1 while COMMAND runs and the lease is not lost, else 0."),
             term: gauge("term", "The term of this candidate's leadership, 0 while it has none."),
             slot: gauge("slot", "The slot of this candidate's leadership, 0 while it has none, or the shard no slots."),
-            transitions: counters(
-                "transitions_total",
-                "Starts of COMMAND, and ends of leaderships by their causes.",
-                "cause",
-                &CAUSES,
+            starts: IntCounter::new("command_starts_total", "Starts of COMMAND.").expect(SOUND),
+            ends: counters(
+                "leadership_ends_total",
+                "Ends of leaderships, by their reasons.",
+                "reason",
+                &Reason::ALL.map(Reason::as_str),
             ),
             renewals: Histogram::with_opts(latency.buckets(LATENCIES.to_vec())).expect(SOUND),
             renew_failures: counters(
@@ -88,25 +74,31 @@ impl Series {
                 .expect(SOUND),
             silence: Gauge::new("store_trouble_seconds", "For how long the store has given errors alone.")
                 .expect(SOUND),
+            late: Gauge::new("late_seconds", "How late guard or backstop was woken at the worst in the last minutes.")
+                .expect(SOUND),
+            beyond: gauge("outside_guarantee", "1 while guard or backstop is woken too late for the lease, else 0."),
             registry,
         };
         series.register([
             Box::new(series.is_leader.clone()),
             Box::new(series.term.clone()),
             Box::new(series.slot.clone()),
-            Box::new(series.transitions.clone()),
+            Box::new(series.starts.clone()),
+            Box::new(series.ends.clone()),
             Box::new(series.renewals.clone()),
             Box::new(series.renew_failures.clone()),
             Box::new(series.deadline.clone()),
             Box::new(series.observed.clone()),
             Box::new(series.restarts.clone()),
             Box::new(series.silence.clone()),
+            Box::new(series.late.clone()),
+            Box::new(series.beyond.clone()),
             Box::new(build_info()),
         ]);
         series
     }
 
-    fn register(&self, collectors: [Box<dyn Collector>; 11]) {
+    fn register(&self, collectors: [Box<dyn Collector>; 14]) {
         for collector in collectors {
             self.registry.register(collector).expect(SOUND);
         }
@@ -128,53 +120,5 @@ pub(super) fn conclusion_label(kind: ErrorKind) -> &'static str {
         ErrorKind::Unknown => CONCLUSIONS[1],
         ErrorKind::Denied => CONCLUSIONS[2],
         ErrorKind::Misconfigured => CONCLUSIONS[3],
-    }
-}
-
-pub(super) fn cause(how: &Ended) -> &'static str {
-    match how {
-        Ended::ByItself(_) => "ended",
-        Ended::NotStarted(_) => "not_started",
-        Ended::Unready(_) => "unready",
-        Ended::Asked(_) => "asked",
-        Ended::Paused => "paused",
-        Ended::SteppedDown => "stepped_down",
-        Ended::Overran => "overran",
-        Ended::GaveUp { .. } => "gave_up",
-        Ended::Relinquished => "relinquished",
-        Ended::Unhealthy(_) => "unhealthy",
-        Ended::Lost(Loss::TakenBy(_)) => "taken",
-        Ended::Lost(Loss::RecordGone) => "record_gone",
-        Ended::Lost(Loss::DeadlinePassed) => "deadline",
-        Ended::Lost(Loss::GuardFailed) => "guard_failed",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::election::{CheckEnd, CommandEnd, HookEnd, StartError, Unhealthy};
-    use crate::store::Holder;
-
-    #[test]
-    fn each_cause_has_a_counter_from_the_beginning() {
-        let ends = [
-            Ended::ByItself(CommandEnd::Exited(0)),
-            Ended::NotStarted(StartError(2)),
-            Ended::Unready(HookEnd::TimedOut),
-            Ended::Asked(15),
-            Ended::Paused,
-            Ended::SteppedDown,
-            Ended::Overran,
-            Ended::GaveUp { end: CommandEnd::Exited(3), restarts: 5 },
-            Ended::Relinquished,
-            Ended::Unhealthy(Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: 3 }),
-            Ended::Lost(Loss::TakenBy(Holder::default())),
-            Ended::Lost(Loss::RecordGone),
-            Ended::Lost(Loss::DeadlinePassed),
-            Ended::Lost(Loss::GuardFailed),
-        ];
-        let causes: Vec<&str> = ["started"].into_iter().chain(ends.iter().map(cause)).collect();
-        assert_eq!(causes, CAUSES);
     }
 }

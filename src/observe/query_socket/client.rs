@@ -8,8 +8,8 @@
 
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
-use crate::mutex::Mutex;
 use crate::store::parallel;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -36,17 +36,27 @@ struct Peer {
     process: Option<u32>,
 }
 
-/// The answers of all candidates of this host.
+/// What the candidates of this host answer. Those that are asked about are known by the names of their sockets.
 #[derive(Debug, Default)]
 pub struct Survey {
     pub answers: Vec<Answer>,
-    /// Sockets with a listener that gave no answer, or none that a candidate would give.
+    /// The answers of all others.
+    pub others: Vec<Answer>,
+    /// Sockets of those asked about with a listener that gave no answer, or none that a candidate would give.
     pub silent: usize,
     /// The processes of this user or of root behind those sockets, as far as the kernel names them.
     pub silent_processes: BTreeSet<u32>,
+    /// As `silent`, of all others.
+    pub silent_others: usize,
 }
 
 impl Answer {
+    /// The process that answered, by the kernel's word. None if it is outside our PID namespace.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.peer.process
+    }
+
     /// The process that answered, by the kernel's word. If the kernel shows no number, by its own word.
     #[must_use]
     pub fn process(&self) -> String {
@@ -101,39 +111,54 @@ pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
     within(PATIENCE, asked).await
 }
 
-/// Asks all candidates of this network namespace, at the same time.
-pub async fn ask_all(patience: Duration) -> Survey {
-    let names = all().unwrap_or_default();
-    let (listening, answers) = (Mutex::new(names.len()), Mutex::new(Vec::new()));
-    let known = Mutex::new(BTreeSet::new());
+/// Asks all candidates of this network namespace, at the same time. It is about those whose names begin with one of
+/// `beginnings`: they are asked before the others.
+pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
+    let is_meant = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    let (mut names, meant): (Vec<_>, Vec<_>) = all().unwrap_or_default().into_iter().partition(|name| !is_meant(name));
+    names.extend(meant);
+    let listening = Mutex::new(Vec::new());
+    let answers = Mutex::new(Vec::new());
     let asked = async {
         let mut queues: BTreeMap<u32, Mutex<Vec<String>>> = BTreeMap::new();
         for name in names {
-            match reach(&name, None).await {
+            let process = match reach(&name, None).await {
                 Ok((_, peer)) => {
-                    known.lock().extend(peer.process.filter(|_| peer.is_ours()));
-                    queues.entry(peer.user).or_default().lock().push(name);
+                    queues.entry(peer.user).or_default().lock().push(name.clone());
+                    peer.process.filter(|_| peer.is_ours())
                 }
                 // Bound but not listening, or gone.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => *listening.lock() -= 1,
-                Err(_) => {}
-            }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                Err(_) => None,
+            };
+            listening.lock().push((name, process));
         }
         parallel::all(queues.values().flat_map(|queue| (0..AT_ONCE).map(|_| ask_each(queue, &answers)))).await;
     };
     // After a timeout, the answers that have arrived still count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
-    let answers: Vec<Answer> = std::mem::take(&mut *answers.lock());
-    let silent = listening.lock().saturating_sub(answers.len());
-    let mut silent_processes = std::mem::take(&mut *known.lock());
-    silent_processes.retain(|process| answers.iter().all(|answer| answer.peer.process != Some(*process)));
-    Survey { answers, silent, silent_processes }
+    let mut survey = Survey::default();
+    let answers: BTreeMap<String, Answer> = std::mem::take(&mut *answers.lock()).into_iter().collect();
+    for (name, process) in listening.lock().drain(..).filter(|(name, _)| !answers.contains_key(name)) {
+        if is_meant(&name) {
+            survey.silent += 1;
+            survey.silent_processes.extend(process);
+        } else {
+            survey.silent_others += 1;
+        }
+    }
+    for (name, answer) in answers {
+        survey.silent_processes.retain(|process| answer.peer.process != Some(*process));
+        if is_meant(&name) { survey.answers.push(answer) } else { survey.others.push(answer) }
+    }
+    survey
 }
 
-async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<Answer>>) {
+/// From the last of the queue.
+async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<(String, Answer)>>) {
     while let Some(name) = { queue.lock().pop() } {
         if let Ok(answer) = ask(&name).await {
-            answers.lock().push(answer);
+            answers.lock().push((name, answer));
         }
     }
 }
@@ -182,8 +207,16 @@ mod tests {
         let key = Key::read(&format!("7:{}", Session::random().unwrap().as_str())).unwrap();
         let standing = Standing { role: "leader".into(), obstacle: None, trouble: None, hindrance: None };
         let (shard, owner) = ("db".to_owned(), "me".to_owned());
-        let statement =
-            Statement { shard, slot_of: None, owner, pid: 5, leadership: None, standing, containment: String::new() };
+        let statement = Statement {
+            shard,
+            slot_of: None,
+            store: String::new(),
+            owner,
+            pid: 5,
+            leadership: None,
+            standing,
+            containment: String::new(),
+        };
         let believed = |user, process, key| Peer { user, process }.is_believed(key, &statement);
         // In another PID namespace the process has another number, or none.
         for process in [None, Some(5), Some(6)] {

@@ -65,6 +65,12 @@ pub struct Address {
 const LONGEST_PREFIX: usize = 400;
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("{self} {:?}", self.endpoint)
+    }
+
     /// Reads the text after `SCHEME:`.
     ///
     /// # Errors

@@ -12,10 +12,9 @@
 
 use super::address::{Address, Kind};
 use super::failure::{NoCredentials, Refusal};
-use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
-use crate::store::aws::{self, Account, BySchemeClient};
+use crate::store::aws::{self, Account, BoundedClient};
 use crate::store::error::{causes, innermost};
 use crate::store::expiry;
 use crate::store::server_clock::Clock;
@@ -41,6 +40,7 @@ use object_store::client::{
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
@@ -159,7 +159,7 @@ async fn s3(
         let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
         account.region = Some(named.filter(|region| !region.is_empty()).unwrap_or_else(|| ANY_REGION.to_owned()));
     }
-    let shared = aws::load(SharedHttpClient::new(BySchemeClient::default()), &account, request_timeout).await?;
+    let shared = aws::load(SharedHttpClient::new(BoundedClient::default()), &account, request_timeout).await?;
     let no_region =
         || StoreError::misconfigured("no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION");
     let shared = shared.ok_or_else(no_region)?;
@@ -254,7 +254,7 @@ impl CredentialProvider for Credentials {
         let now = SystemTime::now();
         if self.refused.swap(false, Ordering::Relaxed) {
             *known = None;
-            let http = SharedHttpClient::new(BySchemeClient::default());
+            let http = SharedHttpClient::new(BoundedClient::default());
             if let Ok(Some(shared)) = aws::load(http, &self.account, self.request_timeout).await {
                 *chain = shared.credentials_provider();
             }
@@ -372,10 +372,14 @@ impl Wire {
 fn undelivered(error: &ClientError) -> HttpError {
     let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
     // TLS that cannot be set up is not the network's fault.
-    match causes(error).find_map(|cause| cause.downcast_ref::<StoreError>()) {
-        Some(without) => HttpError::new(kind, without.clone()),
-        None => HttpError::new(kind, io::Error::other(innermost(error))),
-    }
+    let without = causes(error).find_map(|cause| cause.downcast_ref::<StoreError>()).cloned();
+    HttpError::new(
+        kind,
+        without.unwrap_or_else(|| {
+            let lost = if error.is_connect() { StoreError::not_applied } else { StoreError::unknown };
+            lost(innermost(error)).because(error)
+        }),
+    )
 }
 
 #[async_trait::async_trait]

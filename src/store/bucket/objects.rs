@@ -1,16 +1,13 @@
 //! The requests: each reads, writes or lists objects, and a failed condition is an outcome and not an error.
 //!
-//! The hazards: S3 names a version of an object by the MD5 of its bytes, so an object that gets the same bytes again
-//! has an old version again, and a late write could apply over it. So each write contains a random text
-//! ([`unique`]). And servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is
-//! gone. All of them mean the same here: look again.
+//! The hazard: servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
+//! of them mean the same here: look again.
 
 use super::address::{Address, Kind};
 use super::connection::{self, Clients};
 use super::failure::{self, Place};
-use crate::lease::Session;
 use crate::store::StoreError;
-use crate::store::allowance::MOST;
+use crate::store::allowance::{self, MOST, MOST_LISTED};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::{Clock, WallClock};
 use bytes::Bytes;
@@ -19,7 +16,7 @@ use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
 use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How many names a page of a list has at most.
 const PAGE: usize = 1000;
@@ -36,42 +33,13 @@ pub struct Objects {
     wall_clock: WallClock,
 }
 
-/// Which write an object is from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version(UpdateVersion);
-
 /// The result of a conditional write.
 #[derive(Debug)]
 pub enum Outcome {
     /// Applied. None if the server does not say which version it made.
-    Done(Option<Version>),
+    Done(Option<String>),
     /// The condition failed, or another write was under way.
     Refused,
-}
-
-/// What a write needs to find.
-#[derive(Clone, Copy, Debug)]
-pub enum Condition<'a> {
-    Absent,
-    Unchanged(&'a Version),
-}
-
-/// An object's name in a list.
-#[derive(Debug)]
-pub struct Listed {
-    /// Without the prefix of the URL.
-    pub key: String,
-    pub written: SystemTime,
-}
-
-/// A text that no other write contains.
-///
-/// # Errors
-/// The kernel gives no random bytes.
-pub fn unique() -> Result<String, StoreError> {
-    let random = Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-    Ok(random.as_str().to_owned())
 }
 
 impl ServerTime for Objects {
@@ -85,17 +53,21 @@ impl ServerTime for Objects {
 }
 
 impl Objects {
-    pub async fn open(address: &Address, request_timeout: Duration, wall_clock: WallClock) -> Result<Self, StoreError> {
+    pub(super) async fn open(
+        address: &Address,
+        request_timeout: Duration,
+        wall_clock: WallClock,
+    ) -> Result<Self, StoreError> {
         let clients = connection::connect(address, request_timeout).await?;
         let (name, prefix) = (address.to_string(), address.prefix.clone());
         Ok(Self { clients, kind: address.kind, name, prefix, wall_clock })
     }
 
-    pub fn server(&self) -> &str {
+    pub(super) fn server(&self) -> &str {
         &self.clients.server
     }
 
-    pub fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
@@ -125,16 +97,24 @@ impl Objects {
         failure::failure(&place, &self.action(of_s3), error)
     }
 
+    /// The name of the version that requests compare: Google's generation, the others' `ETag`.
+    fn version(&self, e_tag: Option<String>, version: Option<String>) -> Option<String> {
+        match self.kind {
+            Kind::S3 | Kind::Azure => e_tag,
+            Kind::Gcs => version,
+        }
+    }
+
     /// The error of an object that is not ours. `why` is how that shows.
-    pub fn foreign(&self, key: &str, why: &str) -> StoreError {
+    pub(super) fn foreign(&self, key: &str, why: &str) -> StoreError {
         let name = &self.name;
         StoreError::misconfigured(format!(
             "the object {name}{key} was written by something else ({why}): delete it, or use another prefix"
         ))
     }
 
-    /// Reads an object; strongly consistent. None if there is none.
-    pub async fn get(&self, key: &str) -> Result<Option<(Bytes, Version)>, StoreError> {
+    /// Reads an object; strongly consistent. Also returns its version. None if there is none.
+    pub(super) async fn get(&self, key: &str) -> Result<Option<(Bytes, String)>, StoreError> {
         let answer = match self.clients.objects.get(&self.path(key)).await {
             Ok(answer) => answer,
             Err(Error::NotFound { .. }) => return Ok(None),
@@ -143,10 +123,8 @@ impl Objects {
             }
             Err(error) => return Err(self.failure("GetObject", &error)),
         };
-        let version = Version(UpdateVersion { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() });
-        if !self.is_usable(&version) {
-            return Err(self.nameless());
-        }
+        let version = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
+        let version = version.ok_or_else(|| self.nameless())?;
         match answer.bytes().await {
             Ok(bytes) => Ok(Some((bytes, version))),
             Err(error) => Err(self.failure("GetObject", &error)),
@@ -154,32 +132,22 @@ impl Objects {
     }
 
     /// The error of a server that does not name the versions of objects.
-    pub fn nameless(&self) -> StoreError {
+    pub(super) fn nameless(&self) -> StoreError {
         StoreError::misconfigured(format!(
             "{} does not say which version of an object it read or wrote, so nothing can be compared: use another server",
             self.server()
         ))
     }
 
-    fn is_usable(&self, Version(version): &Version) -> bool {
-        match self.kind {
-            Kind::S3 | Kind::Azure => version.e_tag.is_some(),
-            Kind::Gcs => version.version.is_some(),
-        }
-    }
-
-    /// Writes a whole object.
-    pub async fn put(&self, key: &str, bytes: Vec<u8>, condition: Condition<'_>) -> Result<Outcome, StoreError> {
-        let mode = match condition {
-            Condition::Absent => PutMode::Create,
-            Condition::Unchanged(Version(version)) => PutMode::Update(version.clone()),
-        };
+    /// Writes a whole object over this version. None: if it is absent.
+    pub(super) async fn put_over(&self, key: &str, bytes: Vec<u8>, over: Option<&str>) -> Result<Outcome, StoreError> {
+        let mode = over.map(str::to_owned).map_or(PutMode::Create, |over| {
+            let (e_tag, version) = if self.kind == Kind::Gcs { (None, Some(over)) } else { (Some(over), None) };
+            PutMode::Update(UpdateVersion { e_tag, version })
+        });
         let options = PutOptions::from(mode);
         match self.clients.objects.put_opts(&self.path(key), bytes.into(), options).await {
-            Ok(written) => {
-                let version = Version(UpdateVersion { e_tag: written.e_tag, version: written.version });
-                Ok(Outcome::Done(Some(version).filter(|version| self.is_usable(version))))
-            }
+            Ok(written) => Ok(Outcome::Done(self.version(written.e_tag, written.version))),
             Err(error) if failure::names_no_version(&error) => Ok(Outcome::Done(None)),
             Err(
                 Error::AlreadyExists { .. }
@@ -192,16 +160,35 @@ impl Objects {
     }
 
     /// Deletes an object, whatever is in it: only for what decides nothing. Does no harm if it is gone.
-    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+    pub(super) async fn delete(&self, key: &str) -> Result<(), StoreError> {
         match self.clients.objects.delete(&self.path(key)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failure("DeleteObject", &error)),
         }
     }
 
-    /// One page of the names that begin with `prefix`, letter by letter, from the end of the page before. Also returns
-    /// the end of this page, None at the end of the list.
-    pub async fn list(&self, prefix: &str, from: Option<String>) -> Result<(Vec<Listed>, Option<String>), StoreError> {
+    /// All keys that begin with `prefix`, letter by letter.
+    pub(super) async fn keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let (mut all, mut from) = (Vec::new(), None);
+        loop {
+            let (page, next) = self.page_of_keys(prefix, from).await?;
+            all.extend(page);
+            if all.len() > MOST_LISTED {
+                return Err(allowance::too_long(self.server()));
+            }
+            from = next;
+            if from.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One page of them, from the end of the page before. Also returns the end of this page, None at the end of the list.
+    async fn page_of_keys(
+        &self,
+        prefix: &str,
+        from: Option<String>,
+    ) -> Result<(Vec<String>, Option<String>), StoreError> {
         let whole = format!("{}{prefix}", self.prefix);
         let mut asked = whole.as_str();
         if self.kind == Kind::Azure {
@@ -213,15 +200,12 @@ impl Objects {
         let page = self.clients.pages.list_paginated(Some(asked), options).await;
         let page = page.map_err(|error| self.failure("ListBucket", &error))?;
         let found = page.result.objects.into_iter().filter(|object| object.location.as_ref().starts_with(&whole));
-        let listed = found.filter_map(|object| {
-            let key = object.location.as_ref().strip_prefix(&self.prefix)?.to_owned();
-            Some(Listed { key, written: object.last_modified.into() })
-        });
-        Ok((listed.collect(), page.page_token.filter(|token| !token.is_empty())))
+        let keys = found.filter_map(|object| Some(object.location.as_ref().strip_prefix(&self.prefix)?.to_owned()));
+        Ok((keys.collect(), page.page_token.filter(|token| !token.is_empty())))
     }
 
     /// Asks S3 about the bucket itself: `versioning`, `lifecycle`. None where that cannot be asked.
-    pub async fn ask(&self, what: &str, action: &'static str) -> Option<Result<String, StoreError>> {
+    pub(super) async fn ask(&self, what: &str, action: &'static str) -> Option<Result<String, StoreError>> {
         let signer = self.clients.signer.as_ref()?;
         let options = SignedUrlOptions::new().with_query([(what, "")]);
         let answer = async {

@@ -12,6 +12,13 @@ pub struct Address {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let Self { table, region, endpoint, profile: _ } = self;
+        format!("dynamodb {table} {region:?} {endpoint:?}")
+    }
+
     /// Reads what comes after `dynamodb:`.
     ///
     /// # Errors

@@ -4,35 +4,24 @@
 //! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
 //! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
-use super::DynamoDb;
 use super::description::{TTL, describe, is_usable, other_keys, ttl, ttl_attribute};
 use super::failure::MOST_SIGNATURE_AGE_SECONDS;
-use super::record::{Item, LOCK, n, number};
-use super::table::{Expression, Key, Outcome, Table, marker_key};
-use crate::lease::Session;
-use crate::store::expiry::{self, ServerTime};
-use crate::store::{ErrorKind, Finding, StoreError, Verdict, round_trip};
-use aws_sdk_dynamodb::types::{AttributeValue, MultiRegionConsistency, TableDescription, TableStatus};
+use super::item::key_of;
+use super::table::Table;
+use crate::store::lease_store::documents::Key;
+use crate::store::{ErrorKind, Finding, StoreError, Verdict, expiry, round_trip};
+use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TableStatus};
 
 /// Our attributes with numbers that are not a time at which an item may be deleted.
-const OUR_OTHER_NUMBERS: [&str; 9] =
-    ["beat", "term", "leaseMs", "expiresMs", "pid", "sinceMs", "waitUntilMs", "waitMs", "createdMs"];
-/// When scratch items expire that the check may not delete.
-const SCRATCH_SECONDS: u64 = 600;
+const OUR_OTHER_NUMBERS: [&str; 3] = ["expiresMs", "sequence", "term"];
 
-/// Checks everything that an election relies on.
-pub async fn check(store: &DynamoDb) -> Result<Vec<Finding>, StoreError> {
-    let table = &store.table;
+/// What a check says beyond the trial of documents.
+pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let strong = match describe(table).await {
         Ok(Some(description)) => check_description(table, &description, &mut findings),
-        Ok(None) => {
-            findings.push(Finding::bad(format!(
-                "no table {} in {}: make it with leaderctl store init",
-                table.name, table.server
-            )));
-            return Ok(findings);
-        }
+        // The trial has said so.
+        Ok(None) => return Ok(findings),
         Err(error) if error.kind == ErrorKind::Denied => {
             findings.push(Finding::doubtful(format!("cannot see the table's keys and replicas: {error}")));
             false
@@ -48,9 +37,6 @@ pub async fn check(store: &DynamoDb) -> Result<Vec<Finding>, StoreError> {
             findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
         }
         Err(error) => return Err(error),
-    }
-    if !check_items(table, &mut findings).await? {
-        return Ok(findings);
     }
     check_clock(table, &mut findings).await?;
     Ok(findings)
@@ -102,86 +88,13 @@ fn check_ttl(attribute: Option<&str>, strong: bool) -> Finding {
     }
 }
 
-/// Does with a scratch item everything that an election does with a lock. False if further checks are pointless.
-async fn check_items(table: &Table, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
-    let session = Session::random()
-        .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch item: {error}")))?;
-    let partition = format!("SHARD#leaderctl-check-{}", session.as_str());
-    let key: Key = (AttributeValue::S(partition), AttributeValue::S(LOCK.to_owned()));
-    let item = Item::from([
-        ("pk".to_owned(), key.0.clone()),
-        ("sk".to_owned(), key.1.clone()),
-        ("ownerId".to_owned(), AttributeValue::S("leaderctl store check".to_owned())),
-        ("ttl".to_owned(), n(table.wall_clock_millis() / 1000 + SCRATCH_SECONDS)),
-    ]);
-    let absent = || Expression::new("attribute_not_exists(#pk)");
-    let before = findings.len();
-
-    let put = table.put(item.clone(), absent()).await;
-    if let Err(error) = &put
-        && error.kind == ErrorKind::Misconfigured
-    {
-        findings.push(Finding::bad(error.message.clone()));
-        return Ok(false);
-    }
-    let conditions = if put.is_ok() { Some(table.put(item, absent()).await?) } else { None };
-    permission("dynamodb:PutItem", put, findings)?;
-    permission("dynamodb:GetItem", table.get(key.clone(), true).await, findings)?;
-    let update = table.update(key.clone(), "SET #beat = :beat", absent_session().number(":beat", 1)).await;
-    permission("dynamodb:UpdateItem", update, findings)?;
-    let delete = table.delete(key, Expression::new("attribute_exists(#pk)")).await;
-    permission("dynamodb:DeleteItem", delete, findings)?;
-
-    if findings.len() == before {
-        findings.push(Finding::good("may do all that an election needs: GetItem, PutItem, UpdateItem, DeleteItem"));
-    }
-    match conditions {
-        None | Some(Outcome::Refused(Some(_))) => {}
-        Some(Outcome::Refused(None)) => findings.push(Finding::doubtful(
-            "the server does not return the item of a failed condition: a refused claim takes one more read",
-        )),
-        Some(Outcome::Done(_)) => {
-            findings.push(Finding::bad(
-                "the server ignores conditions, so two candidates can both lead: use another server",
-            ));
-        }
-    }
-    Ok(true)
-}
-
-fn absent_session() -> Expression {
-    Expression::new("attribute_not_exists(#session)")
-}
-
-fn permission<T>(action: &str, tried: Result<T, StoreError>, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    match tried {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind == ErrorKind::Denied => {
-            findings.push(Finding::bad(format!("permission missing: {action}: {error}")));
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
-}
-
 async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    let (marker, time) = match round_trip::measure(|| table.get(marker_key(), true)).await {
-        Ok(measured) => measured,
+    match round_trip::measure(|| table.get(key_of(Key::Marker), true)).await {
+        Ok((_, time)) => findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS)),
         // Reported already.
-        Err(error) if error.kind == ErrorKind::Denied => return Ok(()),
+        Err(error) if error.kind == ErrorKind::Denied => {}
         Err(error) => return Err(error),
-    };
-    findings.push(match marker.map(|item| number::<u64>(&item, "createdMs")) {
-        Some(Some(_)) => Finding::good("the table says since when it remembers"),
-        Some(None) => Finding::bad(
-            "the item pk=LEADERRUN, sk=TABLE was written by something else: delete it and run leaderctl store init",
-        ),
-        None => Finding::doubtful(
-            "the table does not say since when it remembers, so the first leader waits one lease: leaderctl store \
-             init writes it",
-        ),
-    });
-    findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS));
+    }
     Ok(())
 }
 

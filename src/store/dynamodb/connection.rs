@@ -4,7 +4,6 @@
 //! twice. So retries are off.
 
 use super::Address;
-use crate::mutex::Mutex;
 use crate::store::StoreError;
 use crate::store::aws::{self, Account};
 use crate::store::expiry;
@@ -22,6 +21,7 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 };
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::{ConfigBag, Storable, StoreReplace};
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use url::Url;

@@ -73,7 +73,8 @@ fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) 
     }
     let cause = if timeout { "no answer in time".to_owned() } else { innermost(error) };
     let message = format!("cannot reach {}: {cause}", place.server_or_endpoint());
-    if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) }
+    let failure = if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) };
+    failure.because(error)
 }
 
 /// Whether the failure shows that no connection was made. The HTTP client says that only in words. If they change, the

@@ -2,17 +2,15 @@
 
 use super::connection::{self, Watch};
 use super::failure::{self, Place};
-use super::record::{self, Item, LOCK, TERM, n, partition};
+use super::item::{Item, n};
 use super::{Address, WallClock};
-use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::aws::BoundedClient;
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Clock;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
-use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
@@ -24,22 +22,25 @@ use std::time::Duration;
 
 /// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
 /// table's capacity.
-const SCAN_PAGE: i32 = 250;
+const PAGE: i32 = 250;
 
 /// A table, the client to reach it, and what we know about the server's clock.
 pub struct Table {
-    pub client: Client,
-    pub name: String,
+    pub(super) client: Client,
+    pub(super) name: String,
     /// The server's name in messages.
-    pub server: String,
-    pub watch: Watch,
+    pub(super) server: String,
+    watch: Watch,
     wall_clock: WallClock,
 }
 
-/// The result of a conditional write.
+/// The keys of an item.
+pub type Keys = (String, String);
+
+/// The result of a conditional update.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Applied; the item as it was before.
+    /// Applied; the item as it is now.
     Done(Option<Item>),
     /// The condition failed; the item as it is, if it exists and the server returns it.
     Refused(Option<Item>),
@@ -56,7 +57,19 @@ impl Expression {
         Self { text: text.into(), values: HashMap::new() }
     }
 
-    pub fn with(mut self, name: &str, value: AttributeValue) -> Self {
+    /// Both conditions.
+    pub fn and(mut self, other: &str) -> Self {
+        self.text = format!("{} AND {other}", self.text);
+        self
+    }
+
+    /// With the values of another expression too.
+    pub fn with_all(mut self, other: Self) -> Self {
+        self.values.extend(other.values);
+        self
+    }
+
+    fn with(mut self, name: &str, value: AttributeValue) -> Self {
         self.values.insert(name.to_owned(), value);
         self
     }
@@ -81,27 +94,6 @@ fn names(expressions: &[&str]) -> HashMap<String, String> {
     names
 }
 
-pub type Key = (AttributeValue, AttributeValue);
-
-pub fn lock_key(shard: &Shard) -> Key {
-    (AttributeValue::S(partition(shard)), AttributeValue::S(LOCK.to_owned()))
-}
-
-pub fn term_key(shard: &Shard) -> Key {
-    (AttributeValue::S(partition(shard)), AttributeValue::S(TERM.to_owned()))
-}
-
-/// The key of the marker, which says since when the table remembers.
-pub fn marker_key() -> Key {
-    (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S("TABLE".to_owned()))
-}
-
-/// The key of a shard's led mark: the record that the shard was once led. It is not beside the shard's other items, so
-/// a user who deletes all of those leaves it.
-pub fn led_mark_key(shard: &Shard) -> Key {
-    (AttributeValue::S("LEADERRUN".to_owned()), AttributeValue::S(partition(shard)))
-}
-
 impl ServerTime for Table {
     fn clock(&self) -> Clock {
         self.watch.clock()
@@ -113,145 +105,122 @@ impl ServerTime for Table {
 }
 
 impl Table {
-    pub async fn open(
-        network: SharedHttpClient,
+    pub(super) async fn open(
         address: &Address,
         request_timeout: Duration,
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
         let watch = Watch::default();
+        let network = SharedHttpClient::new(BoundedClient::default());
         let (client, server) = connection::connect(network, address, request_timeout, &watch).await?;
         Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
     }
 
-    pub async fn get(&self, key: Key, consistent: bool) -> Result<Option<Item>, StoreError> {
-        let request = self.client.get_item().table_name(&self.name).key("pk", key.0).key("sk", key.1);
+    pub(super) async fn get(&self, (partition, sort): Keys, consistent: bool) -> Result<Option<Item>, StoreError> {
+        let request = self.client.get_item().table_name(&self.name);
+        let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));
         match request.consistent_read(consistent).send().await {
-            Ok(answer) => Ok(answer.item),
+            Ok(answer) => Ok(answer.item.filter(|item| !item.is_empty())),
             Err(error) => Err(self.failure("dynamodb:GetItem", &error)),
         }
     }
 
-    /// One page of all items that match `filter`, from the end of the page before. Also returns the end of this page,
-    /// None at the end of the table.
-    pub async fn scan(&self, filter: Expression, from: Option<Item>) -> Result<(Vec<Item>, Option<Item>), StoreError> {
-        let request = self
-            .client
-            .scan()
-            .table_name(&self.name)
-            .consistent_read(true)
-            .limit(SCAN_PAGE)
-            .set_exclusive_start_key(from)
-            .set_expression_attribute_names(Some(names(&[&filter.text])))
-            .set_expression_attribute_values(Some(filter.values))
-            .filter_expression(filter.text);
-        match request.send().await {
-            Ok(answer) => {
-                Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key.filter(|key| !key.is_empty())))
+    /// All items of the table that match a filter, as of no common moment.
+    pub(super) async fn scan(&self, filter: Expression) -> Result<Vec<Item>, StoreError> {
+        let (mut found, mut from) = (Vec::new(), None);
+        loop {
+            let request = self
+                .client
+                .scan()
+                .table_name(&self.name)
+                .consistent_read(true)
+                .limit(PAGE)
+                .set_exclusive_start_key(from)
+                .set_expression_attribute_names(Some(names(&[&filter.text])))
+                .set_expression_attribute_values(Some(filter.values.clone()))
+                .filter_expression(&filter.text);
+            let answer = request.send().await.map_err(|error| self.failure("dynamodb:Scan", &error))?;
+            from = self.gather(&mut found, answer.items, answer.last_evaluated_key)?;
+            if from.is_none() {
+                return Ok(found);
             }
-            Err(error) => Err(self.failure("dynamodb:Scan", &error)),
         }
     }
 
-    /// The sort keys of all items of a shard.
-    pub async fn sorts(&self, shard: &Shard) -> Result<Vec<String>, StoreError> {
-        let condition = Expression::new("#pk = :pk").text(":pk", &partition(shard));
-        let (mut sorts, mut from) = (Vec::new(), None);
+    /// All items of a partition.
+    pub(super) async fn query(&self, condition: Expression) -> Result<Vec<Item>, StoreError> {
+        let (mut found, mut from) = (Vec::new(), None);
         loop {
             let request = self
                 .client
                 .query()
                 .table_name(&self.name)
                 .consistent_read(true)
-                .limit(SCAN_PAGE)
+                .limit(PAGE)
                 .set_exclusive_start_key(from)
-                .set_expression_attribute_names(Some(names(&[&condition.text, "#sk"])))
+                .set_expression_attribute_names(Some(names(&[&condition.text])))
                 .set_expression_attribute_values(Some(condition.values.clone()))
-                .key_condition_expression(&condition.text)
-                .projection_expression("#sk");
+                .key_condition_expression(&condition.text);
             let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
-            sorts.extend(answer.items().iter().filter_map(|item| record::text(item, "sk").map(str::to_owned)));
-            if sorts.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.server));
-            }
-            from = answer.last_evaluated_key.filter(|key| !key.is_empty());
+            from = self.gather(&mut found, answer.items, answer.last_evaluated_key)?;
             if from.is_none() {
-                return Ok(sorts);
+                return Ok(found);
             }
         }
     }
 
-    /// Replaces the whole item.
-    pub async fn put(&self, item: Item, condition: Expression) -> Result<Outcome, StoreError> {
-        let request = self
-            .client
-            .put_item()
-            .table_name(&self.name)
-            .set_item(Some(item))
-            .set_expression_attribute_names(Some(names(&[&condition.text])))
-            .set_expression_attribute_values(Some(condition.values).filter(|values| !values.is_empty()))
-            .condition_expression(condition.text)
-            .return_values(ReturnValue::AllOld)
-            .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
-        match request.send().await {
-            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
-            Err(error) => match error.as_service_error() {
-                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Outcome::Refused(present(failed.item())))
-                }
-                _ => Err(self.failure("dynamodb:PutItem", &error)),
-            },
+    /// Adds a page. Returns where the next one begins.
+    fn gather(
+        &self,
+        found: &mut Vec<Item>,
+        page: Option<Vec<Item>>,
+        end: Option<Item>,
+    ) -> Result<Option<Item>, StoreError> {
+        found.extend(page.unwrap_or_default());
+        if found.len() > MOST_LISTED {
+            return Err(allowance::too_long(&self.server));
         }
+        Ok(end.filter(|key| !key.is_empty()))
     }
 
     /// Changes some attributes. Makes the item if it is absent and the condition allows that.
-    pub async fn update(&self, key: Key, update: &str, condition: Expression) -> Result<Outcome, StoreError> {
+    pub(super) async fn update(
+        &self,
+        (partition, sort): Keys,
+        update: &str,
+        condition: Expression,
+    ) -> Result<Outcome, StoreError> {
         let request = self
             .client
             .update_item()
             .table_name(&self.name)
-            .key("pk", key.0)
-            .key("sk", key.1)
+            .key("pk", AttributeValue::S(partition))
+            .key("sk", AttributeValue::S(sort))
             .set_expression_attribute_names(Some(names(&[update, &condition.text])))
             .set_expression_attribute_values(Some(condition.values))
             .update_expression(update)
             .condition_expression(condition.text)
-            .return_values(ReturnValue::AllOld)
+            .return_values(ReturnValue::AllNew)
             .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
         match request.send().await {
             Ok(answer) => Ok(Outcome::Done(answer.attributes)),
             Err(error) => match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Outcome::Refused(present(failed.item())))
+                    Ok(Outcome::Refused(failed.item().filter(|item| !item.is_empty()).cloned()))
                 }
                 _ => Err(self.failure("dynamodb:UpdateItem", &error)),
             },
         }
     }
 
-    pub async fn delete(&self, key: Key, condition: Expression) -> Result<Outcome, StoreError> {
-        let request = self
-            .client
-            .delete_item()
-            .table_name(&self.name)
-            .key("pk", key.0)
-            .key("sk", key.1)
-            .set_expression_attribute_names(Some(names(&[&condition.text])))
-            .set_expression_attribute_values(Some(condition.values).filter(|values| !values.is_empty()))
-            .condition_expression(condition.text)
-            .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
-        match request.send().await {
-            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
-            Err(error) => match error.as_service_error() {
-                Some(DeleteItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Outcome::Refused(present(failed.item())))
-                }
-                _ => Err(self.failure("dynamodb:DeleteItem", &error)),
-            },
-        }
+    /// Deletes an item, whatever is in it.
+    pub(super) async fn delete(&self, (partition, sort): Keys) -> Result<(), StoreError> {
+        let request = self.client.delete_item().table_name(&self.name);
+        let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));
+        request.send().await.map(drop).map_err(|error| self.failure("dynamodb:DeleteItem", &error))
     }
 
-    pub fn failure<E>(&self, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
+    pub(super) fn failure<E>(&self, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
     where
         E: ProvideErrorMetadata + Error + 'static,
     {
@@ -263,10 +232,6 @@ impl Table {
         };
         failure::failure(&place, action, error)
     }
-}
-
-fn present(item: Option<&Item>) -> Option<Item> {
-    item.filter(|item| !item.is_empty()).cloned()
 }
 
 #[cfg(test)]

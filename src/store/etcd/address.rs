@@ -1,6 +1,6 @@
 //! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...][/PREFIX]`, and `etcds://` with `?ca=`, `cert=` and `key=`.
 
-use crate::store::url::{Secret, StoreUrl, TlsFiles};
+use crate::store::url::{Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
 
 const PORT: u16 = 2379;
@@ -18,6 +18,13 @@ pub struct Address {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let hosts = sorted(self.hosts.iter().map(|(_, name)| name.clone()));
+        format!("etcd {hosts} {}", self.prefix)
+    }
+
     /// Reads the text after `etcd:` or `etcds:`.
     ///
     /// # Errors

@@ -86,14 +86,11 @@ impl Etcd {
         for _ in 0..MOST_ATTEMPTS {
             let View { lock, last, .. } = self.look(&connection, shard).await?;
             let Some(lock) = lock.filter(|lock| lock.term() == term) else { return Ok(Release::NotHeld) };
-            let mut success = vec![delete(&lock_key)];
             let last_revision = last.as_ref().map_or(0, |last| last.mod_revision);
-            if let Some(last) = unreleased(&lock, last) {
-                success.push(put(&last_key, written(&last), 0));
-            }
+            let last = Last { term: Some(term.0), revoked: Some(term.0), ..unreleased(&lock, last) };
             let request = TxnRequest {
                 compare: vec![is_unchanged(&lock_key, lock.mod_revision), is_unchanged(&last_key, last_revision)],
-                success,
+                success: vec![delete(&lock_key), put(&last_key, written(&last), 0)],
                 failure: Vec::new(),
             };
             let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
@@ -132,7 +129,9 @@ impl Etcd {
             // The base must stay if the terms counted from a higher base than the present one.
             let is_ahead = base.is_none_or(|base| lock.record.term_offset > base.term_offset());
             success.push(if is_ahead { put(&last_key, written(&given_back(&lock)), 0) } else { delete(&last_key) });
-            success.extend([Page::Orders, Page::History, Page::Runs].map(|page| delete(&keys.note(shard, &page))));
+            success.extend(
+                [Page::Orders, Page::History, Page::Runs, Page::Jobs].map(|page| delete(&keys.note(shard, &page))),
+            );
             let many = keys.many_notes(shard).map(String::into_bytes);
             success.extend(many.map(|key| delete_range(key.clone(), after_all(&key))));
             let request =
@@ -148,23 +147,24 @@ impl Etcd {
     }
 }
 
-/// The record that must be beside a lock after the lock is gone, so that candidates wait for its tree. None: it is
-/// there already.
-fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Option<Last> {
+/// The record that must be beside a lock after the lock is gone, so that candidates wait for its tree: the one that is
+/// there, or another one.
+fn unreleased(lock: &Entry<Lock>, last: Option<Entry<Last>>) -> Last {
     let etcd_lease = EtcdLease { id: lock.lease, lease_ms: lock.record.lease_ms };
-    let (mut young, mut before) = (false, Vec::new());
+    let (mut young, mut before, mut revoked) = (false, Vec::new(), None);
     if let Some(Entry { record: last, .. }) = last {
         if last.etcd_lease.id == etcd_lease.id && !last.released {
-            return None;
+            return last;
         }
         // The record was changed by hand. Candidates must also wait for the leader that it names.
-        (young, before) = (last.young, last.before);
+        (young, before, revoked) = (last.young, last.before, last.revoked);
         if !last.released {
             before.push(last.etcd_lease);
         }
     }
     let Lock { session, term_offset, .. } = lock.record.clone();
-    Some(Last { session, etcd_lease, term_offset, term: Some(lock.term().0), released: false, young, before })
+    let (released, term) = (false, Some(lock.term().0));
+    Last { session, etcd_lease, term_offset, term, released, revoked, young, before }
 }
 
 #[cfg(test)]
@@ -188,18 +188,20 @@ mod tests {
         let last = |id, released| {
             let session = Session::from_record("s");
             let (etcd_lease, before) = (lease(id), vec![lease(1)]);
-            let record = Last { session, etcd_lease, term_offset: 3, term: None, released, young: true, before };
+            let (revoked, young, term) = (None, true, None);
+            let record = Last { session, etcd_lease, term_offset: 3, term, released, revoked, young, before };
             Some(Entry { record, create_revision: 9, mod_revision: 9, lease: 0 })
         };
-        assert!(unreleased(&lock, last(7, false)).is_none(), "it is left alone");
-        let absent = unreleased(&lock, None).expect("it is written");
+        let same = unreleased(&lock, last(7, false));
+        assert_eq!((same.term, same.young, same.before), (None, true, vec![lease(1)]), "it is left alone");
+        let absent = unreleased(&lock, None);
         assert_eq!(
             (absent.etcd_lease, absent.term, absent.released, absent.before),
             (lease(7), Some(12), false, Vec::new())
         );
-        let released = unreleased(&lock, last(7, true)).expect("it is written");
+        let released = unreleased(&lock, last(7, true));
         assert_eq!((released.released, released.young, released.before), (false, true, vec![lease(1)]));
-        let other = unreleased(&lock, last(5, false)).expect("it is written");
+        let other = unreleased(&lock, last(5, false));
         assert_eq!((other.etcd_lease, other.before), (lease(7), vec![lease(1), lease(5)]));
     }
 }

@@ -3,7 +3,7 @@
 //! The hazards are those of the store: see its module.
 
 use super::connection::Connection;
-use super::lease::{Left, with_drift};
+use super::lease::Left;
 use super::proto::{
     KeyValue, LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get,
     is_absent, is_unchanged, put,
@@ -12,7 +12,7 @@ use super::record::{self, Base, Entry, EtcdLease, Last, Lock, View, millis, writ
 use super::unclaimed::UnclaimedLeases;
 use super::{Etcd, Known, Leadership, MOST_ATTEMPTS, YOUTH};
 use crate::lease::{Candidate, Session, Shard, Term};
-use crate::store::{Claim, Doubt, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
+use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ impl Leases for Etcd {
     async fn renew_and_read(
         &self,
         candidate: &Candidate,
-        _term: Term,
+        term: Term,
         sequence: u64,
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
-        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, sequence, shards))).await
+        self.client.operate(|connection| Box::pin(self.renew_on(connection, candidate, term, sequence, shards))).await
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -93,7 +93,8 @@ pub(super) fn given_back(lock: &Entry<Lock>) -> Last {
     let Lock { session, lease_ms, term_offset, .. } = lock.record.clone();
     let etcd_lease = EtcdLease { id: lock.lease, lease_ms };
     let term = Some(lock.term().0);
-    Last { session, etcd_lease, term_offset, term, released: true, young: false, before: Vec::new() }
+    let (released, revoked, young) = (true, None, false);
+    Last { session, etcd_lease, term_offset, term, released, revoked, young, before: Vec::new() }
 }
 
 impl Etcd {
@@ -106,7 +107,7 @@ impl Etcd {
             compare: vec![is_absent(&base)],
             success: vec![
                 put(&base, written(&Base::now(after)), 0),
-                put(&young, b"deleted by an etcd lease once this prefix is a day old".to_vec(), unclaimed.id),
+                put(&young, b"deleted by an etcd lease once this prefix is older than a day".to_vec(), unclaimed.id),
             ],
             failure: Vec::new(),
         };
@@ -129,7 +130,7 @@ impl Etcd {
                 if let Some(left) = self.time_to_live(connection, lease.id).await? {
                     // The whole lease, not just what is left: a renewal that saw its lock may still be under way.
                     let whole = left.granted.max(Duration::from_millis(lease.lease_ms));
-                    debt.until(BootInstant::now().plus(with_drift(whole)));
+                    debt.until(BootInstant::now().plus(whole));
                     debt.before.push(lease.clone());
                 }
             }
@@ -139,7 +140,7 @@ impl Etcd {
             let left = if mark == 0 { Some(Left::ALL) } else { self.time_to_live(connection, mark).await? };
             if let Some(left) = left {
                 let age = left.granted.saturating_sub(left.at_most);
-                let wait = with_drift(candidate.lease).saturating_sub(age);
+                let wait = candidate.lease.saturating_sub(age);
                 if !wait.is_zero() {
                     debt.young = true;
                     debt.until(BootInstant::now().plus(wait));
@@ -171,11 +172,11 @@ impl Etcd {
                 continue;
             };
             let debt = self.debt(&connection, &view, candidate).await?;
-            let doubt = if view.last_known().is_none() { Doubt::FirstUse } else { Doubt::Forgotten };
+            let takeover = view.takeover();
             match self.take(&connection, candidate, &view, base, debt, unclaimed.id).await? {
                 Ok(leadership) => {
                     unclaimed.keep();
-                    let grant = Grant { term: leadership.term, start_after: leadership.start_after, doubt };
+                    let grant = Grant { term: leadership.term, start_after: leadership.start_after, takeover };
                     self.known.lock().insert(shard.clone(), Known { seen: None, leadership: Some(leadership) });
                     return Ok(Claim::Granted(grant));
                 }
@@ -205,7 +206,9 @@ impl Etcd {
         // the new etcd lease, because its own may be revoked.
         let lock = Lock::of(candidate, term_offset, wall_clock_millis());
         let session = candidate.session.clone();
-        let last = Last { session, etcd_lease, term_offset, term: None, released: false, young, before };
+        let revoked = view.last_known().and_then(|last| last.record.revoked);
+        let (released, term) = (false, None);
+        let last = Last { session, etcd_lease, term_offset, term, released, revoked, young, before };
         let seen = |entry: Option<i64>| entry.unwrap_or(0);
         let request = TxnRequest {
             compare: vec![
@@ -242,6 +245,7 @@ impl Etcd {
         &self,
         connection: Arc<Connection>,
         candidate: &Candidate,
+        term: Term,
         sequence: u64,
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
@@ -263,8 +267,10 @@ impl Etcd {
                         )));
                     }
                     Whose::Ours(lock) => mine = Some((lock.lease, lock.mod_revision)),
-                    Whose::Theirs(holder) => return Ok(Renewed::alone(Renewal::Lost(Some(holder)))),
-                    Whose::Nobodys => return Ok(Renewed::alone(Renewal::Lost(None))),
+                    Whose::Theirs(holder) => {
+                        return Ok(Renewed::alone(self.lost(&connection, shard, term, Some(holder)).await));
+                    }
+                    Whose::Nobodys => return Ok(Renewed::alone(self.lost(&connection, shard, term, None).await)),
                 }
                 continue;
             };
@@ -302,7 +308,7 @@ impl Etcd {
                         Whose::Nobodys => None,
                     };
                     self.forget_leadership(shard, &candidate.session);
-                    return Ok(Renewed::alone(Renewal::Lost(holder)));
+                    return Ok(Renewed::alone(self.lost(&connection, shard, term, holder).await));
                 }
             }
         }
@@ -310,6 +316,17 @@ impl Etcd {
             "etcd at {} changes its leader, or the lock of shard {shard}, while the lease is renewed",
             connection.server
         )))
+    }
+
+    /// What a renewal of `term` is that found this holder in the place of its lock. The record beside it tells whether
+    /// an operator deleted that lock.
+    async fn lost(&self, connection: &Arc<Connection>, shard: &Shard, term: Term, holder: Option<Holder>) -> Renewal {
+        let found = self.get(connection, self.keys.last(shard)).await.ok();
+        let last = found.as_ref().and_then(|found| found.kvs.first());
+        match last.and_then(|kv| record::read::<Last>(&connection.server, kv).ok()) {
+            Some(last) if last.record.revoked == Some(term.0) => Renewal::Revoked,
+            Some(_) | None => Renewal::Lost(holder),
+        }
     }
 
     fn forget_leadership(&self, shard: &Shard, session: &Session) {

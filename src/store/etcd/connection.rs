@@ -6,7 +6,7 @@
 //!   endpoint.
 //! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is
 //!   dialled within a request's time, and a request is sent once.
-//! - An answer may have no end. So a connection reads no more than its allowance between a request and its answer.
+//! - An answer may have no end. So a message has a limit, and so has what a connection reads while nothing is sent.
 //! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
 //! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
@@ -16,9 +16,8 @@ use super::proto::{
     WatchResponse,
 };
 use crate::lease::show;
-use crate::mutex::Mutex;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::error::innermost;
+use crate::store::error::{innermost_of, joined};
 use crate::store::kept_connection::{self, Asked, Kept, Pending};
 use crate::store::url::{Secret, TlsFiles};
 use crate::store::{ErrorKind, StoreError, tls};
@@ -27,6 +26,7 @@ use futures_util::stream;
 use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -100,7 +100,6 @@ pub struct Connection {
     pub server: String,
     index: usize,
     channel: Channel,
-    allowance: Allowance,
     pending: Pending,
     /// It has answered at least once.
     proven: AtomicBool,
@@ -110,7 +109,6 @@ pub struct Connection {
 
 impl Connection {
     fn was_of_use(&self) {
-        self.allowance.begin_again();
         self.proven.store(true, Ordering::Relaxed);
     }
 
@@ -122,7 +120,6 @@ impl Connection {
 /// A watch. It goes on until it is dropped.
 pub struct Watch {
     events: Streaming<WatchResponse>,
-    allowance: Allowance,
     /// Our side of the stream, which would otherwise stay open as long as the connection.
     _open: oneshot::Sender<Infallible>,
 }
@@ -130,9 +127,7 @@ pub struct Watch {
 impl Watch {
     /// The next event; None when etcd ended the watch.
     pub async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
-        let news = self.events.message().await?;
-        self.allowance.begin_again();
-        Ok(news)
+        self.events.message().await
     }
 }
 
@@ -238,11 +233,11 @@ impl Client {
                 }
                 // Another endpoint would say the same.
                 Err(error) if error.kind != ErrorKind::NotApplied => return Err(error),
-                Err(error) => failures.push(error.message),
+                Err(error) => failures.push(error),
             }
         }
         self.state.lock().next = (first + 1) % self.servers.len();
-        Err(StoreError::not_applied(failures.join("; ")))
+        Err(joined(&failures))
     }
 
     /// Connects to one of the servers, and logs in.
@@ -250,20 +245,13 @@ impl Client {
         let Server { name, endpoint, tls } = &self.servers[index];
         let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
         let dialled = async {
-            let allowance = Allowance::of(MOST);
-            let connector = Connector { network: network(), tls: tls.clone(), allowance: allowance.clone() };
-            let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
-                if allowance.is_exceeded() {
-                    StoreError::not_applied(allowance.complaint(&format!("etcd at {name}"), "etcd"))
-                } else {
-                    unreachable(&innermost(&error))
-                }
-            })?;
+            let connector = Connector { network: network(), tls: tls.clone() };
+            let channel = endpoint.connect_with_connector(connector).await;
+            let channel = channel.map_err(|error| unreachable(&innermost_of(&error, "etcd")).because(&error))?;
             let connection = Arc::new(Connection {
                 server: name.clone(),
                 index,
                 channel,
-                allowance,
                 pending: Pending::default(),
                 proven: AtomicBool::new(false),
                 broken: AtomicBool::new(false),
@@ -283,7 +271,6 @@ impl Client {
 
     /// Begins a request on `connection`, which is no longer trusted if the request is given up.
     fn ask_on<'a>(&'a self, connection: &'a Arc<Connection>) -> Asked<'a, impl FnOnce(bool)> {
-        connection.allowance.begin_again();
         connection.pending.begin(self.patience(), |_| self.distrust(connection))
     }
 
@@ -379,7 +366,7 @@ impl Client {
             Ok(Ok(events)) => {
                 connection.was_of_use();
                 asked.answered();
-                Ok(Watch { events: events.into_inner(), allowance: connection.allowance.clone(), _open: open })
+                Ok(Watch { events: events.into_inner(), _open: open })
             }
             Ok(Err(status)) => Err(self.failure(connection, WATCH, &status)),
             Err(_) => {
@@ -394,7 +381,6 @@ impl Client {
             server: &connection.server,
             user: self.user(),
             prefix: &self.prefix,
-            allowance: &connection.allowance,
             doubt: Some(self.doubt).filter(|_| !connection.proven.load(Ordering::Relaxed)),
         };
         explain(&circumstances, method, status)
@@ -444,7 +430,6 @@ fn network() -> HttpConnector {
 struct Connector {
     network: HttpConnector,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    allowance: Allowance,
 }
 
 trait Bytes: AsyncRead + AsyncWrite + Send {}
@@ -461,9 +446,9 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (connecting, tls, allowance) = (self.network.call(uri), self.tls.clone(), self.allowance.clone());
+        let (connecting, tls) = (self.network.call(uri), self.tls.clone());
         Box::pin(async move {
-            let stream = Counted::new(connecting.await?.into_inner(), &allowance);
+            let stream = Counted::new(connecting.await?.into_inner(), &Allowance::of(MOST));
             let Some((tls, name)) = tls else { return Ok(TokioIo::new(Box::pin(stream) as Pin<Box<dyn Bytes>>)) };
             Ok(TokioIo::new(Box::pin(tls.connect(name, stream).await?) as Pin<Box<dyn Bytes>>))
         })

@@ -5,7 +5,7 @@
 
 use super::proto::Method;
 use crate::store::StoreError;
-use crate::store::allowance::Allowance;
+use crate::store::allowance::{MOST, complaint};
 use crate::store::error::{causes, in_short, innermost};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -38,27 +38,26 @@ pub struct Circumstances<'a> {
     pub user: Option<&'a str>,
     /// The range of keys to name when a permission is missing.
     pub prefix: &'a str,
-    pub allowance: &'a Allowance,
     /// The possible reason, if the connection ended before its first success.
     pub doubt: Option<&'static str>,
 }
 
 /// The failure in our words.
 pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Status) -> Failure {
-    let Circumstances { server, user, prefix, allowance, doubt } = *circumstances;
+    let Circumstances { server, user, prefix, doubt } = *circumstances;
     let said = status.message().trim_start_matches("etcdserver: ");
     let whom = user.map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
-    let error = if said_too_much(allowance, status) {
-        StoreError::unknown(allowance.complaint(&format!("etcd at {server}"), "etcd"))
+    let error = if is_too_long(status) {
+        StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST))
     } else if let Some(source) = status.source().filter(|_| is_local(status)) {
         let mut cause = innermost(source);
         if let Some(doubt) = doubt {
             let _ = write!(cause, " ({doubt})");
         }
         if was_not_sent(source) || cause.contains("received fatal alert") {
-            StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
+            StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}")).because(source)
         } else {
-            StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
+            StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}")).because(source)
         }
     } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
         StoreError::denied(format!(
@@ -78,10 +77,10 @@ pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Statu
     Failure { no_such_lease: said.contains("requested lease not found"), error }
 }
 
-/// Whether the server has exceeded its allowance. The library judges a message by the length that it announces, and
-/// reports that in words alone. If those words change, the message shows them as they are.
-fn said_too_much(allowance: &Allowance, status: &Status) -> bool {
-    allowance.is_exceeded() || status.message().contains("decoded message length too large")
+/// Whether a message is too long. The library judges it by the length that it announces, and reports that in words
+/// alone. If those words change, the message shows them as they are.
+fn is_too_long(status: &Status) -> bool {
+    status.message().contains("decoded message length too large")
 }
 
 /// The error for an answer that any etcd may give to any request.

@@ -11,6 +11,7 @@
 //! | `PREFIX/note/history/SHARD` | the history of its last leaderships |
 //! | `PREFIX/note/standby/SHARD=SESSION` | the announcement of a standby |
 //! | `PREFIX/note/runs/SHARD` | the last run of a job that runs once a period |
+//! | `PREFIX/note/jobs/SHARD` | the index of the jobs that run once |
 //! | `PREFIX/note/once/SHARD=JOB` | the run of a job that runs once |
 
 use crate::lease::{Session, Shard};
@@ -66,6 +67,7 @@ impl Keys {
             Page::History => format!("{prefix}/note/history/{shard}"),
             Page::Standby(session) => format!("{}{shard}{STANDBY_MARK}{}", self.standbys(), session.as_str()),
             Page::Runs => format!("{prefix}/note/runs/{shard}"),
+            Page::Jobs => format!("{prefix}/note/jobs/{shard}"),
             Page::Once(job) => format!("{prefix}/note/once/{shard}{STANDBY_MARK}{job}"),
         };
         key.into_bytes()

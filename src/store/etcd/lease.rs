@@ -11,7 +11,6 @@ use super::proto::{
 };
 use super::record::{self, whole_seconds};
 use super::{Etcd, YOUTH};
-use crate::lease::DRIFT_PARTS;
 use crate::store::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +28,6 @@ pub(super) struct Left {
 
 impl Left {
     pub(super) const ALL: Self = Self { at_most: YOUTH, granted: YOUTH };
-}
-
-/// How long to wait on our clock for `duration` to be over on the server's.
-pub(super) fn with_drift(duration: Duration) -> Duration {
-    duration + duration / DRIFT_PARTS
 }
 
 impl Etcd {

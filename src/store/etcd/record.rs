@@ -5,7 +5,7 @@
 
 use super::proto::{KeyValue, TxnResponse};
 use crate::lease::{Candidate, Session, Term};
-use crate::store::{Holder, StoreError};
+use crate::store::{Holder, StoreError, Takeover};
 use crate::time::wall_clock_millis;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,9 @@ pub struct Last {
     /// Its tree was dead when it gave the lease back.
     #[serde(default)]
     pub released: bool,
+    /// The last term whose lease an operator took away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<u64>,
     /// It had to wait until the prefix was a lease old, and nobody knows whether it did.
     #[serde(default)]
     pub young: bool,
@@ -155,6 +158,7 @@ impl Entry<Lock> {
             expires_in,
             renewed_ago: None,
             doubt: None,
+            foreign_lock: None,
         }
     }
 }
@@ -178,6 +182,16 @@ pub struct View {
 }
 
 impl View {
+    /// How the last leadership ended, if another session may lead now.
+    pub fn takeover(&self) -> Takeover {
+        match self.last_known() {
+            None => Takeover::First,
+            Some(last) if last.record.released => Takeover::Released,
+            Some(last) if last.record.revoked == Some(last.term().0) => Takeover::Revoked,
+            Some(_) => Takeover::Expired,
+        }
+    }
+
     /// The last leadership, from any record that still tells of it.
     pub fn last_known(&self) -> Option<&Entry<Last>> {
         self.last.as_ref().or(self.copy.as_ref())
@@ -322,7 +336,8 @@ mod tests {
             term_offset: 1_795_268_611_017_220,
         };
         let before = vec![etcd_lease.clone()];
-        let last = Last { session, etcd_lease, term_offset: 5, term: Some(9), released: true, young: true, before };
+        let (released, young, revoked, term) = (true, true, None, Some(9));
+        let last = Last { session, etcd_lease, term_offset: 5, term, released, revoked, young, before };
         (Base { origin: 1_795_268_611_017_220 }, lock, last)
     }
 
@@ -422,7 +437,8 @@ mod tests {
             let etcd_lease = EtcdLease { id: etcd_lease, lease_ms };
             let session = Session::from_record("s");
             let before = vec![etcd_lease.clone()];
-            let last = Last { session, etcd_lease, term_offset: 1, term, released, young, before };
+            let revoked = term.filter(|_| !released);
+            let last = Last { session, etcd_lease, term_offset: 1, term, released, revoked, young, before };
             let again = read::<Last>("here", &kv(&written(&last), 0)).unwrap();
             prop_assert_eq!(again.term(), Term(term.unwrap_or(10)));
             prop_assert_eq!(again.record.before, last.before);

@@ -7,8 +7,8 @@
 use super::connection::{Client, Connection};
 use super::failure::Failure;
 use super::proto::{LEASE_REVOKE, LeaseRevokeRequest, Nothing};
-use crate::mutex::Mutex;
 use crate::store::StoreError;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 

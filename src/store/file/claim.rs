@@ -7,7 +7,7 @@ use super::record::Record;
 use super::sockets::Taken;
 use super::{FileStore, Held, files, lock};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Doubt, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
+use crate::store::{Claim, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError, Takeover};
 use crate::time::wall_clock_millis;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
@@ -33,11 +33,12 @@ impl Leases for FileStore {
                 Try::LockedOut => return Ok(Claim::Refused(self.holder(shard)?)),
             },
         };
-        let term = self.begin_term(candidate);
-        if is_repeated || term.is_ok() {
+        let begun = self.begin_term(candidate);
+        if is_repeated || begun.is_ok() {
             self.held.lock().insert(shard.clone(), held);
         }
-        Ok(Claim::Granted(Grant { term: term?, start_after: None, doubt: Doubt::default() }))
+        let (term, takeover) = begun?;
+        Ok(Claim::Granted(Grant { term, start_after: None, takeover }))
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -103,9 +104,13 @@ impl FileStore {
     }
 
     /// Writes the record of a leadership. Only the holder of the lock may do so.
-    fn begin_term(&self, candidate: &Candidate) -> Result<Term, StoreError> {
+    fn begin_term(&self, candidate: &Candidate) -> Result<(Term, Takeover), StoreError> {
         let shard = &candidate.shard;
-        let last = self.read_record(shard)?.map_or(Term(0), |record| record.term);
+        let (last, takeover) = match self.read_record(shard)? {
+            None => (Term(0), Takeover::First),
+            Some(Record { term, released: true, .. }) => (term, Takeover::Released),
+            Some(Record { term, .. }) => (term, Takeover::Expired),
+        };
         let now_millis = wall_clock_millis();
         let term = Term((last.0 + 1).max(now_millis));
         let record = Record {
@@ -119,7 +124,7 @@ impl FileStore {
             released: false,
         };
         self.write_record(&record, shard)?;
-        Ok(term)
+        Ok((term, takeover))
     }
 
     fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {

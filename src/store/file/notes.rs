@@ -23,6 +23,7 @@ const ORDERS: &str = "orders";
 const HISTORY: &str = "history";
 const STANDBY: &str = "standby";
 const RUNS: &str = "runs";
+const JOBS: &str = "jobs";
 const ONCE: &str = "once";
 /// The lock file of the process that writes notes.
 const LOCK: &str = "+lock";
@@ -60,6 +61,7 @@ impl FileStore {
             Page::History => HISTORY.to_owned(),
             Page::Standby(session) => format!("{STANDBY}{MARK}{}", session.as_str()),
             Page::Runs => RUNS.to_owned(),
+            Page::Jobs => JOBS.to_owned(),
             Page::Once(job) => format!("{ONCE}/{job}"),
         };
         self.directory.join(format!("{}{MARK}{name}", shard.as_str().replace('/', "=")))
@@ -139,7 +141,7 @@ impl Notes for FileStore {
                 let text = serde_json::to_vec(&Kept::of(draft)).expect("a note is plain data");
                 let directory = match page {
                     Page::Once(_) => path.parent().map_or(Ok(()), files::make_folder),
-                    Page::Orders | Page::History | Page::Standby(_) | Page::Runs => Ok(()),
+                    Page::Orders | Page::History | Page::Standby(_) | Page::Runs | Page::Jobs => Ok(()),
                 };
                 directory.and_then(|()| files::replace(&path, &new, &text))
             }

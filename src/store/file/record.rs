@@ -62,6 +62,7 @@ impl FileStore {
                 expires_in: None,
                 renewed_ago: None,
                 doubt: None,
+                foreign_lock: None,
             },
         ))
     }

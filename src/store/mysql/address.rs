@@ -3,27 +3,17 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
 use crate::store::tls_mode::TlsMode;
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
 use std::path::PathBuf;
 
 const DEFAULT_PORT: u16 = 3306;
 /// Where Debian's servers and clients look for each other.
 const DEFAULT_SOCKET: &str = "/run/mysqld/mysqld.sock";
-/// The longest name of a table, a database or a lock.
+/// The longest name of a table or a database.
 pub(super) const LONGEST_NAME: usize = 64;
 
-const OPTIONS: [&str; 9] = [
-    "table",
-    "get_lock",
-    "socket",
-    "ssl-mode",
-    "ssl-ca",
-    "ssl-cert",
-    "ssl-key",
-    "server-public-key-path",
-    "get-server-public-key",
-];
+const OPTIONS: [&str; 6] = ["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"];
 
 /// Which table, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,21 +26,9 @@ pub struct Address {
     pub password: Option<Secret>,
     pub database: String,
     pub table: String,
-    /// The name for GET_LOCK, whose lock is held in addition to the lease.
-    pub get_lock: Option<String>,
     pub tls_mode: TlsMode,
     /// Boxed, because it is large and mostly empty.
     pub tls_files: Box<TlsFiles>,
-    pub public_key: PublicKey,
-}
-
-/// Where the key comes from with which a password is sealed that is to be sent in the clear.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PublicKey {
-    Unknown,
-    /// The server sends it. Something that answers in the place of the server then reads the password.
-    FromServer,
-    File(PathBuf),
 }
 
 /// Where a server listens.
@@ -78,6 +56,13 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let Self { places, database, table, .. } = self;
+        format!("mysql {} {database} {table}", sorted(places.iter().map(ToString::to_string)))
+    }
+
     /// Reads the text after `mysql:` or `mariadb:`.
     ///
     /// # Errors
@@ -101,26 +86,15 @@ impl Address {
             return Err("mysql:// names no database: write mysql://HOST/DATABASE".to_owned());
         }
         let table = url.take("table").unwrap_or_else(|| "leaderrun".to_owned());
-        let get_lock = url.take("get_lock");
-        let names = [("the database", Some(&url.path)), ("table", Some(&table)), ("get_lock", get_lock.as_ref())];
-        for (what, name) in names {
-            if name.is_some_and(|name| name.chars().count() > LONGEST_NAME) {
+        for (what, name) in [("the database", &url.path), ("table", &table)] {
+            if name.chars().count() > LONGEST_NAME {
                 return Err(format!("the name {what} of mysql:// is longer than {LONGEST_NAME} letters"));
             }
         }
         let (tls_mode, tls_files) = tls(&mut url)?;
-        let public_key = match (url.take("server-public-key-path"), url.take("get-server-public-key").as_deref()) {
-            (Some(file), None) => PublicKey::File(file.into()),
-            (Some(_), Some(_)) => {
-                return Err("mysql:// takes server-public-key-path= or get-server-public-key=, not both".to_owned());
-            }
-            (None, Some("1" | "true" | "on")) => PublicKey::FromServer,
-            (None, None | Some("0" | "false" | "off")) => PublicKey::Unknown,
-            (None, Some(_)) => return Err("get-server-public-key= of mysql:// is one of 0, 1".to_owned()),
-        };
         let StoreUrl { user, password, path: database, .. } = url;
         let tls_files = Box::new(tls_files);
-        Ok(Self { places, user, password, database, table, get_lock, tls_mode, tls_files, public_key })
+        Ok(Self { places, user, password, database, table, tls_mode, tls_files })
     }
 
     /// The user to log in as.
@@ -170,22 +144,19 @@ mod tests {
 
     #[test]
     fn every_part_is_read() {
-        let url = "//app:p%40ss@one,two:6000/main?table=my%20locks&get_lock=old%20job&ssl-mode=VERIFY_IDENTITY\
-                   &ssl-ca=/ca&ssl-cert=/c&ssl-key=/k&server-public-key-path=/p";
+        let url = "//app:p%40ss@one,two:6000/main?table=my%20locks&ssl-mode=VERIFY_IDENTITY\
+                   &ssl-ca=/ca&ssl-cert=/c&ssl-key=/k";
         let address = Address::read(url).unwrap();
         assert_eq!(address.places, [tcp("one", 3306), tcp("two", 6000)]);
         assert_eq!((address.user(), address.password().expose()), (Some("app".to_owned()), "p@ss"));
         assert_eq!((address.database.as_str(), address.table.as_str()), ("main", "my locks"));
-        assert_eq!(address.get_lock.as_deref(), Some("old job"));
         assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, Some("/ca".into())));
-        assert_eq!(address.public_key, PublicKey::File("/p".into()));
     }
 
     #[test]
     fn options_that_are_left_out_have_defaults() {
         let address = Address::read("//h/db").unwrap();
         assert_eq!((address.table.as_str(), address.tls_mode), ("leaderrun", TlsMode::Prefer));
-        assert_eq!((address.get_lock, address.public_key), (None, PublicKey::Unknown));
         assert_eq!(Address::read("//h/db?ssl-ca=/ca").unwrap().tls_mode, TlsMode::VerifyCa);
         assert_eq!(Address::read("///db").unwrap().places, [Place::Unix(DEFAULT_SOCKET.into())]);
         assert_eq!(Address::read("//u@/db?socket=/s").unwrap().places, [Place::Unix("/s".into())]);
@@ -205,9 +176,9 @@ mod tests {
             "///db?socket=s",
             "//h/db?table=",
             "//h/db?nothing=1",
-            "//h/db?get-server-public-key=x",
-            "//h/db?get-server-public-key=1&server-public-key-path=/p",
-            &format!("//h/db?get_lock={}", "x".repeat(65)),
+            "//h/db?get-server-public-key=1",
+            "//h/db?get_lock=job",
+            &format!("//h/db?table={}", "x".repeat(65)),
         ] {
             assert!(Address::read(bad).is_err(), "{bad}");
         }

@@ -22,7 +22,7 @@ impl Administration for Mysql {
         list::list(self, prefix, each).await
     }
 
-    /// The row stays: see `statement`. A session that holds the lock of GET_LOCK keeps it until its holder notices.
+    /// The row stays: see `statement`.
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
         let server = &self.server;
         let answer = server.ask(&server.site, &server.statements.revoke(shard, term)).await?;

@@ -7,9 +7,8 @@
 
 use super::Mysql;
 use super::address::Place;
-use super::connection::Connection;
+use super::connection::{Connection, Row};
 use super::failure::Site;
-use super::get_lock::GetLock;
 use super::notes::OneNote;
 use super::server::Server;
 use super::statement::{notes_name, read};
@@ -17,7 +16,6 @@ use super::table::{ask, engine, is_protected, refuse_engine};
 use crate::lease::{self, Candidate, Shard, Term};
 use crate::store::error::in_short;
 use crate::store::rows::{Seen, encryption, finding, is_remote, page_name, scratch_name};
-use crate::store::session_lock::Taken;
 use crate::store::{Finding, Note, Page, StoreError, round_trip};
 use std::time::Duration;
 
@@ -59,9 +57,6 @@ pub async fn check(store: &Mysql) -> Result<Vec<Finding>, StoreError> {
     findings.push(finding(try_notes(server).await, &note)?);
     if works {
         check_memory(server, connection, &mut findings).await?;
-    }
-    if let Some(get_lock) = &store.get_lock {
-        findings.push(check_lock(server, get_lock).await?);
     }
     Ok(findings)
 }
@@ -144,7 +139,7 @@ async fn try_everything(server: &Server) -> Result<(), StoreError> {
         lease: Duration::from_secs(1),
     };
     let (site, statements) = (&server.site, &server.statements);
-    let seen = |rows: &[crate::store::mysql::wire::Row]| match rows.first().map(|row| read(row, 0)) {
+    let seen = |rows: &[Row]| match rows.first().map(|row| read(row, 0)) {
         Some(Seen::Record(record)) if record.is_of(&me) => Some(record),
         _ => None,
     };
@@ -218,18 +213,6 @@ async fn check_memory(
         )
     });
     Ok(())
-}
-
-async fn check_lock(server: &Server, get_lock: &GetLock) -> Result<Finding, StoreError> {
-    let name = &get_lock.name;
-    match get_lock.take(server, lease::DEFAULT_LEASE).await {
-        Ok(Taken::Ours) => {
-            get_lock.let_go(server).await;
-            Ok(Finding::good(format!("the lock {name:?} of GET_LOCK is free and can be taken")))
-        }
-        Ok(Taken::Theirs(holder)) => Ok(Finding::good(format!("the lock {name:?} is held: {}", holder.owner))),
-        Err(error) => finding(Err(error), ""),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Claims, looks, renewals and releases: each is one request, with the lock of GET_LOCK if there is one.
+//! Claims, looks, renewals and releases: each is one request.
 //!
 //! The hazards are those of the store: see its module.
 
@@ -8,23 +8,29 @@ use super::statement::{integer, micros, place_of_renewal};
 use super::table::refuse_engine;
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::error::contradicted;
-use crate::store::rows::{MOST_ATTEMPTS, Seen};
-use crate::store::session_lock::{DOUBT_PAUSE, Taken};
-use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError};
+use crate::store::rows::{MOST_ATTEMPTS, REVOKED, Seen};
+use crate::store::{
+    Claim, ErrorKind, Grant, Leases, Note, Observation, Release, Renewal, Renewed, StoreError, Takeover,
+};
 use crate::time::BootInstant;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+/// How the leadership ended that the row showed before the claim. Another claim of the same session may have come in
+/// between; then it says that it expired.
+fn takeover(answer: &Answer, inserted: bool) -> Takeover {
+    let before = answer.outcomes.first().and_then(|outcome| outcome.rows.first());
+    match before {
+        None if inserted => Takeover::First,
+        Some(row) if row.flag(1) == Some(true) => Takeover::Released,
+        Some(row) if row.text(2) == Some(REVOKED) => Takeover::Revoked,
+        Some(_) | None => Takeover::Expired,
+    }
+}
 
 #[async_trait::async_trait]
 impl Leases for Mysql {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        let sent = BootInstant::now();
-        let Some(get_lock) = &self.get_lock else { return self.claim_row(candidate, sent).await };
-        let server = &self.server;
-        let look = async { Ok(self.look(&candidate.shard).await?.holder()) };
-        let (take, let_go) = (get_lock.take(server, candidate.lease), get_lock.let_go(server));
-        let claim = self.claim_row(candidate, sent);
-        Box::pin(get_lock.lock.claim(&candidate.session, take, look, claim, let_go)).await
+        self.claim_row(candidate, BootInstant::now()).await
     }
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
@@ -39,61 +45,32 @@ impl Leases for Mysql {
         shards: &[Shard],
     ) -> Result<Renewed, StoreError> {
         let (renewal, orders) = self.renew_row(candidate, term, sequence, shards).await?;
-        let Some(get_lock) = self.get_lock.as_ref().filter(|_| !matches!(renewal, Renewal::Lost(_))) else {
-            return Ok(Renewed { renewal, orders });
-        };
-        match get_lock.take(&self.server, candidate.lease).await? {
-            Taken::Ours => Ok(Renewed { renewal, orders }),
-            Taken::Theirs(stranger) => Ok(Renewed::alone(Renewal::Lost(Some(stranger)))),
-        }
+        Ok(Renewed { renewal, orders })
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let (server, sent) = (&self.server, integer(BootInstant::now().as_nanos()));
-        // The lock first, so that a standby that finds the row free finds it free. The tree is dead.
-        if let Some(get_lock) = &self.get_lock {
-            get_lock.let_go(server).await;
-        }
-        let statements =
-            server.statements.release(candidate, term, sent) + "; " + &server.statements.hold_leader_lock(candidate);
-        let answer = server.ask_to_release(2, &statements).await?;
+        let answer = server.ask(&server.site, &server.statements.release(candidate, term, sent)).await?;
         let before = answer.again && self.seen(&answer, 1)?.was_released(candidate, sent);
         let applied = answer.changed(0) == Some(1);
         Ok(if applied || before { Release::Released } else { Release::NotHeld })
     }
 
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        self.wait_for_change(shard).await
+        self.wait_for_any_change(std::slice::from_ref(shard)).await.map(drop)
     }
 
     async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         self.wait_for_any_change(shards).await
-    }
-
-    async fn doubted(&self, _shard: &Shard) {
-        let Some(get_lock) = &self.get_lock else { return std::future::pending().await };
-        let end = get_lock.lock.held().map(|held| held.end.clone());
-        match end {
-            Some(mut end) => while end.changed().await.is_ok() {},
-            None => tokio::time::sleep(DOUBT_PAUSE).await,
-        }
-    }
-
-    fn with_lease_files(&self, _shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
-        match &self.get_lock {
-            None => act(&[]),
-            Some(get_lock) => act(&[get_lock.lock.descriptor()]),
-        }
     }
 }
 
 impl Mysql {
     async fn claim_row(&self, candidate: &Candidate, sent: BootInstant) -> Result<Claim, StoreError> {
         let (server, sent) = (&self.server, integer(sent.as_nanos()));
-        let statements =
-            server.statements.claim(candidate, sent) + "; " + &server.statements.hold_leader_lock(candidate);
+        let statements = server.statements.claim(candidate, sent);
         for _ in 0..MOST_ATTEMPTS {
-            let answer = server.ask_for(5, &server.site, &statements).await?;
+            let answer = server.ask(&server.site, &statements).await?;
             let (updated, inserted) = (answer.changed(1) == Some(1), answer.changed(2) == Some(1));
             match self.seen(&answer, 4)? {
                 Seen::Garbage => return Err(self.garbage(&candidate.shard)),
@@ -106,7 +83,7 @@ impl Mysql {
                     return Ok(Claim::Granted(Grant {
                         term: record.term,
                         start_after: self.start_after(candidate, &answer, inserted).await?,
-                        doubt: if inserted { Doubt::FirstUse } else { Doubt::Forgotten },
+                        takeover: takeover(&answer, inserted),
                     }));
                 }
                 Seen::Record(record) if !record.free && !record.is_of(candidate) => {
@@ -171,9 +148,7 @@ impl Mysql {
         shards: &[Shard],
     ) -> Result<(Renewal, Option<Vec<Option<Note>>>), StoreError> {
         let server = &self.server;
-        let statements = &server.statements;
-        let (renewal, orders) = (statements.renew(candidate, term, sequence), self.orders_of(shards));
-        let statements = renewal + &orders + "; " + &statements.hold_leader_lock(candidate);
+        let statements = server.statements.renew(candidate, term, sequence) + &self.orders_of(shards);
         let mut repeated = false;
         for _ in 0..MOST_ATTEMPTS {
             let answer = server.ask_for(2, &server.site, &statements).await?;
@@ -185,9 +160,6 @@ impl Mysql {
             };
             let Some(renewal) = renewal else { continue };
             let place = place_of_renewal(answer.outcomes.get(1));
-            if matches!(renewal, Renewal::Lost(_)) {
-                server.close_after_loss();
-            }
             if renewal != Renewal::Renewed || matches!(place, Some((_, true))) {
                 return Ok((renewal, Self::orders_in(&answer, 2, shards.len())));
             }

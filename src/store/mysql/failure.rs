@@ -5,10 +5,10 @@
 //! the statement shows that it was rolled back. A session that was ended may have committed before, and a broken
 //! connection shows nothing.
 
-use super::wire::Complaint;
-use crate::store::error::{in_short, innermost};
+use crate::store::error::{in_short, innermost, innermost_of};
 use crate::store::tls_mode::Names;
 use crate::store::{ErrorKind, StoreError};
+use mysql_async::{DriverError, Error, IoError};
 use std::io;
 
 /// The server and the table of a request, for messages.
@@ -27,20 +27,61 @@ pub struct Site {
 #[derive(Debug)]
 pub enum Trouble {
     Lost(io::Error),
-    /// The server sent more than the allowance.
-    TooMuch(String),
     Garbled,
     /// The server left a transaction open, so it is not known whether the statement counts.
     Uncommitted,
     Complaint(Complaint),
+    /// The server wants the user to show who it is in this way, which the library does not know.
+    Unproven(String),
+    /// The server is not fit, or what is asked of it.
+    Unfit(StoreError),
+}
+
+/// An error that the server reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    pub code: u16,
+    pub message: String,
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Server(error) => Self::Complaint(Complaint { code: error.code, message: error.message }),
+            // The library's own socket fails only where ours has. All else is what it cannot read.
+            Error::Io(IoError::Io(error)) => match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
+                    error.into()
+                }
+                io::ErrorKind::UnexpectedEof => Self::closed(),
+                _ => Self::Garbled,
+            },
+            Error::Driver(DriverError::ConnectionClosed) => Self::closed(),
+            Error::Driver(DriverError::UnknownAuthPlugin { name }) => Self::Unproven(name),
+            Error::Driver(DriverError::CleartextPluginDisabled) => Self::Unproven("mysql_clear_password".to_owned()),
+            Error::Driver(DriverError::MysqlOldPasswordDisabled) => Self::Unproven("mysql_old_password".to_owned()),
+            Error::Driver(_) | Error::Other(_) | Error::Url(_) => Self::Garbled,
+        }
+    }
+}
+
+/// Of the socket, and of TLS.
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error)
+    }
 }
 
 impl Trouble {
+    pub fn closed() -> Self {
+        Self::Lost(io::Error::new(io::ErrorKind::UnexpectedEof, "early eof"))
+    }
+
     /// Whether the connection is of no use any more.
     pub fn is_broken(&self) -> bool {
         match self {
             Self::Complaint(complaint) => ends_the_session(complaint.code),
-            Self::Lost(_) | Self::TooMuch(_) | Self::Garbled | Self::Uncommitted => true,
+            Self::Lost(_) | Self::Garbled | Self::Uncommitted | Self::Unproven(_) | Self::Unfit(_) => true,
         }
     }
 
@@ -104,14 +145,30 @@ impl Site {
         let server = &self.server;
         match trouble {
             Trouble::Complaint(complaint) => self.not_let_in(complaint),
-            Trouble::Lost(error) => TLS
-                .failure(server, error)
-                .unwrap_or_else(|| StoreError::not_applied(format!("cannot reach {server}: {}", innermost(error)))),
-            Trouble::TooMuch(complaint) => StoreError::not_applied(complaint),
+            Trouble::Lost(error) => TLS.failure(server, error).unwrap_or_else(|| {
+                let cause = innermost_of(error, "MySQL");
+                StoreError::not_applied(format!("cannot reach {server}: {cause}")).because(error)
+            }),
             Trouble::Garbled | Trouble::Uncommitted => {
                 StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))
             }
+            Trouble::Unfit(error) => error.clone(),
+            Trouble::Unproven(way) => StoreError::misconfigured(format!(
+                "{server} wants user {} to show who it is in a way that leaderrun does not know ({}): use \
+                 caching_sha2_password or mysql_native_password",
+                self.user,
+                in_short(way)
+            )),
         }
+    }
+
+    /// The error of a login that shows the server a password over a network without TLS, now or another time.
+    pub fn exposed(&self) -> StoreError {
+        StoreError::misconfigured(format!(
+            "{} has to see the password of user {} each time it has forgotten it (caching_sha2_password), and the \
+             connection is not encrypted: use TLS, with ssl-mode=REQUIRED, or a unix socket",
+            self.server, self.user
+        ))
     }
 
     fn not_let_in(&self, complaint: &Complaint) -> StoreError {
@@ -138,9 +195,11 @@ impl Site {
     pub fn unanswered(&self, trouble: &Trouble, applied: bool) -> StoreError {
         let server = &self.server;
         let error = match trouble {
-            Trouble::Lost(error) => StoreError::unknown(format!("lost {server}: {}", innermost(error))),
-            Trouble::TooMuch(complaint) => StoreError::unknown(complaint),
-            Trouble::Garbled => StoreError::unknown(format!("cannot understand the answer of {server}: is it MySQL?")),
+            Trouble::Lost(error) => StoreError::unknown(format!("lost {server}: {}", innermost(error))).because(error),
+            Trouble::Unfit(error) => error.clone(),
+            Trouble::Garbled | Trouble::Unproven(_) => {
+                StoreError::unknown(format!("cannot understand the answer of {server}: is it MySQL?"))
+            }
             Trouble::Uncommitted => StoreError::unknown(format!(
                 "{server} left a transaction open: a proxy may have turned autocommit off, so name the server itself"
             )),

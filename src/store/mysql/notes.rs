@@ -10,10 +10,9 @@
 //!   circle.
 
 use super::Mysql;
-use super::connection::Outcome;
+use super::connection::{Outcome, Row};
 use super::server::Answer;
 use super::statement::{MARKER, NOW, after, begins, micros, millis, text};
-use super::wire::Row;
 use crate::lease::Shard;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, MOST_SWEPT, STANDBY, foreign_note, page_name};

@@ -6,21 +6,18 @@
 //!   after another. So while a request is under way, the next one takes a connection of its own.
 //! - A connection may have ended unnoticed, as after `wait_timeout`. Then the request is sent once more: see
 //!   `kept_connection`.
-//! - The connection over which the leader renewed holds the leader lock (`watch`). If it is in use when the lease is
-//!   released or found lost, that goes over another one, which cannot free that lock. So the connections that were in
-//!   use then are closed as soon as they are no longer.
 //! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
 
 use super::address::Address;
 use super::connection::{Connection, Login, Outcome};
 use super::failure::{Site, Trouble};
 use super::statement::{Statements, notes_name, quoted};
-use crate::mutex::Mutex;
-use crate::store::error::worst;
+use crate::store::error::{unanswered, worst};
 use crate::store::kept_connection::{self, once_more};
 use crate::store::{ErrorKind, StoreError, tls_mode};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -43,19 +40,9 @@ pub struct Server {
     last: Mutex<Option<String>>,
     /// The place that worked last.
     preferred: AtomicUsize,
-    pool: Mutex<Pool>,
+    /// The connections that no request uses.
+    idle: Mutex<Vec<Connection>>,
 }
-
-/// The connections that no request uses.
-#[derive(Default)]
-struct Pool {
-    idle: Vec<Connection>,
-    /// How many leases were released or lost. A connection that was taken before the last one is not kept.
-    ended: u64,
-}
-
-/// A connection from the pool, if there was one, and how many leases had ended then.
-type Taken = (Option<Connection>, u64);
 
 /// The answers to the statements of a request.
 pub struct Answer {
@@ -110,7 +97,7 @@ impl Server {
             bound: kept_connection::bound(request_timeout),
             last: Mutex::default(),
             preferred: AtomicUsize::new(0),
-            pool: Mutex::default(),
+            idle: Mutex::default(),
             address: address.clone(),
             site,
             notes,
@@ -125,31 +112,11 @@ impl Server {
         StoreError::unknown(format!("{} did not answer in time", self.site.server))
     }
 
-    fn take(&self) -> Taken {
-        let mut pool = self.pool.lock();
-        (pool.idle.pop(), pool.ended)
-    }
-
-    /// As [`Server::take`], for a release.
-    fn take_for_release(&self) -> Taken {
-        let mut pool = self.pool.lock();
-        pool.ended += 1;
-        (pool.idle.pop(), pool.ended)
-    }
-
-    fn give_back(&self, connection: Connection, ended: u64) {
-        let mut pool = self.pool.lock();
-        if pool.ended == ended && pool.idle.len() < MOST_IDLE {
-            pool.idle.push(connection);
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MOST_IDLE {
+            idle.push(connection);
         }
-    }
-
-    /// Closes the connections, those that a request uses as soon as it is over: a lease was found lost, and one of them
-    /// may hold its leader lock.
-    pub fn close_after_loss(&self) {
-        let mut pool = self.pool.lock();
-        pool.ended += 1;
-        pool.idle.clear();
     }
 
     /// A new connection.
@@ -166,7 +133,9 @@ impl Server {
             let site = Site { server: format!("MySQL at {place}"), ..self.site.clone() };
             // The server gives up before we do, so its answer is definite. It counts in whole seconds.
             let patience = (self.bound - self.bound / 10).as_secs().max(1);
-            let login = Login { address: &self.address, site: &site, tls: self.tls.as_ref(), patience, deadline };
+            let reached = AtomicBool::new(false);
+            let tls = self.tls.as_ref();
+            let login = Login { address: &self.address, site: &site, tls, patience, deadline, reached: &reached };
             let failure = match timeout_at(deadline, Connection::begin(&login, place)).await {
                 Ok(Ok(mut connection)) => match self.note_failover(&site, &mut connection, deadline).await {
                     Ok(()) => {
@@ -176,13 +145,13 @@ impl Server {
                     Err(failure) => failure,
                 },
                 Ok(Err(failure)) => failure,
-                Err(_) => StoreError::not_applied(format!("cannot reach {}: no answer in time", site.server)),
+                Err(_) => unanswered(&site.server, reached.into_inner(), "MySQL"),
             };
             failures.push(failure);
         }
         // The next attempt begins elsewhere: this one may have spent its time on the first host.
         self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
-        Err(worst(failures))
+        Err(worst(&failures))
     }
 
     /// After a failover, all candidates wait for one lease, which begins when the first of us has noticed. So each new
@@ -227,49 +196,30 @@ impl Server {
     /// Sends statements over any connection. It must be safe to apply them twice. An error, unless every statement has
     /// its answer.
     pub async fn ask(&self, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline(), self.take(), site, statements).await?.with(usize::MAX)
+        self.ask_for(usize::MAX, site, statements).await
     }
 
     /// As [`Server::ask`], but only the first `needed` statements, at least one, must have an answer.
     pub async fn ask_for(&self, needed: usize, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline(), self.take(), site, statements).await?.with(needed)
-    }
-
-    /// As [`Server::ask_for`], for a release. Closes other connections as soon as no request uses them: one of them may
-    /// hold the leader lock.
-    pub async fn ask_to_release(&self, needed: usize, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline(), self.take_for_release(), &self.site, statements).await?.with(needed)
-    }
-
-    /// As [`Server::ask`], for statements that may take `patience` longer.
-    pub async fn ask_patiently(&self, patience: Duration, site: &Site, statements: &str) -> Result<Answer, StoreError> {
-        self.ask_until(self.deadline() + patience, self.take(), site, statements).await?.with(usize::MAX)
-    }
-
-    async fn ask_until(
-        &self,
-        deadline: Instant,
-        (kept, ended): Taken,
-        site: &Site,
-        statements: &str,
-    ) -> Result<Answer, StoreError> {
+        let deadline = self.deadline();
+        let kept = self.idle.lock().pop();
         let Some(connection) = kept else {
-            let connection = self.connect(self.deadline()).await?;
-            return Ok(self.ask_over(site, (connection, ended), statements, deadline).await?);
+            let connection = self.connect(deadline).await?;
+            return Answer::with(self.ask_over(site, connection, statements, deadline).await?, needed);
         };
         let has_ended = |failure: &Failure| failure.is_broken;
         let again = Box::pin(async {
-            let connection = self.connect(deadline.min(self.deadline())).await?;
-            let answer = self.ask_over(site, (connection, ended), statements, deadline).await?;
+            let connection = self.connect(deadline).await?;
+            let answer = self.ask_over(site, connection, statements, deadline).await?;
             Ok(Answer { again: true, ..answer })
         });
-        once_more(self.ask_over(site, (connection, ended), statements, deadline), has_ended, again).await
+        once_more(self.ask_over(site, connection, statements, deadline), has_ended, again).await?.with(needed)
     }
 
     async fn ask_over(
         &self,
         site: &Site,
-        (mut connection, ended): (Connection, u64),
+        mut connection: Connection,
         statements: &str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
@@ -280,7 +230,7 @@ impl Server {
             let applied = outcomes.iter().any(|outcome| outcome.changed > 0);
             let (failure, is_broken) = match asked {
                 Ok(Ok(())) => {
-                    self.give_back(connection, ended);
+                    self.keep(connection);
                     return Ok(Answer { outcomes, again: false, failure: None });
                 }
                 Ok(Err(trouble)) if trouble.was_overtaken() && !applied && overtaken < MOST_OVERTAKEN => {
@@ -291,7 +241,7 @@ impl Server {
                     let is_broken = trouble.is_broken();
                     // What is broken is closed, and so is what another host may do better.
                     if !is_broken && !trouble.is_elsewhere() {
-                        self.give_back(connection, ended);
+                        self.keep(connection);
                     }
                     (site.unanswered(&trouble, applied), is_broken)
                 }

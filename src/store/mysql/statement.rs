@@ -19,8 +19,7 @@
 //!   its end: only the session in it belongs to nobody from then on.
 
 use super::address::{Address, LONGEST_NAME};
-use super::connection::{Outcome, SERVER};
-use super::wire::Row;
+use super::connection::{Outcome, Row, SERVER};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::rows::{FOR_EVER, LIST_PAGE, REVOKED, Record, Seen};
 use crate::store::stable_hash::fnv1a;
@@ -145,7 +144,7 @@ impl Statements {
         let (lease, table) = (millis(*lease), &self.table);
         let (expires, memory, look) = (after(lease), self.memory(), self.look(shard));
         format!(
-            "SELECT l.lease_ms FROM {table} AS l WHERE l.shard = {name}; \
+            "SELECT l.lease_ms, l.released, l.session FROM {table} AS l WHERE l.shard = {name}; \
              UPDATE {table} SET term = GREATEST(term + 1, {CLOCK}), session = {session}, owner = {owner}, \
              host = {host}, pid = {pid}, beat = 0, sent = {sent}, lease_ms = {lease}, since = {NOW}, \
              expires = {expires}, released = 0 \
@@ -198,41 +197,6 @@ impl Statements {
             text(shard.as_str()),
             text(session)
         )
-    }
-
-    /// Has the session take the leader lock of the shard if the candidate holds the lease now, and free it if not. A
-    /// session that takes a lock twice has to free it twice. It goes behind all other statements of a request: a server
-    /// that refuses it has carried out what is before it.
-    ///
-    /// The server ends the session after a lease of silence: a host that is gone without a sign keeps the lock no
-    /// longer than the lease.
-    pub fn hold_leader_lock(&self, candidate: &Candidate) -> String {
-        let (table, lock) = (&self.table, self.name_of_leader_lock(&candidate.shard));
-        let idle = millis(candidate.lease).div_ceil(1000);
-        let (shard, session) = (text(candidate.shard.as_str()), text(candidate.session.as_str()));
-        format!(
-            "DO IF(EXISTS (SELECT 1 FROM {table} AS l WHERE l.shard = {shard} AND l.session = {session} \
-             AND l.released = 0), IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 1, GET_LOCK({lock}, 0)), \
-             RELEASE_LOCK({lock})); SET SESSION wait_timeout = {idle}"
-        )
-    }
-
-    /// Returns whether the leader lock of the shard was free within so many seconds, or was this session's own, and
-    /// nothing.
-    pub fn wait_for_leader_lock(&self, shard: &Shard, seconds: u64) -> String {
-        let lock = self.name_of_leader_lock(shard);
-        // The comment is for MariaDB, where a session's statements have a limit of their own.
-        format!(
-            "/*M!100000 SET STATEMENT max_statement_time = 0 FOR */ SELECT GET_LOCK({lock}, {seconds}); \
-             DO RELEASE_ALL_LOCKS()"
-        )
-    }
-
-    /// Names of GET_LOCK are those of the whole server, and short. Two shards with the same name wake each other's
-    /// standbys for nothing.
-    fn name_of_leader_lock(&self, shard: &Shard) -> String {
-        let whole = format!("{} {}", self.table, shard.as_str());
-        text(&format!("leaderrun-{:016x}", fnv1a(whole.bytes())))
     }
 
     /// A page of rows behind the shard `last`, each of which begins with its shard.

@@ -3,12 +3,11 @@
 //! The hazard: without its trigger a user can delete a lease that is held, and then two candidates would lead. Only
 //! some users may make a trigger. So the marker's row says whether there is one, and without it nobody relies on it.
 
-use super::connection::Connection;
-use super::failure::{Site, Trouble};
+use super::connection::{Connection, Row};
+use super::failure::{Complaint, Site, Trouble};
 use super::notes;
 use super::server::Server;
 use super::statement::{MARKER, NAMES, NOW, quoted, text};
-use super::wire::{Complaint, Row};
 use crate::store::error::in_short;
 use crate::store::stable_hash::fnv1a;
 use crate::store::{ErrorKind, StoreError};

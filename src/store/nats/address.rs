@@ -2,12 +2,12 @@
 
 use crate::lease::{Session, Shard};
 use crate::store::Page;
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 pub const DEFAULT_PORT: u16 = 4222;
-const OPTIONS: [&str; 9] = ["creds", "nkey", "ca", "cert", "key", "lock_key", "domain", "inbox", "replicas"];
+const OPTIONS: [&str; 7] = ["creds", "nkey", "ca", "cert", "key", "lock_key", "replicas"];
 /// The key that says since when the bucket remembers. It is not a shard's key: see [`key_of`].
 pub const MARKER: &str = "=born";
 /// The key for a check's trials, and for asking a server's time.
@@ -24,10 +24,6 @@ pub struct Address {
     /// Whether a connection without TLS must not be used.
     pub demand_tls: bool,
     pub files: TlsFiles,
-    /// The JetStream domain of the bucket, if it is not our server's own.
-    pub domain: Option<String>,
-    /// The beginning of the subjects of our answers, instead of `_INBOX`.
-    pub inbox: Option<Box<str>>,
     /// How many replicas a new bucket gets.
     pub replicas: u8,
     /// The key of other programs that is held in addition to the lease.
@@ -73,6 +69,13 @@ impl Login {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let hosts = sorted(self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)));
+        format!("nats {hosts} {}", self.bucket)
+    }
+
     /// Reads the text after `SCHEME:`.
     ///
     /// # Errors
@@ -89,31 +92,13 @@ impl Address {
         }
         let lock_key = read_lock_key(scheme, &mut url)?;
         let files = url.take_tls_files(["ca", "cert", "key"])?;
-        let domain = url.take("domain");
-        if domain.as_deref().is_some_and(|domain| !is_name(domain)) {
-            return Err(format!("the option domain of {scheme}:// has letters, digits, _ and -, and nothing else"));
-        }
-        let inbox = url.take("inbox");
-        if inbox.as_deref().is_some_and(|inbox| !inbox.split('.').all(is_name)) {
-            return Err(format!("the option inbox of {scheme}:// is no subject: write inbox=_INBOX_NAME"));
-        }
         let replicas = url.take_number("replicas")?.unwrap_or(1);
         if !matches!(replicas, 1..=5) {
             return Err(format!("the option replicas of {scheme}:// is not between 1 and 5"));
         }
         let login = read_login(scheme, &mut url)?;
         let demand_tls = demand_tls || files.ca.is_some() || files.cert.is_some();
-        Ok(Self {
-            hosts: url.hosts,
-            bucket: url.path,
-            login,
-            demand_tls,
-            files,
-            domain,
-            inbox: inbox.map(Into::into),
-            replicas,
-            lock_key,
-        })
+        Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
     }
 
     /// All servers, for messages.
@@ -134,48 +119,27 @@ impl Address {
     pub fn subject(&self, key: &str) -> String {
         format!("$KV.{}.{key}", self.bucket)
     }
+}
 
-    /// The subject to publish to: a domain is reached through its API.
-    #[must_use]
-    pub fn target(&self, key: &str) -> String {
-        match &self.domain {
-            Some(_) => self.api(&self.subject(key)),
-            None => self.subject(key),
-        }
-    }
-
-    /// The subject of a request to JetStream.
-    #[must_use]
-    pub fn api(&self, request: &str) -> String {
-        match &self.domain {
-            Some(domain) => format!("$JS.{domain}.API.{request}"),
-            None => format!("$JS.API.{request}"),
-        }
-    }
+/// The subject of a request to JetStream.
+#[must_use]
+pub fn api(request: &str) -> String {
+    format!("$JS.API.{request}")
 }
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-/// Reads `lock_key=`, and `key=` unless that is the file of a certificate's key.
 fn read_lock_key(scheme: &str, url: &mut StoreUrl) -> Result<Option<Box<LockKey>>, String> {
-    let (option, name) = match url.take("lock_key") {
-        Some(name) => ("lock_key", name),
-        None if url.has("cert") => return Ok(None),
-        None => match url.take("key") {
-            Some(name) => ("key", name),
-            None => return Ok(None),
-        },
-    };
+    let Some(name) = url.take("lock_key") else { return Ok(None) };
     let (bucket, key) = name.split_once('/').unwrap_or((&url.path, &name));
     let plain = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
     // Ours begin with it.
     let is_ours = key.starts_with('=');
     if !is_name(bucket) || is_ours || !plain || key.split('.').any(str::is_empty) {
         return Err(format!(
-            "the option {option} of {scheme}:// names no key of other programs: write {option}=BUCKET/KEY (beside cert=, \
-             key= is the file of its key)"
+            "the option lock_key of {scheme}:// names no key of other programs: write lock_key=BUCKET/KEY"
         ));
     }
     Ok(Some(Box::new(LockKey { bucket: bucket.to_owned(), key: key.to_owned() })))
@@ -244,6 +208,7 @@ pub fn note_of(shard: &Shard, page: &Page) -> String {
         Page::History => format!("=note.history.{key}"),
         Page::Standby(session) => format!("{STANDBY}{}.{key}", session.as_str()),
         Page::Runs => format!("=note.runs.{key}"),
+        Page::Jobs => format!("=note.jobs.{key}"),
         // The first dot ends the name of the job.
         Page::Once(job) => format!("=note.once.{}.{key}", job.as_str().replace('.', "=2E")),
     }
@@ -280,7 +245,8 @@ mod tests {
         let session = || Session::from_record("1b4e28ba-2fa1-11d2-883f-0016d3cca427");
         for of in &shards {
             let job = "a.b".parse().unwrap();
-            let pages = [Page::Orders, Page::History, Page::Runs, Page::Standby(session()), Page::Once(job)];
+            let pages =
+                [Page::Orders, Page::History, Page::Runs, Page::Jobs, Page::Standby(session()), Page::Once(job)];
             for key in pages.map(|page| note_of(of, &page)) {
                 for shard in &shards {
                     assert_eq!(is_note_of(&key, shard), shard == of, "{key} {shard}");
@@ -297,14 +263,11 @@ mod tests {
 
     #[test]
     fn a_url_names_servers_a_bucket_and_who_we_are() {
-        let address = read("nats://u:p%40x@one,two:4333/locks?domain=hub&replicas=3&inbox=_INBOX_lr");
+        let address = read("nats://u:p%40x@one,two:4333/locks?replicas=3");
         assert_eq!(address.server(), "nats at one:4222,two:4333");
         assert_eq!(address.login, Login::User { name: "u".into(), password: Secret::from("p@x".to_owned()) });
         assert_eq!((address.stream().as_str(), address.replicas, address.demand_tls), ("KV_locks", 3, false));
-        assert_eq!(address.api("STREAM.INFO.KV_locks"), "$JS.hub.API.STREAM.INFO.KV_locks");
-        assert_eq!(address.target("a"), "$JS.hub.API.$KV.locks.a");
-        assert_eq!(address.inbox.as_deref(), Some("_INBOX_lr"));
-        assert_eq!(read("nats://h/b").target("a"), "$KV.b.a");
+        assert_eq!(address.subject("a"), "$KV.locks.a");
         assert_eq!(read("nats://s3cr3t@h/b").login, Login::Token(Secret::from("s3cr3t".to_owned())));
         assert_eq!(read("nats://h/b?creds=/x.creds").login, Login::Credentials("/x.creds".into()));
         assert_eq!(read("nats://h/b?nkey=/x").login, Login::Nkey("/x".into()));
@@ -315,17 +278,16 @@ mod tests {
     fn a_key_of_other_programs_is_in_this_bucket_or_in_another() {
         let of = |url: &str| read(url).lock_key.map(|lock| format!("{} {}", lock.bucket, lock.key));
         for (url, expected) in [
-            ("nats://h/b?key=leader", Some("b leader")),
-            ("nats://h/b?key=c/svc/leader.x", Some("c svc/leader.x")),
-            ("nats+tls://h/b?ca=/ca&key=c%2Fleader", Some("c leader")),
-            ("nats://h/b?lock_key=c/leader", Some("c leader")),
+            ("nats://h/b?lock_key=leader", Some("b leader")),
+            ("nats://h/b?lock_key=c/svc/leader.x", Some("c svc/leader.x")),
+            ("nats+tls://h/b?ca=/ca&lock_key=c%2Fleader", Some("c leader")),
             ("nats://h/b?cert=/c&key=/k&lock_key=c/leader", Some("c leader")),
             ("nats://h/b?cert=/c&key=/k", None),
             ("nats://h/b", None),
         ] {
             assert_eq!(of(url).as_deref(), expected, "{url}");
         }
-        assert!(!read("nats://h/b?key=c/leader").demand_tls);
+        assert!(!read("nats://h/b?lock_key=c/leader").demand_tls);
     }
 
     #[test]
@@ -347,16 +309,15 @@ mod tests {
             ("//h/b?x=1", "it takes creds, nkey"),
             ("//h/b?replicas=0", "between 1 and 5"),
             ("//h/b?replicas=many", "is no number"),
-            ("//h/b?domain=a.b", "option domain"),
-            ("//h/b?inbox=a..b", "option inbox"),
+            ("//h/b?domain=hub", "it takes creds, nkey"),
+            ("//h/b?inbox=_INBOX_lr", "it takes creds, nkey"),
             ("//h/b?cert=/c", "needs both cert=FILE and key=FILE"),
-            ("//h/b?key=/etc/client.key", "write key=BUCKET/KEY"),
-            ("//h/b?key=c/", "write key=BUCKET/KEY"),
-            ("//h/b?key=c.d/k", "write key=BUCKET/KEY"),
-            ("//h/b?key=c/a..b", "write key=BUCKET/KEY"),
+            ("//h/b?key=c/leader", "needs both cert=FILE and key=FILE"),
+            ("//h/b?lock_key=c/", "write lock_key=BUCKET/KEY"),
+            ("//h/b?lock_key=c.d/k", "write lock_key=BUCKET/KEY"),
+            ("//h/b?lock_key=c/a..b", "write lock_key=BUCKET/KEY"),
             ("//h/b?lock_key=c/a%20b", "write lock_key=BUCKET/KEY"),
             ("//h/b?lock_key=c/=led.a", "write lock_key=BUCKET/KEY"),
-            ("//h/b?lock_key=c/a&key=c/a", "needs both cert=FILE and key=FILE"),
             ("//h/b?creds=/c&nkey=/n", "takes one of"),
             ("//u:p@h/b?creds=/c", "takes one of"),
             ("//:hunter2@h/b", "a password without a user"),
@@ -438,7 +399,7 @@ mod tests {
                 prop_assert_eq!(shard_of(&led_mark_of(&shard)), None);
                 let session = Session::random().unwrap();
                 let once = Page::Once("..a.".parse().unwrap());
-                for page in [Page::Orders, Page::History, Page::Standby(session.clone()), Page::Runs, once] {
+                for page in [Page::Orders, Page::History, Page::Standby(session.clone()), Page::Runs, Page::Jobs, once] {
                     let note = note_of(&shard, &page);
                     prop_assert!(is_key(&note), "{}", note);
                     prop_assert_eq!(shard_of(&note), None);

@@ -8,7 +8,7 @@ use super::address::{Address, NOTHING, is_note_of, key_of, led_mark_of};
 use super::bucket::{Bucket, Put, Refusal, STREAM_NAME_TAKEN};
 use super::failure::Failure;
 use super::jetstream::{Info, Stamp};
-use super::record::{Content, Record, Snapshot};
+use super::record::{Content, LedMark, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, check, list, slack};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Release, Report, StoreError, parallel, steps};
@@ -42,6 +42,8 @@ impl Administration for Nats {
             if snapshot.left(BootInstant::now()).is_zero() {
                 return Ok(Release::NotHeld);
             }
+            let lease_ms = snapshot.record().map_or(0, |record| record.lease_ms);
+            self.mark_revoked(shard, term, lease_ms).await?;
             // Like a deletion by hand: the mark that it leaves makes the next leader wait.
             if self.bucket.delete(&key_of(shard), snapshot.revision).await? != Put::Conflict {
                 return Ok(Release::Released);
@@ -102,8 +104,15 @@ impl Administration for Nats {
 /// The record by itself, without the key of other programs.
 impl Nats {
     async fn inspect_record(&self, shard: &Shard) -> Result<Report, StoreError> {
-        let Some(snapshot) = self.look_dated(shard, Asks::Onlooker).await? else { return Ok(Report::default()) };
-        Ok(snapshot.report())
+        let report =
+            self.look_dated(shard, Asks::Onlooker).await?.map(|snapshot| snapshot.report()).unwrap_or_default();
+        if report != Report::default() {
+            return Ok(report);
+        }
+        // A revocation deletes the record, and keeps its term in the mark.
+        let mark = self.bucket.get(&led_mark_of(shard)).await?;
+        let last_term = mark.as_ref().map(LedMark::read).and_then(|mark| mark.revoked).map(Term);
+        Ok(Report { last_term, ..report })
     }
 
     /// The key goes last, and with it all marks of the shard: the next leader finds a new shard.

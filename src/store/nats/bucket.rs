@@ -4,7 +4,7 @@
 //! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
-use super::address::{Address, MARKER, SCRATCH};
+use super::address::{Address, MARKER, SCRATCH, api};
 use super::connection::Connections;
 use super::failure::Failure;
 use super::jetstream::{Acknowledgement, ApiError, Entry, Found, Info, RawMessage, Stamp, Subjects};
@@ -99,7 +99,7 @@ impl Bucket {
     pub async fn may_be_replicated(&self) -> Result<bool, StoreError> {
         let info = self.connections.connection().await?.client.server_info();
         // Another server keeps it if this one does not, and of that one we know nothing.
-        Ok(info.cluster.is_some() || !info.jetstream || self.address().domain.is_some())
+        Ok(info.cluster.is_some() || !info.jetstream)
     }
 
     /// Like [`Bucket::put`], of a value that the server forgets after `lasts`, if the bucket allows that.
@@ -142,7 +142,7 @@ impl Bucket {
         }
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.address().stream());
-        let subject = self.address().target(key);
+        let subject = self.address().subject(key);
         let answer = match self.connections.request(&subject, Some(headers), value).await {
             Ok(answer) => answer,
             Err(Failure::Error(error)) => return Err(error),
@@ -191,7 +191,7 @@ impl Bucket {
         let advice = match &address.lock_key {
             Some(lock) if lock.bucket == *name => format!(
                 "as a lock of other programs needs it, and leases must not be forgotten: name another bucket, and write \
-                 key={name}/{}",
+                 lock_key={name}/{}",
                 lock.key
             ),
             _ => "set its TTL (max_age) to 0, for leases end by themselves".to_owned(),
@@ -357,8 +357,7 @@ impl Bucket {
 
     async fn ask_much(&self, name: &str, request: &Value, most: usize) -> Result<Value, Refusal> {
         let payload = if request.is_null() { Vec::new() } else { request.to_string().into_bytes() };
-        let answer: Message = match self.connections.request_much(&self.address().api(name), None, payload, most).await
-        {
+        let answer: Message = match self.connections.request_much(&api(name), None, payload, most).await {
             Ok(answer) => answer,
             Err(Failure::Error(error)) => return Err(error.into()),
             Err(Failure::NoResponders) => return Err(self.without_jetstream().await.into()),
@@ -403,7 +402,7 @@ impl Bucket {
         let advice = if self.is_ours {
             "make it with leaderctl store init"
         } else {
-            "the programs whose key key= names have to make it"
+            "the programs whose key lock_key= names have to make it"
         };
         StoreError::misconfigured(format!("no bucket {bucket} in {}: {advice}", self.address().server()))
     }
@@ -415,11 +414,6 @@ impl Bucket {
             Ok(connection) => connection.client.server_info(),
             Err(error) => return error,
         };
-        if let Some(domain) = &self.address().domain {
-            return StoreError::not_applied(format!(
-                "JetStream in domain {domain} does not respond through {server}: it may be starting, or the domain has another name"
-            ));
-        }
         if !info.jetstream && info.cluster.is_none() {
             return StoreError::misconfigured(format!("{server} runs without JetStream: start nats-server with -js"));
         }

@@ -4,7 +4,7 @@
 //! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
-use super::address::SCRATCH;
+use super::address::{SCRATCH, api};
 use super::bucket::{Bucket, Put};
 use super::jetstream::Info;
 use super::{Nats, watch};
@@ -57,7 +57,7 @@ fn is_bad(findings: &[Finding]) -> bool {
 }
 
 fn info_subject(bucket: &Bucket) -> String {
-    bucket.address().api(&format!("STREAM.INFO.{}", bucket.address().stream()))
+    api(&format!("STREAM.INFO.{}", bucket.address().stream()))
 }
 
 async fn version(bucket: &Bucket) -> Result<Finding, StoreError> {
@@ -123,7 +123,7 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
     let address = bucket.address();
     let stream = address.stream();
     let known = findings.len();
-    let get_subject = address.api(&format!("STREAM.MSG.GET.{stream}"));
+    let get_subject = api(&format!("STREAM.MSG.GET.{stream}"));
     let before = bucket.get(SCRATCH).await;
     let revision = before.as_ref().map_or(0, |entry| entry.as_ref().map_or(0, |entry| entry.revision));
     permission("publish", &get_subject, before.map(drop), findings)?;
@@ -134,8 +134,8 @@ async fn permissions(bucket: &Bucket, findings: &mut Vec<Finding>) -> Result<(),
         Ok(Put::Done { .. }) => Some(bucket.put(SCRATCH, b"a second time".to_vec(), revision).await?),
         Ok(Put::Conflict) | Err(_) => None,
     };
-    permission("publish", &address.target(">"), put.map(drop), findings)?;
-    permission("publish", &address.api(&format!("CONSUMER.CREATE.{stream}")), hear(bucket).await, findings)?;
+    permission("publish", &address.subject(">"), put.map(drop), findings)?;
+    permission("publish", &api(&format!("CONSUMER.CREATE.{stream}")), hear(bucket).await, findings)?;
     if matches!(again, Some(Put::Done { .. })) {
         findings.push(Finding::bad(
             "the server ignores the revision that a write expects, so two can lead: use another server",
@@ -190,7 +190,7 @@ fn permission(
         Ok(()) => Ok(()),
         Err(error) if error.kind == ErrorKind::Denied => {
             let missing = if error.message.to_lowercase().contains("for subscription") {
-                "subscribe to the answers (_INBOX.>, or what inbox= says)".to_owned()
+                "subscribe to the answers (_INBOX.>)".to_owned()
             } else {
                 format!("{verb} to {subject}")
             };

@@ -9,8 +9,8 @@ use super::lock_key::{Kept, Taken};
 use super::record::{Content, LedMark, Record, Snapshot};
 use super::{Asks, MOST_ATTEMPTS, Nats, slack, watch};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Doubt, ErrorKind, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError};
-use crate::time::{BootInstant, millis};
+use crate::store::{Claim, ErrorKind, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError, Takeover};
+use crate::time::{BootInstant, millis, wall_clock_millis};
 use std::time::Duration;
 
 #[async_trait::async_trait]
@@ -20,7 +20,9 @@ impl Leases for Nats {
         if lock.is_record_of(&self.bucket, &candidate.shard) {
             return Err(lock.is_ours(&candidate.shard));
         }
-        if let Taken::Theirs(stranger) = lock.take(candidate).await? {
+        let last_term = self.known(&candidate.shard).and_then(|known| known.term());
+        let term = last_term.map_or_else(|| wall_clock_millis().saturating_mul(1000), |last| last.saturating_add(1));
+        if let Taken::Theirs(stranger) = lock.take(candidate, Term(term)).await? {
             // If a leader of ours has both, its record says more. A record of our own is from a leadership that was
             // lost.
             let Observation::Held(holder) = self.observe_record(&candidate.shard).await? else {
@@ -58,7 +60,8 @@ impl Leases for Nats {
         let (record, called) = (self.renew_record(candidate, term, sequence), BootInstant::now());
         let (renewal, revision) = match &self.lock {
             None => record.await?,
-            Some(lock) => match tokio::join!(record, lock.renew(candidate, called)) {
+            Some(lock) => match tokio::join!(record, lock.renew(candidate, term, called)) {
+                (Ok((Renewal::Revoked, _)), _) => (Renewal::Revoked, None),
                 (Ok((Renewal::Lost(holder), _)), _) | (_, Ok(Kept::Lost(holder))) => (Renewal::Lost(holder), None),
                 (Ok(renewed), Ok(Kept::Ours)) => renewed,
                 (Err(error), _) | (_, Err(error)) => {
@@ -202,7 +205,7 @@ impl Nats {
         let Some((term, record)) = last.term().zip(last.record()) else { return Ok(None) };
         let term = term.saturating_add(1);
         let hold_until = last.hold_until(BootInstant::now());
-        let ours = Record::new(candidate, Some(term), record.led_mark_ms);
+        let ours = Record { revoked: record.revoked, ..Record::new(candidate, Some(term), record.led_mark_ms) };
         let Some(snapshot) = self.write(&candidate.shard, ours, last.revision, hold_until).await? else {
             return Ok(None);
         };
@@ -221,7 +224,7 @@ impl Nats {
         Ok(Some(Grant {
             term: Term(term),
             start_after: hold_until.filter(|&until| until > BootInstant::now()),
-            doubt: Doubt::Forgotten,
+            takeover: if record.released { Takeover::Released } else { Takeover::Expired },
         }))
     }
 
@@ -240,7 +243,8 @@ impl Nats {
         let led_by = led_mark.as_ref().map_or(0, |mark| LedMark::read(mark).lease_ms).max(millis(candidate.lease));
         let longest = Duration::from_millis(led_by);
         let all = sent.plus(longest);
-        let record = Record::new(candidate, None, 0);
+        let revoked = led_mark.as_ref().and_then(|mark| LedMark::read(mark).revoked);
+        let record = Record { revoked, ..Record::new(candidate, None, 0) };
         let expected = deleted.map_or(0, |snapshot| snapshot.revision);
         // The longest wait that may be necessary. Once the record is stored we know better.
         let Some(snapshot) = self.write(&candidate.shard, record, expected, Some(all)).await? else { return Ok(None) };
@@ -255,7 +259,11 @@ impl Nats {
             Some(marker) => rest(marker.stamp),
             None => all,
         };
-        let doubt = if deleted.is_none() && led_mark.is_none() { Doubt::FirstUse } else { Doubt::Forgotten };
+        let takeover = match &led_mark {
+            Some(_) if revoked.is_some() => Takeover::Revoked,
+            None if deleted.is_none() => Takeover::First,
+            Some(_) | None => Takeover::Expired,
+        };
         let by_deletion = match (deleted.and_then(|deleted| deleted.stamp), led_mark) {
             (Some(deleted), _) => rest(deleted),
             (None, Some(_)) => all,
@@ -268,7 +276,7 @@ impl Nats {
             known.hold_until = Some(hold_until);
         }
         let start_after = Some(hold_until).filter(|&until| until > BootInstant::now());
-        Ok(Some(Grant { term: Term(stamp.micros()), start_after, doubt }))
+        Ok(Some(Grant { term: Term(stamp.micros()), start_after, takeover }))
     }
 
     /// Whether the claim that stored `snapshot` is the only one that was granted.
@@ -303,8 +311,10 @@ impl Nats {
         let (key, lease_ms) = (led_mark_of(&candidate.shard), millis(candidate.lease));
         for _ in 0..MOST_ATTEMPTS {
             let expected = led_mark.as_ref().map_or(0, |mark| mark.revision);
-            let enough = led_mark.as_ref().is_some_and(|mark| LedMark::read(mark).lease_ms >= lease_ms);
-            if enough || self.bucket.put(&key, LedMark { lease_ms }.encoded(), expected).await? != Put::Conflict {
+            let known = led_mark.as_ref().map(LedMark::read).unwrap_or_default();
+            let enough = known.lease_ms >= lease_ms && known.revoked.is_none();
+            let mark = LedMark { lease_ms: known.lease_ms.max(lease_ms), revoked: None };
+            if enough || self.bucket.put(&key, mark.encoded(), expected).await? != Put::Conflict {
                 let ours = self.look(&candidate.shard).await?.filter(|now| now.revision == snapshot.revision);
                 if let Some(known) = self.seen.lock().get_mut(&candidate.shard)
                     && known.revision == snapshot.revision
@@ -318,6 +328,30 @@ impl Nats {
             led_mark = self.bucket.get(&key).await?;
         }
         let shard = &candidate.shard;
+        Err(StoreError::unknown(format!("the record that shard {shard} was led changes faster than it can be kept")))
+    }
+
+    /// What a renewal of `term` is that found no record. The led mark tells whether an operator deleted it.
+    async fn gone(&self, shard: &Shard, term: Term) -> Renewal {
+        let led_mark = self.bucket.get(&led_mark_of(shard)).await.ok().flatten();
+        match led_mark.as_ref().map(LedMark::read) {
+            Some(LedMark { revoked: Some(revoked), .. }) if revoked == term.0 => Renewal::Revoked,
+            Some(_) | None => Renewal::Lost(None),
+        }
+    }
+
+    /// Writes into the led mark that an operator takes the lease of `term` away, which lasts this long.
+    pub(super) async fn mark_revoked(&self, shard: &Shard, term: Term, lease_ms: u64) -> Result<(), StoreError> {
+        let key = led_mark_of(shard);
+        for _ in 0..MOST_ATTEMPTS {
+            let before = self.bucket.get(&key).await?;
+            let known = before.as_ref().map(LedMark::read).unwrap_or_default();
+            let mark = LedMark { lease_ms: known.lease_ms.max(lease_ms), revoked: Some(term.0) };
+            let expected = before.map_or(0, |mark| mark.revision);
+            if self.bucket.put(&key, mark.encoded(), expected).await? != Put::Conflict {
+                return Ok(());
+            }
+        }
         Err(StoreError::unknown(format!("the record that shard {shard} was led changes faster than it can be kept")))
     }
 
@@ -339,7 +373,7 @@ impl Nats {
                 Some(known) => known,
                 None => match self.look(shard).await? {
                     Some(seen) => seen,
-                    None => return Ok((Renewal::Lost(None), None)),
+                    None => return Ok((self.gone(shard, term).await, None)),
                 },
             };
             let record = match &last.content {
@@ -347,7 +381,8 @@ impl Nats {
                     return Ok((Renewal::Lost(None), None));
                 }
                 Content::Record(record) if record.is_of(candidate) => record,
-                Content::Deleted => return Ok((Renewal::Lost(None), None)),
+                Content::Deleted => return Ok((self.gone(shard, term).await, None)),
+                Content::Record(record) if record.revoked == Some(term.0) => return Ok((Renewal::Revoked, None)),
                 Content::Record(_) | Content::Foreign => {
                     return Ok((Renewal::Lost(Some(last.holder(BootInstant::now()))), None));
                 }

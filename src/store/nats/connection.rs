@@ -11,7 +11,7 @@
 //! sends (see `meter`).
 
 use super::address::{Address, DEFAULT_PORT};
-use super::failure::{Failure, Trouble, unconnected};
+use super::failure::{Failure, Trouble, unanswered, unconnected};
 use super::login::options;
 use super::meter::{BUSY_LOOK, IDLE_LOOK, Meter, in_moderation};
 use crate::lease::show;
@@ -112,8 +112,8 @@ impl Connections {
         // Nothing is locked meanwhile: if this connect hangs, the next request makes a connection of its own.
         let connection = timeout_at(deadline, self.connect()).await.unwrap_or_else(|_| {
             self.prefer_another();
-            let (server, bound) = (self.address.server(), show(self.bound));
-            Err(StoreError::not_applied(format!("cannot reach {server}: no answer within {bound}")))
+            let (server, why) = (self.address.server(), unanswered(self.bound));
+            Err(StoreError::not_applied(format!("cannot reach {server}: {why}")))
         })?;
         self.current.keep_unless(&connection, |_| false);
         Ok(connection)

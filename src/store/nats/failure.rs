@@ -6,7 +6,7 @@
 use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::error::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost, innermost_of};
 use crate::store::tls;
 use async_nats::{ConnectError, ConnectErrorKind, Event};
 use std::collections::VecDeque;
@@ -103,9 +103,14 @@ pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &Connect
         return tls_failed(server, error);
     }
     if kind == ConnectErrorKind::TimedOut {
-        return unreachable(&format!("no answer within {}", show(bound)));
+        return unreachable(&unanswered(bound));
     }
-    unreachable(&innermost(error))
+    unreachable(&innermost_of(error, "NATS")).because(error)
+}
+
+/// A NATS server speaks first, and most others do not.
+pub fn unanswered(bound: Duration) -> String {
+    format!("no answer within {}: is it NATS?", show(bound))
 }
 
 fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {

@@ -1,8 +1,12 @@
-//! `key=BUCKET/KEY`: a key of other programs that is held in addition to the lease, so that leaderrun and programs that
-//! elect with a leader record in a key-value bucket exclude each other.
+//! `lock_key=BUCKET/KEY`: a key of other programs that is held in addition to the lease, so that leaderrun and programs
+//! that elect with a leader record in a key-value bucket exclude each other.
 //!
 //! Such programs create the key if nothing is in it, update it at the revision that they wrote last, and delete it when
 //! they stop. It ends by itself, because the server forgets it.
+//!
+//! Some of them do not wait for that: they read in the record when it expires, by their own clock, and then replace it.
+//! To them a record without that time has expired since the year 1. So ours has it under each name that they may look
+//! for, later by a lease than the server forgets the record, because clocks differ; and every renewal says so again.
 //!
 //! The hazards:
 //!
@@ -23,12 +27,13 @@ use super::address::{Address, LockKey};
 use super::bucket::{Bucket, Put};
 use super::connection::Connections;
 use super::jetstream::{Entry, Info};
-use crate::lease::{Candidate, Session, Shard, show};
+use crate::lease::{Candidate, Session, Shard, Term, show};
 use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, Holder, StoreError};
-use crate::time::{BootInstant, millis, rfc3339, wall_clock_millis};
+use crate::time::{BootInstant, millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -39,8 +44,10 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 /// No key gets as far: a microsecond of the year 2255.
 const NO_REVISION: u64 = (1 << 53) - 1;
 /// The names under which a leader record may tell who its writer is.
-const NAMES: [&str; 9] = ["instance_id", "leader", "leader_id", "holder", "owner", "id", "instance", "node", "name"];
+const NAMES: [&str; 11] =
+    ["instance_id", "leader", "leader_id", "leaderId", "LeaderID", "holder", "owner", "id", "instance", "node", "name"];
 const HOSTS: [&str; 2] = ["hostname", "host"];
+const STARTED: [&str; 3] = ["started_at", "startedAt", "StartedAt"];
 
 pub struct Lock {
     bucket: Bucket,
@@ -54,6 +61,8 @@ struct State {
     /// Some from a claim to the release: what we wrote last.
     held: Option<Held>,
     expiry: Option<Expiry>,
+    /// When the key was taken, in milliseconds since 1970.
+    started: u64,
     /// Whether the key was found gone since the claim. It is kept because the answer to the request that takes the key
     /// again may not arrive.
     lost: bool,
@@ -69,8 +78,8 @@ struct Held {
 /// Why the server forgets the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry {
-    /// The bucket forgets everything after the same time.
-    OfBucket,
+    /// The bucket forgets everything after this time.
+    OfBucket(Duration),
     /// Each message says when.
     OfMessage,
 }
@@ -95,6 +104,22 @@ struct Record<'a> {
     pid: u32,
     session: &'a str,
     lease_ms: u64,
+    #[serde(flatten)]
+    for_others: BTreeMap<&'static str, Value>,
+}
+
+/// What other programs read in a leader record: in snake case, in camel case, and as Go names a field without a tag.
+fn for_others(owner: &str, term: Term, started: u64, expires: u64) -> BTreeMap<&'static str, Value> {
+    let (term, started, expires) = (json!(term.0), json!(rfc3339(started)), json!(rfc3339(expires)));
+    [
+        (["leader_id", "leaderId", "LeaderID"], json!(owner)),
+        (["term", "term", "Term"], term),
+        (["started_at", "startedAt", "StartedAt"], started),
+        (["expires_at", "expiresAt", "ExpiresAt"], expires),
+    ]
+    .into_iter()
+    .flat_map(|(names, value)| names.map(|name| (name, value.clone())))
+    .collect()
 }
 
 #[derive(Deserialize)]
@@ -114,15 +139,17 @@ impl Lock {
         Ok(Some(Self { bucket, key: key.clone(), state: Mutex::default() }))
     }
 
-    /// Takes the key, or confirms that we have it.
+    /// Takes the key, or confirms that we have it. `term` is the one that the claim will probably get: the renewals
+    /// write the right one.
     ///
     /// # Errors
     /// The server's error, or that the key cannot be a lock.
-    pub async fn take(&self, candidate: &Candidate) -> Result<Taken, StoreError> {
+    pub async fn take(&self, candidate: &Candidate, term: Term) -> Result<Taken, StoreError> {
         let info = self.info().await?;
         let expiry = self.expiry(&info, candidate.lease)?;
         let mut state = self.state.lock().await;
         state.expiry = Some(expiry);
+        state.started = wall_clock_millis();
         for _ in 0..MOST_ATTEMPTS {
             let found = self.bucket.get(&self.key).await?;
             if let Some(entry) = &found
@@ -131,7 +158,7 @@ impl Lock {
                 return Ok(Taken::Theirs(holder));
             }
             let expected = found.map_or(0, |entry| entry.revision);
-            if self.write(&mut state, candidate, expected).await? {
+            if self.write(&mut state, candidate, term, expected).await? {
                 state.lost = false;
                 return Ok(Taken::Ours);
             }
@@ -140,7 +167,7 @@ impl Lock {
     }
 
     /// Prolongs the key so that it lasts for a lease from `called` on.
-    pub async fn renew(&self, candidate: &Candidate, called: BootInstant) -> Result<Kept, StoreError> {
+    pub async fn renew(&self, candidate: &Candidate, term: Term, called: BootInstant) -> Result<Kept, StoreError> {
         let mut state = self.state.lock().await;
         if state.held.is_some_and(|held| held.sent >= called) {
             return Ok(if state.lost { Kept::Lost(None) } else { Kept::Ours });
@@ -166,7 +193,7 @@ impl Lock {
                     }
                 },
             };
-            if self.write(&mut state, candidate, revision).await? {
+            if self.write(&mut state, candidate, term, revision).await? {
                 return Ok(if state.lost { Kept::Lost(None) } else { Kept::Ours });
             }
         }
@@ -225,25 +252,36 @@ impl Lock {
 
     pub fn is_ours(&self, shard: &Shard) -> StoreError {
         StoreError::misconfigured(format!(
-            "{} is where the record of shard {shard} has to be: name another shard, or write key=BUCKET/KEY",
+            "{} is where the record of shard {shard} has to be: name another shard, or write lock_key=BUCKET/KEY",
             self.name()
         ))
     }
 
     /// False if another process wrote in between.
-    async fn write(&self, state: &mut State, candidate: &Candidate, expected: u64) -> Result<bool, StoreError> {
+    async fn write(
+        &self,
+        state: &mut State,
+        candidate: &Candidate,
+        term: Term,
+        expected: u64,
+    ) -> Result<bool, StoreError> {
+        let (ttl, lasts) = match state.expiry {
+            Some(Expiry::OfBucket(lasts)) => (None, lasts),
+            _ => (Some(candidate.lease), candidate.lease),
+        };
+        let now = wall_clock_millis();
         let record = Record {
             instance_id: &candidate.owner,
             hostname: &candidate.host,
-            last_heartbeat: rfc3339(wall_clock_millis()),
+            last_heartbeat: rfc3339(now),
             pid: candidate.pid,
             session: candidate.session.as_str(),
             lease_ms: millis(candidate.lease),
+            for_others: for_others(&candidate.owner, term, state.started, now + millis(lasts + candidate.lease)),
         };
         let value = serde_json::to_vec(&record).expect("a record is plain data");
-        let lasts = (state.expiry == Some(Expiry::OfMessage)).then_some(candidate.lease);
         let sent = BootInstant::now();
-        match self.bucket.put_for(&self.key, value, expected, lasts).await? {
+        match self.bucket.put_for(&self.key, value, expected, ttl).await? {
             Put::Done { revision } => {
                 state.held = Some(Held { revision, sent });
                 Ok(true)
@@ -273,17 +311,21 @@ impl Lock {
 
     fn holder_of(&self, entry: &Entry, info: Option<&Info>) -> Holder {
         let value = entry.value.as_deref().unwrap_or_default();
-        let (name, host) = described(value);
+        let Described { name, host, since_millis } = described(value);
         let lasts = info.and_then(|info| match info.config.max_age {
             0 => entry.lasts,
             nanos => Some(Duration::from_nanos(nanos)),
         });
         // A server before 2.10 does not tell the time: then it is the most that may be left.
-        let age = info.and_then(Info::time).map_or(Duration::ZERO, |time| time.since(entry.stamp));
+        let time = info.and_then(Info::time);
+        let age = time.map_or(Duration::ZERO, |time| time.since(entry.stamp));
         Holder {
-            owner: format!("{name} (holds {})", self.name()),
+            owner: name,
             host,
+            since_millis,
             expires_in: lasts.map(|lasts| lasts.saturating_sub(age)),
+            renewed_ago: time.map(|_| age),
+            foreign_lock: Some(self.name()),
             ..Holder::default()
         }
     }
@@ -308,8 +350,8 @@ impl Lock {
                 Ok(Expiry::OfMessage)
             } else {
                 Err(StoreError::misconfigured(format!(
-                    "bucket {name} forgets nothing, so {} would never be free after its holder died: key= wants a key in a \
-                     bucket with a TTL (max_age): write key=BUCKET/KEY",
+                    "bucket {name} forgets nothing, so {} would never be free after its holder died: lock_key= wants a key \
+                     in a bucket with a TTL (max_age): write lock_key=BUCKET/KEY",
                     self.name()
                 )))
             };
@@ -323,7 +365,7 @@ impl Lock {
                 show(lease + super::slack(info))
             )));
         }
-        Ok(Expiry::OfBucket)
+        Ok(Expiry::OfBucket(lasts))
     }
 
     fn contradicted(&self) -> StoreError {
@@ -333,7 +375,7 @@ impl Lock {
     /// What `store check` says about the key.
     pub async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
         match self.try_out().await {
-            Ok(Some(holder)) => findings.push(Finding::good(format!("held by {}", holder.owner))),
+            Ok(Some(holder)) => findings.push(Finding::good(format!("held by {}", holder.named()))),
             Ok(None) => findings.push(Finding::good(format!("{} is free", self.name()))),
             Err(error) if error.kind == ErrorKind::Denied => {
                 let (name, message) = (self.name(), error.message);
@@ -360,6 +402,12 @@ impl Lock {
              after a leader died it stays for {lasts}",
             self.name()
         )));
+        findings.push(Finding::doubtful(format!(
+            "a program that reads in {} when it expires judges that by its own clock: if that is ahead of this one's by more \
+             than {lasts}, it takes the key while COMMAND runs; and it must look for expires_at, expiresAt or ExpiresAt, as a \
+             time in RFC 3339 (beside it stand leader_id, term and started_at, spelt in the same three ways)",
+            self.name()
+        )));
         Ok(())
     }
 
@@ -379,16 +427,26 @@ fn is_of(entry: &Entry, candidate: &Candidate) -> bool {
     serde_json::from_slice::<Ours>(value).is_ok_and(|ours| ours.session == candidate.session)
 }
 
-/// The name and the host of the writer, from a leader record or from a name by itself.
-fn described(value: &[u8]) -> (String, Option<String>) {
+/// What a leader record says of its writer.
+#[derive(Debug, PartialEq, Eq)]
+struct Described {
+    name: String,
+    host: Option<String>,
+    since_millis: Option<u64>,
+}
+
+/// The writer, from a leader record or from a name by itself.
+fn described(value: &[u8]) -> Described {
     let record = serde_json::from_slice::<Value>(value).unwrap_or_default();
-    let find = |names: &[&str]| {
-        let found = names.iter().find_map(|name| record.get(name)?.as_str());
-        found.map(in_short).filter(|text| !text.is_empty())
-    };
+    let find = |names: &[&str]| names.iter().find_map(|name| record.get(name)?.as_str());
+    let short = |names: &[&str]| find(names).map(in_short).filter(|text| !text.is_empty());
     let whole = || in_short(record.as_str().unwrap_or(&String::from_utf8_lossy(value)));
-    let name = Some(find(&NAMES).unwrap_or_else(whole)).filter(|name| !name.is_empty());
-    (name.unwrap_or_else(|| "a program without a name".to_owned()), find(&HOSTS))
+    let name = Some(short(&NAMES).unwrap_or_else(whole)).filter(|name| !name.is_empty());
+    Described {
+        name: name.unwrap_or_else(|| "a program without a name".to_owned()),
+        host: short(&HOSTS),
+        since_millis: find(&STARTED).and_then(millis_of_rfc3339),
+    }
 }
 
 #[cfg(test)]
@@ -400,12 +458,14 @@ mod tests {
         for (value, name, host) in [
             (r#"{"instance_id":"a","hostname":"h","session":"s"}"#, "a", Some("h")),
             (r#"{"leader":"b","host":"h"}"#, "b", Some("h")),
+            (r#"{"LeaderID":"e","Term":2}"#, "e", None),
             ("\"c\"", "c", None),
             ("d 7\n", "d 7", None),
             ("{\"x\":1}", "{\"x\":1}", None),
             ("", "a program without a name", None),
         ] {
-            assert_eq!(described(value.as_bytes()), (name.to_owned(), host.map(str::to_owned)), "{value}");
+            let expected = Described { name: name.to_owned(), host: host.map(str::to_owned), since_millis: None };
+            assert_eq!(described(value.as_bytes()), expected, "{value}");
         }
     }
 }

@@ -44,9 +44,6 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
     if address.demand_tls {
         options = options.tls_client_config(tls::client_config(&address.files)?);
     }
-    if let Some(inbox) = &address.inbox {
-        options = options.custom_inbox_prefix(inbox);
-    }
     Ok(options)
 }
 

@@ -33,6 +33,9 @@ pub struct Record {
     /// The longest lease that the shard's led mark records.
     #[serde(rename = "ledgerMs", default, skip_serializing_if = "is_zero")]
     pub led_mark_ms: u64,
+    /// The last term whose lease an operator took away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<u64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
@@ -60,6 +63,7 @@ impl Record {
             released: false,
             hold_ms: 0,
             led_mark_ms,
+            revoked: None,
         }
     }
 
@@ -209,6 +213,7 @@ impl Snapshot {
             expires_in: Some(self.left(now)),
             renewed_ago: Some(self.age(now)),
             doubt: None,
+            foreign_lock: None,
         }
     }
 }
@@ -220,6 +225,9 @@ impl Snapshot {
 #[serde(rename_all = "camelCase")]
 pub struct LedMark {
     pub lease_ms: u64,
+    /// The term of a lease that an operator took away, if nobody has led since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<u64>,
 }
 
 impl LedMark {
@@ -340,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_million_led_marks_are_read_as_they_were_written_or_taken_for_none() {
-        let ours = LedMark { lease_ms: 15_000 }.encoded();
+        let ours = LedMark { lease_ms: 15_000, revoked: Some(7) }.encoded();
         fuzz::bent("led mark of nats://", &[&ours], |value, _| {
             let entry = |value: Vec<u8>| Entry { revision: 1, stamp: Stamp(1), value: Some(value), lasts: None };
             let read = LedMark::read(&entry(value.to_vec()));

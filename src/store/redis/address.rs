@@ -3,8 +3,8 @@
 //! The hazard: if a reader guesses what is left out and ignores what is misspelt, two candidates use two places, and
 //! both lead. This reader ignores nothing.
 
-use super::lock_key::LockKey;
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles};
+use super::lock_key::Keys;
+use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct Address {
     /// Some if connections use TLS, those to the Sentinels too.
     pub(super) tls: Option<Box<TlsFiles>>,
     /// The lock of other programs that is held in addition to the lease.
-    pub(super) lock_key: Option<Box<LockKey>>,
+    pub(super) lock_key: Option<Box<Keys>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,14 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let sentinels: &[Host] = if let Target::Sentinel { sentinels, .. } = &self.target { sentinels } else { &[] };
+        let sentinels = sorted(sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)));
+        format!("{self} {sentinels} {} {}", self.db, self.prefix)
+    }
+
     /// Whether a lock of other programs is held in addition to the lease.
     #[must_use]
     pub fn shares_a_lock(&self) -> bool {
@@ -73,7 +81,7 @@ impl Address {
     /// # Errors
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        const COMMON: [&str; 7] = ["prefix", "wait", "lock_key", "info_key", "ca", "cert", "key"];
+        const COMMON: [&str; 6] = ["prefix", "wait", "lock_key", "ca", "cert", "key"];
         let (scheme, more): (&'static str, &[&str]) = match scheme {
             "redis" => ("redis", &[]),
             "rediss" => ("rediss", &[]),
@@ -98,7 +106,7 @@ impl Address {
         if replicas == Some(0) {
             return Err(format!("wait=0 of {scheme}:// waits for no replica: leave it out"));
         }
-        let lock_key = LockKey::read(scheme, url.take("lock_key"), url.take("info_key"), &prefix)?;
+        let lock_key = Keys::read(scheme, url.take("lock_key"), &prefix)?;
         let files = url.take_tls_files(["ca", "cert", "key"])?;
         let tls = if scheme.starts_with("rediss") {
             Some(Box::new(files))
@@ -213,12 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_of_other_programs_and_their_record_are_named_in_full() {
-        let address = read("redis://h?lock_key=maplefile:leader:lock&info_key=maplefile:leader:info").unwrap();
-        let expected = LockKey { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) };
+    fn the_record_beside_the_lock_of_maplefile_needs_no_option() {
+        let address = read("redis://h?lock_key=maplefile:leader:lock").unwrap();
+        let expected = Keys { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) };
         assert_eq!(address.lock_key, Some(Box::new(expected)));
         for url in ["redis+unix:///s?lock_key=a%20b", "rediss+sentinel://one/m?lock_key=a%20b"] {
-            assert_eq!(*read(url).unwrap().lock_key.unwrap(), LockKey { key: "a b".into(), info: None });
+            assert_eq!(*read(url).unwrap().lock_key.unwrap(), Keys { key: "a b".into(), info: None });
         }
     }
 
@@ -237,11 +245,8 @@ mod tests {
             "redis://h?lock_key=",
             "redis://h?lock_key=a&lock_key=b",
             "redis://h?lock_key=a%0Ab",
-            "redis://h?info_key=a",
-            "redis://h?lock_key=a&info_key=a",
-            "redis://h?lock_key=a&info_key=",
+            "redis://h?lock_key=a&info_key=b",
             "redis://h?lock_key=leaderrun:{leases}:lock:a",
-            "redis://h?lock_key=a&info_key=leaderrun:{leases}:leader:a",
             "redis://h?prefix=p:&lock_key=p:{leases}:store",
             "redis://h?ca=/x",
             "redis://user@h",

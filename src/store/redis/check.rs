@@ -1,49 +1,48 @@
-//! `leaderctl store check`: what can be wrong with a server.
+//! `leaderctl store check`: what can be wrong with a server, beyond the trial of documents.
 //!
-//! The hazard: a server that answers may still be unusable. It may evict locks when its memory is full, forget
+//! The hazard: a server that answers may still be unusable. It may evict leases when its memory is full, forget
 //! everything at a restart, or be a replica. And a missing permission shows only when it is needed, so the check tries
 //! each one.
 
-use super::connection::Talk;
 use super::failure::Failure;
 use super::watch::Subscription;
-use super::{Redis, script};
-use crate::lease::{Session, Shard, show};
+use super::{Hashes, script};
+use crate::store::lease_store::documents::{Documents, Key};
 use crate::store::{ErrorKind, Finding, StoreError, round_trip};
-use crate::time::wall_clock_millis;
 use redis::{Cmd, Value, cmd};
-use std::time::Duration;
 
-/// When scratch keys expire that the check may not delete.
-const SCRATCH_MILLIS: u64 = 10_000;
-pub const MISSING: &str = "permission missing";
+const MISSING: &str = "permission missing";
 
-/// Tries everything that an election relies on.
-pub async fn check(store: &Redis) -> Result<Vec<Finding>, StoreError> {
+/// What kind of server it is.
+pub async fn identify(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
-    let talk = store.client.talk(store.client.deadline()).await?;
-    let place = talk.place().to_owned();
-    drop(talk);
-    let info = match ask(store, cmd("INFO").arg("everything")).await? {
-        Ok(info) => Info(text(&info)),
-        Err(failure) => {
-            permission(store, &place, "the command INFO", Err(failure), &mut findings)?;
-            Info(String::new())
-        }
-    };
-    check_server(&place, &info, &mut findings);
-    if info.field("role") == Some("slave") {
-        return Ok(findings);
-    }
+    check_server(&hashes.place(), &info(hashes).await?, &mut findings);
+    Ok(findings)
+}
+
+pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    let info = info(hashes).await?;
     check_memory(&info, &mut findings);
     check_persistence(&info, &mut findings);
-    check_replicas(store.replicas, &info, &mut findings);
-    check_permissions(store, &place, &mut findings).await?;
-    store.check_lock_key(&place, &mut findings).await?;
-    if !findings.iter().any(|finding| finding.text.starts_with(MISSING)) {
-        check_memory_of_leases(store, &mut findings).await?;
+    check_replicas(hashes.replicas, &info, &mut findings);
+    check_permissions(hashes, &mut findings).await?;
+    match round_trip::measure(|| hashes.get(&[Key::Scratch("round")], false)).await {
+        Ok((_, time)) => findings.push(Finding::good(format!("a round trip takes {time:.1?}"))),
+        // Reported already.
+        Err(error) if error.kind == ErrorKind::Denied => {}
+        Err(error) => return Err(error),
     }
     Ok(findings)
+}
+
+/// Who may not ask hears it from the trial.
+async fn info(hashes: &Hashes) -> Result<Info, StoreError> {
+    match ask(hashes, cmd("INFO").arg("everything")).await? {
+        Ok(info) => Ok(Info(script::text(&info).unwrap_or_default())),
+        Err(failure) if failure.has_code("NOPERM") => Ok(Info(String::new())),
+        Err(failure) => Err(failure.conclude(hashes.client.about(&hashes.place(), &[]))),
+    }
 }
 
 fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {
@@ -116,136 +115,50 @@ fn check_replicas(wanted: u32, info: &Info, findings: &mut Vec<Finding>) {
     });
 }
 
-/// Does with scratch keys everything that an election does.
-async fn check_permissions(store: &Redis, place: &str, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    let session = Session::random()
-        .map_err(|error| StoreError::not_applied(format!("no random bytes for the name of a scratch key: {error}")))?;
-    let scratch = store.key(&format!("check:{}", session.as_str()));
-    let hash = format!("{scratch}:hash");
-    let channel = store.channel(&"check".parse().map_err(StoreError::unknown)?);
-    let before = findings.len();
-    // HSET is tried below, only if the check may delete the hash again.
+/// Tries what an election needs besides documents.
+async fn check_permissions(hashes: &Hashes, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+    let (scratch, channel) = (hashes.names.key("check"), hashes.names.key("changed:check"));
     let mut commands = vec![
-        ("TIME", cmd("TIME")),
-        ("GET", cmd("GET").arg(&scratch).take()),
-        ("SET", cmd("SET").arg(&scratch).arg("scratch").arg("PX").arg(SCRATCH_MILLIS).take()),
-        ("PTTL", cmd("PTTL").arg(&scratch).take()),
-        ("DEL", cmd("DEL").arg(&scratch).take()),
-        ("HMGET", cmd("HMGET").arg(&hash).arg("field").take()),
-        ("EVAL", cmd("EVAL").arg("return 1").arg(1).arg(&scratch).take()),
         ("EVALSHA", cmd("EVALSHA").arg("0".repeat(40)).arg(1).arg(&scratch).take()),
         ("PUBLISH", cmd("PUBLISH").arg(&channel).arg("check").take()),
     ];
-    if store.replicas > 0 {
+    if hashes.replicas > 0 {
         commands.push(("WAIT", cmd("WAIT").arg(0).arg(1).take()));
     }
-    let mut may_delete = true;
     for (name, command) in commands {
-        let tried = ask(store, &command).await?;
-        may_delete &= name != "DEL" || tried.is_ok();
-        permission(store, place, &format!("the command {name}"), tried.map(drop), findings)?;
-    }
-    if may_delete {
-        let tried = ask(store, cmd("HSET").arg(&hash).arg("field").arg("value")).await?;
-        permission(store, place, "the command HSET", tried.map(drop), findings)?;
-        let _ = ask(store, cmd("DEL").arg(&hash)).await?;
-    }
-    match Subscription::begin(&store.client, std::slice::from_ref(&channel)).await {
-        Ok(_) => {}
-        Err(error) if error.kind == ErrorKind::Denied => {
-            findings.push(Finding::bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", store.prefix)));
-        }
-        Err(error) => return Err(error),
-    }
-    if findings.len() == before {
-        findings.push(Finding::good("may do all that an election needs"));
-    }
-    Ok(())
-}
-
-fn permission(
-    store: &Redis,
-    place: &str,
-    what: &str,
-    tried: Result<(), Failure>,
-    findings: &mut Vec<Finding>,
-) -> Result<(), StoreError> {
-    match tried {
-        Ok(()) => Ok(()),
-        // The server accepted the login, and that is all we need.
-        Err(failure) if failure.has_code("NOSCRIPT") => Ok(()),
-        Err(failure) => {
-            let denied = failure.has_code("NOPERM");
-            let error = failure.conclude(store.client.about(place, &[]));
+        // The server knows no such script, but accepted the login, and that is all we need.
+        if let Err(failure) = ask(hashes, &command).await?
+            && !failure.has_code("NOSCRIPT")
+        {
+            let error = failure.conclude(hashes.client.about(&hashes.place(), &[]));
+            if error.kind != ErrorKind::Denied {
+                return Err(error);
+            }
+            let prefix = &hashes.names.prefix;
+            // The text differs between versions, except for this word.
             let what = match &failure {
-                // The text differs between versions, except for these two words.
-                Failure::Refused { text, .. } if text.contains(" key") => {
-                    format!("keys that begin with {}, for {what}", store.prefix)
-                }
                 Failure::Refused { text, .. } if text.contains(" channel") => {
-                    format!("channels that begin with {}, for {what}", store.prefix)
+                    format!("channels that begin with {prefix}, for the command {name}")
                 }
-                _ => what.to_owned(),
+                _ => format!("the command {name}"),
             };
-            if denied {
-                findings.push(Finding::bad(format!("{MISSING}: {what}: {error}")));
-                return Ok(());
-            }
-            if error.kind == ErrorKind::NotApplied || error.kind == ErrorKind::Misconfigured {
-                findings.push(Finding::bad(error.message));
-                return Ok(());
-            }
-            Err(error)
+            findings.push(Finding::bad(format!("{MISSING}: {what}: {error}")));
         }
     }
-}
-
-/// For how long the server has remembered. Since 1970, if an operator vouched for it.
-fn remembered(known: Duration) -> String {
-    if known.as_millis() > u128::from(wall_clock_millis() / 2) {
-        return "since it was new, as an operator said".to_owned();
+    match Subscription::begin(&hashes.client, std::slice::from_ref(&channel)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Denied => {
+            findings.push(Finding::bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", hashes.names.prefix)));
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
-    format!("for {}", show(known))
-}
-
-/// Checks whether the scripts work, how fast, and what the server remembers.
-async fn check_memory_of_leases(store: &Redis, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    let shard = "leaderctl-check".parse::<Shard>().map_err(StoreError::unknown)?;
-    let keys = store.own_keys(&shard);
-    let look = || script::run(&store.client, &store.scripts.look, &keys, &["0"], None);
-    let (reply, time) = match round_trip::measure(look).await {
-        Ok(measured) => measured,
-        Err(error) if matches!(error.kind, ErrorKind::Misconfigured | ErrorKind::Denied) => {
-            findings.push(Finding::bad(error.message));
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    findings.push(match reply.number(4).map(Duration::from_millis) {
-        Some(known) => {
-            Finding::good(format!("the server is known to have forgotten nothing, and to have remembered {}", remembered(known)))
-        }
-        None => Finding::doubtful(
-            "the server was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration; \
-             leaderctl store init starts that time",
-        ),
-    });
-    findings.push(Finding::good(format!("a round trip takes {time:.1?}")));
-    Ok(())
 }
 
 /// Sends one command.
-pub async fn ask(store: &Redis, command: &Cmd) -> Result<Result<Value, Failure>, StoreError> {
-    let talk: Talk<'_> = store.client.talk(store.client.deadline()).await?;
+async fn ask(hashes: &Hashes, command: &Cmd) -> Result<Result<Value, Failure>, StoreError> {
+    let talk = hashes.client.talk(hashes.client.deadline()).await?;
     Ok(talk.ask(command).await)
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
-        _ => String::new(),
-    }
 }
 
 /// The answer to INFO.

@@ -2,8 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A request that is sent twice
-//!   carries the same number, by which the scripts recognise it.
+//! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A write that is sent twice has the
+//!   same name, by which the script recognises it.
 //! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
 //!   the request itself. And no answer is longer than the allowance of its connection.
 
@@ -21,6 +21,7 @@ use futures_util::future::select_ok;
 use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
 use redis::{Cmd, RedisConnectionInfo, RedisError, Value, cmd};
 use rustls::pki_types::ServerName;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -59,6 +60,13 @@ struct Server<'a> {
 enum Way<'a> {
     Tcp(Host, u16),
     Unix(&'a Path),
+}
+
+impl fmt::Display for Client {
+    /// As messages name the server.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
 }
 
 impl Client {
@@ -145,9 +153,8 @@ impl Client {
     }
 
     /// The circumstances of a request, for its errors.
-    pub fn about<'a>(&'a self, place: &'a str, keys: &'a [String]) -> Circumstances<'a> {
-        let lock_key = self.address.lock_key.as_ref().map(|lock_key| lock_key.key.as_str());
-        Circumstances { place, login: &self.address.login, keys, lock_key }
+    pub fn about<'a>(&'a self, place: &'a str, lock_keys: &'a [&'a str]) -> Circumstances<'a> {
+        Circumstances { place, login: &self.address.login, lock_keys }
     }
 
     async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
@@ -157,7 +164,11 @@ impl Client {
             Target::Sentinel { sentinels, master, login } => {
                 let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
                 let host = found.unwrap_or_else(|_| {
-                    Err(StoreError::not_applied(format!("no Sentinel said in time where the master {master} is")))
+                    let asked: Vec<String> = sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)).collect();
+                    let (asked, waited) = (asked.join(", "), show(self.timeout));
+                    Err(StoreError::not_applied(format!(
+                        "{asked}: no Sentinel said within {waited} where the master {master} is"
+                    )))
                 })?;
                 let place = format!("redis at {} (master {master})", host.with_port(PORT));
                 Ok(Server { place, way: Way::Tcp(host, PORT) })
@@ -167,7 +178,7 @@ impl Client {
 
     async fn connect(&self, server: &Server<'_>, deadline: Instant) -> Result<Stream, StoreError> {
         let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {}: {why}", server.place));
-        let failed = |error: io::Error| unreachable(innermost(&error));
+        let failed = |error: io::Error| unreachable(innermost(&error)).because(&error);
         let too_late = |_| unreachable(format!("no answer within {}", show(self.timeout)));
         let allowance = Allowance::of(MOST_OF_REDIS);
         let (host, port) = match &server.way {
@@ -259,7 +270,7 @@ fn distrusted(place: &str, error: &io::Error) -> StoreError {
             tls::advice(wrong, "ca")
         )),
         Some(_) => StoreError::misconfigured(format!("TLS handshake with {place} failed: {why}")),
-        None => StoreError::not_applied(format!("cannot reach {place}: {why}")),
+        None => StoreError::not_applied(format!("cannot reach {place}: {why}")).because(error),
     }
 }
 
@@ -351,7 +362,7 @@ impl Talk<'_> {
         let answer = answer.map_err(|error| match Failure::from(error) {
             _ if allowance.is_exceeded() => Failure::Endless,
             Failure::Broken(why) if connection.may_want_tls.load(Ordering::Relaxed) => {
-                Failure::Broken(format!("{why} (does it want TLS, by rediss://?)"))
+                Failure::Broken(format!("{why} (is it Redis, and does it want TLS, by rediss://?)"))
             }
             failure => failure,
         })?;

@@ -12,9 +12,6 @@ use crate::store::error::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
 
-/// How many keys of a shard are our own: those of lock_key= follow.
-const OWN_KEYS: usize = 4;
-
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -38,10 +35,8 @@ pub struct Circumstances<'a> {
     /// `redis at 10.0.0.5:6379`.
     pub place: &'a str,
     pub login: &'a Login,
-    /// The keys of the script, in its order.
-    pub keys: &'a [String],
-    /// The key of other programs that the scripts use too.
-    pub lock_key: Option<&'a str>,
+    /// The keys that `lock_key=` names, if it is about those.
+    pub lock_keys: &'a [&'a str],
 }
 
 impl From<RedisError> for Failure {
@@ -60,12 +55,6 @@ impl From<RedisError> for Failure {
 impl Failure {
     pub fn has_code(&self, expected: &str) -> bool {
         matches!(self, Self::Refused { code, .. } if code == expected)
-    }
-
-    /// Whether a script found another program's value in one of its keys.
-    pub fn is_of_a_foreign_key(&self) -> bool {
-        let signs = ["LEADERRUN-FOREIGN-", "LEADERRUN-ETERNAL"];
-        matches!(self, Self::Refused { text, .. } if signs.iter().any(|sign| text.contains(sign)))
     }
 
     /// The error of a request that was under way.
@@ -126,10 +115,9 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
         )),
         // The server does not say which key it means.
-        "NOPERM" if said.contains("key") && about.lock_key.is_some() => StoreError::denied(format!(
-            "{place} denied user {user}: {said}: lock_key= wants to read and write {} too: leaderctl store check names \
-             all that is missing",
-            about.lock_key.unwrap_or_default()
+        "NOPERM" if !about.lock_keys.is_empty() => StoreError::denied(format!(
+            "{place} denied user {user}: {said}: lock_key= wants to read and write {} too",
+            about.lock_keys.join(" and ")
         )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
         "READONLY" => {
@@ -163,33 +151,24 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
                 Some(command) => format!("the keys of the command {command}"),
                 None => format!("the command {what}"),
             };
-            StoreError::denied(format!(
-                "{place} denied user {user} {what}: leaderctl store check names all that is missing"
-            ))
+            StoreError::denied(format!("{place} denied user {user} {what}"))
         }
         _ if said.contains("LEADERRUN-ANONYMOUS") => StoreError::misconfigured(format!(
             "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
              not be noticed: use another server"
         )),
-        _ if said.contains("LEADERRUN-ETERNAL-KEY") => StoreError::misconfigured(format!(
+        _ if said.contains("LEADERRUN-ETERNAL") => StoreError::misconfigured(format!(
             "the key {} in {place}, which lock_key= names, never expires, so nobody could take it after its holder died: \
              delete it, or give it an expiry",
-            about.keys.get(OWN_KEYS).map_or("?", String::as_str)
+            about.lock_keys.first().unwrap_or(&"?")
         )),
-        _ if said.contains("LEADERRUN-ETERNAL") => {
-            let key = about.keys.first().map_or("?", String::as_str);
+        _ if said.contains("LEADERRUN-FOREIGN-") => {
+            let key = about.lock_keys.get(usize::from(said.contains("LEADERRUN-FOREIGN-2"))).unwrap_or(&"?");
             StoreError::misconfigured(format!(
-                "the key {key} in {place} never expires, so it was not written by leaderrun: delete it or use another \
-                 prefix="
+                "the key {key} in {place} is no string, so it is no lock: name another with lock_key="
             ))
         }
-        _ => match foreign_key(about.keys, said) {
-            Some((OWN_KEYS.., key)) => StoreError::misconfigured(format!(
-                "the key {key} in {place} is no string, so it is no lock: name another with lock_key= and info_key="
-            )),
-            Some((_, key)) => written_by_something_else(key, place),
-            None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
-        },
+        _ => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
     }
 }
 
@@ -198,19 +177,6 @@ fn node_of_a_cluster(place: &str) -> StoreError {
         "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
          with Sentinels"
     ))
-}
-
-pub fn written_by_something_else(key: &str, place: &str) -> StoreError {
-    StoreError::misconfigured(format!(
-        "the key {key} in {place} was written by something else: delete it or use another prefix="
-    ))
-}
-
-/// The index and the name of the key.
-fn foreign_key<'a>(keys: &'a [String], said: &str) -> Option<(usize, &'a str)> {
-    let (_, after) = said.split_once("LEADERRUN-FOREIGN-")?;
-    let index = usize::try_from(after.chars().next()?.to_digit(10)?.checked_sub(1)?).ok()?;
-    Some((index, keys.get(index)?))
 }
 
 /// A hint about the configuration, from a failure of TLS.
@@ -232,8 +198,7 @@ mod tests {
 
     fn told(code: &str, text: &str) -> StoreError {
         let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
-        let keys = ["lock".to_owned(), "last".to_owned()];
-        let about = Circumstances { place: "redis at h:6379", login: &login, keys: &keys, lock_key: None };
+        let about = Circumstances { place: "redis at h:6379", login: &login, lock_keys: &["lock", "info"] };
         Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude(about)
     }
 
@@ -291,9 +256,9 @@ mod tests {
 
     #[test]
     fn the_foreign_key_is_named() {
-        let error = told("ERR", "user_script:9: LEADERRUN-FOREIGN-2 script: abc");
-        assert!(error.message.starts_with("the key last in redis at h:6379 was written by something else"), "{error}");
-        assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-1"), None);
-        assert_eq!(foreign_key(&[], "LEADERRUN-FOREIGN-0"), None);
+        for (said, key) in [("LEADERRUN-FOREIGN-2 script: abc", "info"), ("LEADERRUN-ETERNAL", "lock")] {
+            let error = told("ERR", &format!("user_script:9: {said}"));
+            assert!(error.message.starts_with(&format!("the key {key} in redis at h:6379")), "{error}");
+        }
     }
 }

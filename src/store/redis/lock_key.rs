@@ -1,87 +1,80 @@
-//! `lock_key=KEY`: the lock of other programs that is held in addition to the lease, so that leaderrun and programs
-//! that take `SET KEY id NX PX ttl` exclude each other.
+//! `lock_key=KEY`: the lock of programs that take `SET KEY id NX PX ttl`, held beside the lease.
 //!
 //! The hazards:
 //!
-//! - The key must be held for as long as our tree may live. So each script writes it together with our own lock, at
-//!   one instant and for the same time.
-//! - A key that is gone while we lead was deleted, or the server has forgotten it. Then another program may have led
-//!   meanwhile, and no trace of that is left. So the leadership is lost. But our tree lives on for a while: the renewal
-//!   that finds the key gone takes it again in the same step, so that no other program begins before our tree is dead.
-//!   For the same reason an operator who revokes our lease leaves the key where it is.
-//! - Another program that gives the key back tells nobody. So a standby looks again and again while one holds it.
 //! - A key that never expires would be held for ever if its holder died. So it is refused.
+//! - A key that was gone, and is taken again until our tree is dead, has another value than one that was held all the time.
 //!
 //! What no script can see: whether another program that lost the key has stopped. That is its own affair.
 
-use super::Redis;
-use super::check::{MISSING, ask};
-use super::script::Reply;
-use crate::lease::{Shard, show};
+use super::connection::{Client, Talk};
+use super::failure::Failure;
+use super::script::{self, Script};
+use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
-use crate::store::{Finding, Holder, Leases, Observation, StoreError, parallel};
-use redis::{Value, cmd};
-use serde::Deserialize;
+use crate::store::foreign_lock::{ForeignLock, Hold};
+use crate::store::{ErrorKind, Finding, Holder, StoreError};
+use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
+use parking_lot::Mutex;
+use redis::cmd;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
 
-/// The first pause between looks while another program holds the key; later pauses are longer.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-const LAST_LOOK: Duration = Duration::from_secs(1);
 /// The longest key that is accepted.
 const MOST_BYTES: usize = 512;
 
+/// How the lock of MapleFile ends, and the key beside it where its holder describes itself.
+const LOCK_ENDS: &str = ":leader:lock";
+const INFO_ENDS: &str = ":leader:info";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockKey {
+pub struct Keys {
     pub key: String,
     /// Where its holder describes itself, in JSON.
     pub info: Option<String>,
 }
 
-impl LockKey {
-    /// Reads the two options of a URL.
+impl Keys {
+    /// Reads the option of a URL.
     ///
     /// # Errors
     /// One line that says what is wrong, and what to write.
-    pub fn read(scheme: &str, key: Option<String>, info: Option<String>, prefix: &str) -> Result<Option<Self>, String> {
-        let Some(key) = key else {
-            return match info {
-                None => Ok(None),
-                Some(_) => Err(format!("info_key= of {scheme}:// stands beside lock_key=: write both")),
-            };
-        };
-        for (option, name) in [("lock_key", Some(&key)), ("info_key", info.as_ref())] {
-            if name.is_some_and(|name| name.len() > MOST_BYTES) {
-                return Err(format!("{option}= of {scheme}:// is longer than {MOST_BYTES} bytes"));
-            }
-            if name.is_some_and(|name| name.starts_with(&format!("{prefix}{{leases}}:"))) {
-                return Err(format!(
-                    "{option}= of {scheme}:// names a key of leaderrun itself: name the key of the other programs"
-                ));
-            }
+    pub fn read(scheme: &str, key: Option<String>, prefix: &str) -> Result<Option<Self>, String> {
+        let Some(key) = key else { return Ok(None) };
+        if key.len() > MOST_BYTES {
+            return Err(format!("lock_key= of {scheme}:// is longer than {MOST_BYTES} bytes"));
         }
-        if info.as_ref() == Some(&key) {
-            return Err(format!("lock_key= and info_key= of {scheme}:// are the same key: name two"));
+        if key.starts_with(&format!("{prefix}{{leases}}:")) {
+            return Err(format!(
+                "lock_key= of {scheme}:// names a key of leaderrun itself: name the key of the other programs"
+            ));
         }
+        let info = key.strip_suffix(LOCK_ENDS).map(|name| format!("{name}{INFO_ENDS}"));
         Ok(Some(Self { key, info }))
     }
 
-    /// The keys, as they stand behind those of the shard.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        std::iter::once(self.key.clone()).chain(self.info.clone())
+    fn names(&self) -> Vec<&str> {
+        std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
     }
 
     /// The program that holds the key, for people: from the value of the key, and what the other key says.
-    pub fn holder(&self, value: &str, info: &str, expires_in: Duration) -> Holder {
+    fn holder(&self, value: &str, info: &str, expires_in: Duration) -> Holder {
         // A record that is not of this holder was left by another one.
         let info = serde_json::from_str::<Info>(info).unwrap_or_default();
         let info = if info.is_of(value) { info } else { Info::default() };
         let name = in_short(info.instance_id.as_deref().unwrap_or(value));
-        let name = if name.is_empty() { "a program without a name" } else { &name };
+        let time = |text: Option<String>| text.as_deref().and_then(millis_of_rfc3339);
+        // By its own clock: for people.
+        let renewed_ago =
+            time(info.last_heartbeat).map(|at| Duration::from_millis(wall_clock_millis().saturating_sub(at)));
         Holder {
-            owner: format!("{name} (holds the key {})", self.key),
+            owner: if name.is_empty() { "a program without a name".to_owned() } else { name },
             host: info.hostname.map(|host| in_short(&host)).filter(|host| !host.is_empty()),
+            since_millis: time(info.started_at),
             expires_in: Some(expires_in),
+            renewed_ago,
+            foreign_lock: Some(format!("the key {}", self.key)),
             ..Holder::default()
         }
     }
@@ -92,6 +85,9 @@ impl LockKey {
 struct Info {
     instance_id: Option<String>,
     hostname: Option<String>,
+    /// RFC 3339.
+    started_at: Option<String>,
+    last_heartbeat: Option<String>,
     /// In our own records: the value of the key.
     session: Option<String>,
 }
@@ -102,70 +98,120 @@ impl Info {
     }
 }
 
-impl Redis {
-    /// The keys of a shard, and those of `lock_key=`.
-    pub(super) fn keys(&self, shard: &Shard) -> Vec<String> {
-        let foreign = self.lock_key.iter().flat_map(LockKey::names);
-        self.own_keys(shard).into_iter().chain(foreign).collect()
+/// What we say of ourselves, in the words of the other programs and some of our own.
+#[derive(Serialize)]
+struct Record<'a> {
+    instance_id: &'a str,
+    hostname: &'a str,
+    started_at: &'a str,
+    last_heartbeat: &'a str,
+    pid: u32,
+    session: &'a str,
+    lease_ms: u64,
+    term: u64,
+}
+
+pub struct LockKey {
+    keys: Keys,
+    client: Arc<Client>,
+    script: Script,
+    /// How many replicas must have it before it counts.
+    replicas: u32,
+    /// When it was taken, in RFC 3339.
+    started_at: Mutex<String>,
+}
+
+impl LockKey {
+    pub fn new(keys: &Keys, client: &Arc<Client>, replicas: u32) -> Self {
+        let (keys, client) = (keys.clone(), Arc::clone(client));
+        Self { keys, client, script: Script::of_lock_key(), replicas, started_at: Mutex::default() }
     }
 
-    /// The holder of the key, from a reply that ends with what it says of itself.
-    pub(super) fn taker(&self, reply: &Reply, index: usize) -> Option<Holder> {
-        let lock_key = self.lock_key.as_ref()?;
-        Some(lock_key.holder(reply.word(index + 1), reply.last_word(), reply.millis(index + 2)))
-    }
-
-    /// Remembers the lease of a candidate that another program kept from leading. Its key ends by the server's clock,
-    /// and nothing shows whether it was given back, so this is no rival that must be waited for.
-    pub(super) fn taken_from(&self, shard: &Shard, lease_millis: u64) {
-        let mut seen = self.seen.lock();
-        let seen = seen.entry(shard.clone()).or_default();
-        seen.lease_millis = lease_millis;
-    }
-
-    /// Returns the index of a shard that is free. Never returns without `lock_key=`.
-    pub(super) async fn key_freed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        if self.lock_key.is_none() {
-            return std::future::pending().await;
-        }
-        let mut pause = FIRST_LOOK;
-        loop {
-            sleep(pause).await;
-            pause = (pause * 2).min(LAST_LOOK);
-            let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
-            let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
-            if let Some(index) = looks.iter().position(|look| *look == Observation::Free) {
-                return Ok(index);
+    async fn ask(&self, words: &[&str], replicas: u32) -> Result<Hold, StoreError> {
+        let answer = self.script.run(&self.client, &self.keys.names(), words, replicas).await?;
+        let word = |index: usize| answer.get(index).and_then(script::text).unwrap_or_default();
+        match word(0).as_str() {
+            "done" => Ok(Hold::Held),
+            "lost" => Ok(Hold::Lost),
+            "held" => {
+                let left = Duration::from_millis(word(2).parse().unwrap_or(0));
+                Ok(Hold::Taken(self.keys.holder(&word(1), &word(3), left)))
             }
+            _ => Err(script::not_understood(&self.client.to_string())),
         }
     }
+}
 
-    /// What `store check` says about the key.
-    pub(super) async fn check_lock_key(&self, place: &str, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-        let Some(lock_key) = &self.lock_key else { return Ok(()) };
+#[async_trait::async_trait]
+impl ForeignLock for LockKey {
+    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
+        let looked = self.ask(&["look", session.map_or("", Session::as_str)], 0).await?;
+        Ok(if let Hold::Taken(holder) = looked { Some(holder) } else { None })
+    }
+
+    async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError> {
+        let now = rfc3339(wall_clock_millis());
+        let started_at = {
+            let mut started_at = self.started_at.lock();
+            if !again {
+                started_at.clone_from(&now);
+            }
+            started_at.clone()
+        };
+        let lease_ms = millis(candidate.lease);
+        let record = Record {
+            instance_id: &candidate.owner,
+            hostname: &candidate.host,
+            started_at: &started_at,
+            last_heartbeat: &now,
+            pid: candidate.pid,
+            session: candidate.session.as_str(),
+            lease_ms,
+            term: term.0,
+        };
+        let record = serde_json::to_string(&record).expect("a record is plain data");
+        let how = if again { "confirm" } else { "take" };
+        self.ask(&[how, candidate.session.as_str(), &lease_ms.to_string(), &record], self.replicas).await
+    }
+
+    async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
+        self.ask(&["let go", session.as_str()], 0).await.map(drop)
+    }
+
+    async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
+        let key = &self.keys.key;
         let before = findings.len();
-        for key in lock_key.names() {
-            let read = ask(self, cmd("GET").arg(&key)).await?;
-            if read.as_ref().is_err_and(|failure| failure.has_code("WRONGTYPE")) {
-                let text = format!("the key {key} in {place} is no string, so it is no lock: name another");
-                findings.push(Finding::bad(text));
-                continue;
-            }
+        for key in self.keys.names() {
+            let talk: Talk<'_> = self.client.talk(self.client.deadline()).await?;
             // Never done: the two conditions contradict each other. But the server looks at permissions first.
-            let written = ask(self, cmd("SET").arg(&key).arg("check").arg("NX").arg("XX")).await?;
-            for failure in [read, written].into_iter().filter_map(Result::err) {
-                if failure.has_code("NOPERM") {
-                    let error = failure.conclude(self.client.about(place, &[]));
-                    findings.push(Finding::bad(format!("{MISSING}: read and write the key {key}: {error}")));
-                    break;
-                }
+            let written = talk.ask(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await;
+            if let Err(failure @ Failure::Refused { .. }) = written
+                && failure.has_code("NOPERM")
+            {
+                let error = failure.conclude(self.client.about(talk.place(), &[]));
+                findings.push(Finding::bad(format!("permission missing: read and write the key {key}: {error}")));
+                break;
             }
         }
         if findings.len() > before {
             return Ok(());
         }
-        findings.push(self.state_of_lock_key(lock_key).await?);
-        let key = &lock_key.key;
+        match self.holder(None).await {
+            Ok(None) => findings.push(Finding::good(format!("the key {key} is free"))),
+            Ok(Some(holder)) => {
+                let left = show(holder.expires_in.unwrap_or_default());
+                findings.push(Finding::good(format!("the key {key} is held for {left} more: {}", holder.named())));
+            }
+            Err(error) if error.kind == ErrorKind::Misconfigured => {
+                findings.push(Finding::bad(error.message));
+                return Ok(());
+            }
+            Err(error) if error.kind == ErrorKind::Denied => {
+                findings.push(Finding::bad(format!("permission missing: read and write the key {key}: {error}")));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
         findings.push(Finding::doubtful(format!(
             "the programs that take only {key} have no terms, and nothing shows that one of them has stopped when the key \
              expires or is deleted: they have to stop by themselves before their time is over"
@@ -176,41 +222,14 @@ impl Redis {
         )));
         Ok(())
     }
-
-    async fn state_of_lock_key(&self, lock_key: &LockKey) -> Result<Finding, StoreError> {
-        let key = &lock_key.key;
-        let value = ask(self, cmd("GET").arg(key)).await?.unwrap_or(Value::Nil);
-        let left = ask(self, cmd("PTTL").arg(key)).await?.unwrap_or(Value::Nil);
-        let info = match &lock_key.info {
-            Some(info) => ask(self, cmd("GET").arg(info)).await?.unwrap_or(Value::Nil),
-            None => Value::Nil,
-        };
-        let text = |value| match value {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            _ => String::new(),
-        };
-        Ok(match (value, left) {
-            (Value::Nil, _) => Finding::good(format!("the key {key} is free")),
-            (_, Value::Int(-1)) => Finding::bad(format!(
-                "the key {key} never expires, so nobody could take it after its holder died: delete it, or give it an \
-                 expiry"
-            )),
-            (value, left) => {
-                let left = if let Value::Int(left) = left { u64::try_from(left).unwrap_or(0) } else { 0 };
-                let left = Duration::from_millis(left);
-                let holder = lock_key.holder(&text(value), &text(info), left);
-                Finding::good(format!("the key {key} is held for {} more: {}", show(left), holder.owner))
-            }
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn maplefile() -> LockKey {
-        LockKey { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) }
+    fn maplefile() -> Keys {
+        Keys { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) }
     }
 
     #[test]
@@ -218,18 +237,19 @@ mod tests {
         let left = Duration::from_secs(3);
         let info = r#"{"instance_id":"backend-7","hostname":"h7","started_at":"2026-11-21T13:43:31Z","more":[1]}"#;
         let holder = maplefile().holder("backend-7", info, left);
-        assert_eq!(holder.owner, "backend-7 (holds the key maplefile:leader:lock)");
+        assert_eq!(holder.named(), "backend-7 (holds the key maplefile:leader:lock)");
+        assert_eq!((holder.owner.as_str(), holder.since_millis), ("backend-7", Some(1_795_268_611_000)));
         assert_eq!((holder.host.as_deref(), holder.expires_in, holder.session), (Some("h7"), Some(left), None));
         let ours = r#"{"instance_id":"one","hostname":"here","session":"S-1","term":5}"#;
-        assert!(maplefile().holder("S-1", ours, left).owner.starts_with("one ("));
+        assert_eq!(maplefile().holder("S-1", ours, left).owner, "one");
     }
 
     #[test]
     fn a_record_that_another_holder_left_says_nothing() {
         for info in [r#"{"instance_id":"backend-6","hostname":"h6"}"#, "", "[]", "{", r#"{"instance_id":7}"#] {
             let holder = maplefile().holder("backend-7", info, Duration::ZERO);
-            assert!(holder.owner.starts_with("backend-7 (") && holder.host.is_none(), "{holder:?}");
+            assert!(holder.owner == "backend-7" && holder.host.is_none(), "{holder:?}");
         }
-        assert!(maplefile().holder(" ", "", Duration::ZERO).owner.starts_with("a program without a name ("));
+        assert_eq!(maplefile().holder(" ", "", Duration::ZERO).owner, "a program without a name");
     }
 }

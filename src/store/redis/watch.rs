@@ -1,13 +1,13 @@
-//! A standby's subscription to the channels on which releases of its shards are published.
+//! A standby's subscription to the channels on which changes of its shards are announced.
 //!
 //! The hazard: messages that nobody reads pile up. So a subscription lives only while a standby waits, and
 //! from one wait to the next; a leader has none. It ends if more messages arrive than its allowance permits.
 
-use super::Redis;
+use super::Hashes;
 use super::connection::Client;
-use crate::lease::Shard;
+use crate::store::StoreError;
 use crate::store::allowance::Allowance;
-use crate::store::{Leases, Observation, StoreError, parallel};
+use crate::store::lease_store::documents::{Documents, EachSeen, Key};
 use crate::time::BootInstant;
 use futures_util::{FutureExt, StreamExt};
 use redis::Msg;
@@ -34,21 +34,22 @@ impl Subscription {
         Ok(Self { channels: channels.to_vec(), messages, allowance, heard: BTreeSet::new(), since: BootInstant::now() })
     }
 
-    pub fn is_of(&self, channels: &[String]) -> bool {
-        self.channels == channels
-    }
-
     /// The index of a channel with a message; None when the connection ended.
-    pub async fn next(&mut self) -> Option<usize> {
+    async fn next(&mut self) -> Option<usize> {
         if self.heard.is_empty() {
             let message = self.messages.next().await?;
             self.take_in(&message);
         }
-        // Several messages on one channel count as one. If the connection has ended, the next wait finds out.
+        self.catch_up();
+        self.heard.pop_first()
+    }
+
+    /// Takes in what has arrived. Several messages on one channel count as one. If the connection has ended, the next
+    /// wait finds out.
+    fn catch_up(&mut self) {
         while let Some(Some(message)) = self.messages.next().now_or_never() {
             self.take_in(&message);
         }
-        self.heard.pop_first()
     }
 
     fn take_in(&mut self, message: &Msg) {
@@ -56,40 +57,36 @@ impl Subscription {
         self.heard.insert(place.unwrap_or_default());
         self.allowance.begin_again();
     }
-
-    pub fn was_short(&self) -> bool {
-        BootInstant::now().since(self.since) < LEAST_LIFE
-    }
 }
 
-impl Redis {
-    /// Waits until one of `shards` was released, and returns its index. One connection serves them all.
-    pub(super) async fn wait_for_release(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        let channels: Vec<String> = shards.iter().map(|shard| self.channel(shard)).collect();
+impl Hashes {
+    /// As [`Documents::watch`]. One connection serves all keys.
+    pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        let channels: Vec<String> = keys.iter().map(|&key| self.names.channel(key)).collect();
         // Dropped with this future, if the caller cancels the wait.
-        let mut known = self.subscription.lock().take().filter(|subscription| subscription.is_of(&channels));
+        let mut known = self.subscription.lock().take().filter(|subscription| subscription.channels == channels);
         loop {
-            let (mut subscription, mut heard) = if let Some(subscription) = known.take() {
-                (subscription, None)
-            } else {
-                let subscription = Subscription::begin(&self.client, &channels).await?;
-                // The shard may have been released before the subscription began.
-                let looks = parallel::all(shards.iter().map(|shard| self.observe(shard))).await;
-                let looks = looks.into_iter().collect::<Result<Vec<_>, _>>()?;
-                (subscription, looks.iter().position(|look| *look == Observation::Free))
+            let mut subscription = match known.take() {
+                Some(subscription) => subscription,
+                None => Subscription::begin(&self.client, &channels).await?,
             };
-            if heard.is_none() {
-                heard = tokio::select! {
-                    biased;
-                    next = subscription.next() => next,
-                    freed = self.key_freed(shards) => Some(freed?),
-                };
+            subscription.catch_up();
+            // What has been heard up to now is in what this shows.
+            subscription.heard.clear();
+            let mut stands: Vec<_> = self.get(keys, false).await?.into_iter().enumerate().collect();
+            loop {
+                for (index, found) in stands {
+                    if each(index, found).is_break() {
+                        *self.subscription.lock() = Some(subscription);
+                        return Ok(());
+                    }
+                }
+                let Some(index) = subscription.next().await else { break };
+                let Some(key) = keys.get(index) else { break };
+                let found = self.get(std::slice::from_ref(key), false).await?;
+                stands = found.into_iter().map(|found| (index, found)).collect();
             }
-            if let Some(index) = heard {
-                *self.subscription.lock() = Some(subscription);
-                return Ok(index);
-            }
-            if subscription.was_short() {
+            if BootInstant::now().since(subscription.since) < LEAST_LIFE {
                 let channels = channels.join(" ");
                 return Err(StoreError::not_applied(format!("the subscription to {channels} was ended by the server")));
             }

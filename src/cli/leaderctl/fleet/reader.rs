@@ -11,14 +11,16 @@ use super::super::status::Shown;
 use super::{Fleet, Picture, Reading, Seen};
 use crate::lease::{JobId, Prefix, Session, Shard, Term};
 use crate::notes::history::{self, Entry};
+use crate::notes::hosts;
+use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::{self, Ledger};
-use crate::notes::orders::{self, Orders};
+use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
 use crate::slots::parent;
 use crate::store::{Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +96,8 @@ pub struct Reader {
 struct Known {
     /// None if they are not counted.
     standbys: Option<Vec<(Shard, Standby)>>,
+    /// The hosts that are held back.
+    held: BTreeMap<String, PauseOrder>,
     /// Shards that were paused before anybody led them.
     paused: Vec<Shard>,
 }
@@ -111,6 +115,7 @@ struct Past {
     ledger: Option<Ledger>,
     history: Vec<Entry>,
     once: Vec<(JobId, Ledger)>,
+    jobs: Vec<Indexed>,
 }
 
 /// What two leaderships do not have in common, and the last term, which tells of one that came and went.
@@ -244,7 +249,13 @@ impl Reader {
             }
             announced => {
                 let Announced { standbys, paused } = announced?;
-                Ok(Known { standbys: self.standbys.then_some(standbys), paused })
+                let hosts: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
+                let held = if self.orders {
+                    hosts::held(&*self.store, hosts).await.unwrap_or_default()
+                } else {
+                    BTreeMap::new()
+                };
+                Ok(Known { standbys: self.standbys.then_some(standbys), held, paused })
             }
         }
     }
@@ -282,6 +293,7 @@ impl Reader {
         }
         let ledger = within(self.patience, jobs::last(store, shard)).await?;
         let history = within(self.patience, history::read(store, shard)).await?;
+        let jobs = within(self.patience, index::read(store, shard, ledger.as_ref())).await?;
         let mut names: Vec<JobId> = history.iter().filter_map(|entry| entry.job.as_ref()?.parse().ok()).collect();
         names.sort_unstable();
         names.dedup();
@@ -291,7 +303,7 @@ impl Reader {
                 once.push((job, ledger));
             }
         }
-        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, once }) })
+        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, once, jobs }) })
     }
 }
 
@@ -299,7 +311,11 @@ impl Picture {
     /// Takes in a list of all leases.
     fn take_in(&mut self, list: Vec<(Shard, Report)>, announced: Known, prefix: &Prefix) {
         let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
-        let Known { standbys, paused } = announced;
+        let Known { standbys, held, paused } = announced;
+        let waiting = standbys.iter().flatten().map(|(_, standby)| standby.host.clone()).collect();
+        let ids = |held: &BTreeMap<String, PauseOrder>| held.values().map(|order| order.id.clone()).collect::<Vec<_>>();
+        self.revision += u64::from(self.waiting != waiting || ids(&self.held) != ids(&held));
+        (self.waiting, self.held) = (waiting, held);
         let standbys = standbys.as_deref();
         let mut list: BTreeMap<Shard, Report> = Unled::named(paused).among(list).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
@@ -340,7 +356,7 @@ impl Picture {
     fn note(&mut self, shard: &Shard, noted: Noted) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
-        let Shown { orders, kin, ledger, trouble, .. } = &mut seen.shown;
+        let Shown { orders, kin, ledger, jobs, trouble, .. } = &mut seen.shown;
         let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
         let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
         let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
@@ -348,9 +364,9 @@ impl Picture {
         let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
         changed |= above(&kin.pause) != above(&noted.parent);
         (*orders, kin.pause, *trouble) = (Some(noted.orders), noted.parent, None);
-        if let Some(Past { ledger: run, history, once }) = noted.rest {
-            changed |= *ledger != run || seen.history != history || seen.once != once;
-            *ledger = run;
+        if let Some(Past { ledger: run, history, once, jobs: named }) = noted.rest {
+            changed |= *jobs != named || *ledger != run || seen.history != history || seen.once != once;
+            (*ledger, *jobs) = (run, named);
             (seen.history, seen.once) = (history, once);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);

@@ -3,18 +3,17 @@
 //! The hazard: a history keeps its last entries only, and is read again and again. So each leadership is counted once,
 //! by its term, and one that may yet get an end is not counted before its end is known.
 
+use crate::election::Reason;
 use crate::lease::{JobId, Term};
-use crate::notes::history::{End, Entry};
+use crate::notes::history::Entry;
 use crate::notes::jobs::Ledger;
 use std::collections::BTreeMap;
 
-/// Why leaderships end, in few words: each is a label of a metric of each shard.
-pub const CAUSES: [&str; 4] = ["ended", "ordered", "failed", "lost"];
-
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// By the place in [`CAUSES`]. Leaderships that ended before the first reading do not count.
-    pub ends: [u64; CAUSES.len()],
+    /// By the place in [`Reason::ALL`]. Leaderships that ended before the first reading do not count, nor do those that
+    /// ended for a reason of a later version.
+    pub ends: [u64; Reason::ALL.len()],
     /// The last term that was counted; None before the first reading.
     counted: Option<Term>,
     /// By the name of a job that runs once; None for the one that runs every period.
@@ -50,7 +49,12 @@ impl Tally {
             }
             counted = entry.term;
             if !first {
-                self.ends[cause(entry.end())] += 1;
+                // A leader that crashed with its host, or was cut off, recorded no end.
+                let reason = if entry.ended.is_none() { Some(Reason::Lost) } else { entry.known_reason() };
+                let place = Reason::ALL.iter().position(|&known| Some(known) == reason);
+                if let Some(place) = place {
+                    self.ends[place] += 1;
+                }
             }
         }
         self.counted = Some(counted);
@@ -60,46 +64,52 @@ impl Tally {
         let run = ledger.counting();
         let before = self.jobs.get(&job).and_then(|job| job.succeeded);
         let succeeded = if run.is_success() { run.to_millis.max(before) } else { before };
-        let (due, every) = (ledger.due_millis, ledger.every_millis);
+        let due = ledger.period.map(|turn| turn.due_millis);
+        let every = ledger.period.map(|turn| turn.every_millis);
         let (started, ended) = (run.from_millis, run.to_millis);
         self.jobs.insert(job, Job { started, ended, status: run.status, succeeded, due, every });
-    }
-}
-
-/// The place in [`CAUSES`] of an end that is known.
-fn cause(end: Option<End>) -> usize {
-    match end {
-        Some(End::Succeeded | End::Asked | End::Relinquished) => 0,
-        Some(End::Paused | End::SteppedDown) => 1,
-        Some(End::Failed | End::Killed) => 2,
-        None | Some(End::Lost | End::Crashed) => 3,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notes::history::CRASHED;
+    use crate::election::{CommandEnd, Ended, Loss};
 
-    fn entry(term: u64, ended: Option<&str>) -> Entry {
-        Entry { to_millis: ended.map(|_| term), ended: ended.map(str::to_owned), ..Entry::example(term) }
+    fn entry(term: u64, ended: Option<&Ended>) -> Entry {
+        let mut entry = Entry::example(term);
+        if let Some(how) = ended {
+            entry.close(term, how, None);
+        }
+        entry
+    }
+
+    fn ends(tally: &Tally) -> Vec<(&'static str, u64)> {
+        let counts = Reason::ALL.iter().zip(tally.ends);
+        counts.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.as_str(), count)).collect()
     }
 
     #[test]
     fn each_end_counts_once_and_not_before_it_is_known() {
         let mut tally = Tally::default();
-        tally.count(&[entry(1, Some("paused")), entry(2, None)], Some(Term(2)), true);
-        assert_eq!(tally.ends, [0; 4], "it was there before");
-        let later = [entry(2, Some("exited with 0")), entry(3, Some("stepped down")), entry(4, None)];
+        tally.count(&[entry(1, Some(&Ended::Paused)), entry(2, None)], Some(Term(2)), true);
+        assert_eq!(ends(&tally), [], "it was there before");
+        let exited = |status| Ended::ByItself(CommandEnd::Exited(status));
+        let later = [entry(2, Some(&exited(0))), entry(3, Some(&Ended::SteppedDown)), entry(4, None)];
         tally.count(&later, None, false);
         tally.count(&later, None, false);
-        assert_eq!(tally.ends, [1, 1, 0, 0], "term 4 may yet get an end");
+        assert_eq!(ends(&tally), [("stepped-down", 1), ("ended", 1)], "term 4 may yet get an end");
         tally.count(&later, None, true);
         tally.count(&later, None, true);
-        assert_eq!(tally.ends, [1, 1, 0, 1], "it crashed");
-        tally.count(&[entry(5, Some("exited with 3")), entry(6, Some("lost: x"))], None, false);
-        assert_eq!(tally.ends, [1, 1, 1, 2]);
-        tally.count(&[entry(7, Some(CRASHED))], None, false);
-        assert_eq!(tally.ends, [1, 1, 1, 3], "the release after its death tells of it");
+        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 1), ("ended", 1)], "it crashed");
+        let lost = Ended::Lost(Loss::DeadlinePassed);
+        tally.count(&[entry(5, Some(&exited(3))), entry(6, Some(&lost))], None, false);
+        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 2), ("ended", 2)]);
+        let mut killed = entry(7, None);
+        killed.close_killed(7);
+        let mut unknown = entry(8, Some(&lost));
+        unknown.reason = Some("melted".to_owned());
+        tally.count(&[killed, unknown], None, false);
+        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 2), ("killed", 1), ("ended", 2)]);
     }
 }

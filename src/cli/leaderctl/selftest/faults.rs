@@ -150,8 +150,8 @@ async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Tro
     let timing = fleet.setting.timing;
     let leader = fleet.leader().await?;
     fleet.set(&leader.owner, NetworkFault::Partition);
-    // Half of what is left of the lease when the first renewal is due that the partition holds.
-    sleep((timing.lease / 3).min((timing.term_after() - timing.renew_interval) / 2)).await;
+    // Some of the outage that the timing allows is left for the renewal that follows.
+    sleep((timing.lease / 4).min(timing.outage() * 3 / 4)).await;
     fleet.set(&leader.owner, NetworkFault::Fair);
     sleep(timing.lease).await;
     fleet.undisturbed(&leader).await

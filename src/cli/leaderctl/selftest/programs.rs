@@ -106,7 +106,7 @@ fn make_daemon(path: &OsString, until: u64) -> io::Result<()> {
 fn stamp(path: &OsString, until: BootInstant) -> io::Result<()> {
     let mut file = File::options().append(true).open(path)?;
     let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "?".to_owned());
-    let (owner, term, pid) = (told("LEADERRUN_OWNER"), told("LEADERRUN_TERM"), std::process::id());
+    let (owner, term, pid) = (told("LEADERRUN_CANDIDATE"), told("LEADERRUN_TERM"), std::process::id());
     loop {
         let now = BootInstant::now();
         if now >= until {

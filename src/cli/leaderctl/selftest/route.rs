@@ -5,8 +5,6 @@
 
 use crate::store::Location;
 use crate::store::url::Secret;
-#[cfg(feature = "postgres")]
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::net::SocketAddr;
 use url::form_urlencoded;
 
@@ -60,14 +58,11 @@ impl Route {
         }
         let (host, port) = split_port(host);
         let port = port.unwrap_or(default_port);
-        let login = login_from_files(location).unwrap_or_else(|| {
-            let at = if authority.contains('@') { "@" } else { "" };
-            format!("{login}{at}")
-        });
+        let at = if authority.contains('@') { "@" } else { "" };
         Ok(Self {
             host: host.to_owned(),
             port,
-            before: format!("{scheme}://{login}").into(),
+            before: format!("{scheme}://{login}{at}").into(),
             after: after.to_owned().into(),
         })
     }
@@ -84,19 +79,16 @@ impl Route {
 pub fn without_shared_lock(url: &str) -> Option<(String, &'static str)> {
     let (scheme, rest) = url.split_once(':')?;
     let (before, query) = rest.split_once('?')?;
-    let has = |name: &str| query.split('&').any(|option| is_called(option, name));
-    let names: &[&'static str] = match scheme {
-        "postgres" | "postgresql" => &["advisory_lock"],
-        "mysql" | "mariadb" => &["get_lock"],
-        // Beside a certificate, key= is the file of its key.
-        "nats" | "nats+tls" if !has("cert") => &["lock_key", "key"],
-        "nats" | "nats+tls" => &["lock_key"],
-        _ if scheme.starts_with("redis") => &["lock_key", "info_key"],
-        _ => &[],
+    let shared = match scheme {
+        "postgres" | "postgresql" => "advisory_lock",
+        "nats" | "nats+tls" => "lock_key",
+        _ if scheme.starts_with("redis") => "lock_key",
+        _ => return None,
     };
-    let shared = names.iter().find(|name| has(name))?;
-    let is_other = |option: &&str| !names.iter().any(|name| is_called(option, name));
-    let others: Vec<&str> = query.split('&').filter(is_other).collect();
+    let (locks, others): (Vec<&str>, Vec<&str>) = query.split('&').partition(|option| is_called(option, shared));
+    if locks.is_empty() {
+        return None;
+    }
     Some((format!("{scheme}:{before}?{}", others.join("&")), shared))
 }
 
@@ -107,26 +99,12 @@ fn is_called(option: &str, expected: &str) -> bool {
 fn demands_a_name(location: &Location) -> bool {
     match location {
         #[cfg(feature = "postgres")]
-        Location::Postgres(address) => address.tls_mode == crate::store::postgres::TlsMode::VerifyFull,
+        Location::Postgres(address) => address.tls_mode == crate::store::sql::postgres::TlsMode::VerifyFull,
         #[cfg(feature = "mysql")]
         Location::Mysql(address) => address.tls_mode == crate::store::mysql::TlsMode::VerifyFull,
         #[cfg(feature = "nats")]
         Location::Nats(address) => address.demand_tls,
         _ => false,
-    }
-}
-
-/// The login from a password file, which names the server and not the proxy. None if the URL has all that is needed.
-fn login_from_files(location: &Location) -> Option<String> {
-    match location {
-        #[cfg(feature = "postgres")]
-        Location::Postgres(address) if address.password.is_none() => {
-            let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-            let user = address.user()?;
-            let password = address.password(address.places.first()?, &user).ok()?;
-            Some(format!("{}:{}@", encoded(&user), encoded(password.expose())))
-        }
-        _ => None,
     }
 }
 
@@ -256,7 +234,10 @@ mod tests {
             let Ok(Location::Postgres(with)) = Location::from_url(url) else { panic!("{url}") };
             assert!(with.advisory_lock.is_some());
             let read = Location::from_url(without);
-            assert_eq!(read, Ok(Location::Postgres(crate::store::postgres::Address { advisory_lock: None, ..with })));
+            assert_eq!(
+                read,
+                Ok(Location::Postgres(crate::store::sql::postgres::Address { advisory_lock: None, ..with }))
+            );
         }
         for url in
             ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"]
@@ -268,10 +249,9 @@ mod tests {
     #[test]
     fn a_shared_lock_in_redis_or_nats_is_left_out_and_no_key_of_a_certificate() {
         for (url, without, option) in [
-            ("redis://h/3?wait=1&lock_key=a&info_key=b", "redis://h/3?wait=1", "lock_key"),
+            ("redis://h/3?wait=1&lock_key=a", "redis://h/3?wait=1", "lock_key"),
             ("rediss+sentinel://h/m?lock%5Fkey=a", "rediss+sentinel://h/m?", "lock_key"),
-            ("mysql://h/db?get_lock=a&table=t", "mysql://h/db?table=t", "get_lock"),
-            ("nats://h/b?key=c/k&domain=d", "nats://h/b?domain=d", "key"),
+            ("nats://h/b?lock_key=c/k&replicas=3", "nats://h/b?replicas=3", "lock_key"),
             ("nats+tls://h/b?key=/k&cert=/c&lock_key=c/k", "nats+tls://h/b?key=/k&cert=/c", "lock_key"),
         ] {
             assert_eq!(without_shared_lock(url), Some((without.to_owned(), option)));

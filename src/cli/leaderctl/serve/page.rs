@@ -1,8 +1,8 @@
 //! The page: tables of shards and hosts that need no script. A small script fetches the page again and replaces the rows
 //! that changed.
 //!
-//! The hazard: an owner, a host or a reason may be any text that somebody could write into the store. So text enters a
-//! page only through [`Html::text`] or [`Html::attribute`], which escape it, and all else is written here.
+//! The hazard: an owner, a host or a reason may be any text that somebody could write into the store. So maud escapes
+//! each value of a page, [`plain`] takes control characters out, and nothing here is `PreEscaped`.
 
 use super::super::age::coarse;
 use super::super::fleet::{Condition, Picture, Seen};
@@ -12,8 +12,9 @@ use super::super::timeline::{Mark, State, Stretch};
 use crate::lease::Shard;
 use crate::text::on_one_line;
 use crate::time::{rfc3339, rfc3339_seconds};
+use maud::{DOCTYPE, Markup, html};
 use std::cmp::Reverse;
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::time::Duration;
 use url::form_urlencoded;
 
@@ -90,132 +91,140 @@ impl Wish {
     }
 }
 
-/// A page that is being written.
-#[derive(Default)]
-struct Html(String);
+/// Text of others, without control characters. Escaped it is by maud.
+fn plain(text: impl Display) -> String {
+    on_one_line(text.to_string())
+}
 
-impl Html {
-    /// HTML from this file, as it is.
-    fn raw(&mut self, html: &str) -> &mut Self {
-        self.0.push_str(html);
-        self
-    }
-
-    /// Escaped, for between tags and for within double quotes.
-    fn text(&mut self, text: impl Display) -> &mut Self {
-        for letter in on_one_line(text.to_string()).chars() {
-            match letter {
-                '&' => self.0.push_str("&amp;"),
-                '<' => self.0.push_str("&lt;"),
-                '>' => self.0.push_str("&gt;"),
-                '"' => self.0.push_str("&quot;"),
-                '\'' => self.0.push_str("&#39;"),
-                letter => self.0.push(letter),
+fn document(title: &str, now: u64, heading: &Markup, main: &Markup, footer: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                link rel="icon" href="/icon.svg";
+                link rel="stylesheet" href="/page.css";
+                script src="/page.js" defer {}
+            }
+            body data-now=(now) {
+                a.skip href="#live" { "Skip to the shards" }
+                header { (heading) }
+                main #live { (main) }
+                (footer)
             }
         }
-        self
-    }
+    };
+    page.into_string()
+}
 
-    fn attribute(&mut self, name: &str, value: impl Display) -> &mut Self {
-        self.raw(" ").raw(name).raw("=\"").text(value).raw("\"")
+/// An age, which the script keeps up to date.
+fn age(millis: u64, now: u64) -> Markup {
+    html! {
+        time datetime=(rfc3339(millis)) title=(rfc3339_seconds(millis)) {
+            (coarse(Duration::from_millis(now.saturating_sub(millis))))
+        }
     }
+}
 
-    /// An age, which the script keeps up to date.
-    fn age(&mut self, millis: u64, now: u64) -> &mut Self {
-        self.raw("<time").attribute("datetime", rfc3339(millis)).attribute("title", rfc3339_seconds(millis)).raw(">");
-        self.text(coarse(Duration::from_millis(now.saturating_sub(millis)))).raw("</time>")
+/// The time of the last reading, or for how long the store has not answered.
+fn reading(picture: &Picture, now: u64) -> Markup {
+    html! {
+        @match (&picture.trouble, picture.reading) {
+            (Some(trouble), reading) => p #reading .trouble role="alert" {
+                strong { "The store has not answered for " (age(trouble.since_millis, now)) }
+                ": " (plain(&trouble.message)) ". "
+                @if let Some(reading) = reading {
+                    "This page shows what was known at " (rfc3339_seconds(reading.at_millis)) "."
+                } @else {
+                    "It has not answered since leaderctl serve started."
+                }
+            },
+            (None, Some(reading)) => p #reading {
+                "As of "
+                time.at datetime=(rfc3339(reading.at_millis)) { (rfc3339_seconds(reading.at_millis)) }
+            },
+            (None, None) => p #reading { "The store is being read for the first time." },
+        }
     }
+}
 
-    fn begin(&mut self, title: &str, now: u64) -> &mut Self {
-        self.raw(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"color-scheme\" content=\"light dark\">\n<title>",
-        );
-        self.text(title)
-            .raw("</title>\n<link rel=\"icon\" href=\"/icon.svg\">\n<link rel=\"stylesheet\" href=\"/page.css\">\n");
-        self.raw("<script src=\"/page.js\" defer></script>\n</head>\n<body").attribute("data-now", now);
-        self.raw(">\n<a class=\"skip\" href=\"#live\">Skip to the shards</a>\n")
+fn choice<'a>(name: &str, chosen: usize, all: impl Iterator<Item = (&'a str, &'a str)>) -> Markup {
+    html! {
+        select name=(name) {
+            @for (index, (value, words)) in all.enumerate() {
+                option value=(value) selected[index == chosen] { (words) }
+            }
+        }
     }
+}
 
-    /// The time of the last reading, or for how long the store has not answered.
-    fn reading(&mut self, picture: &Picture, now: u64) -> &mut Self {
-        self.raw("<p id=\"reading\"");
-        match (&picture.trouble, picture.reading) {
-            (Some(trouble), reading) => {
-                self.raw(" class=\"trouble\" role=\"alert\"><strong>The store has not answered for ");
-                self.age(trouble.since_millis, now).raw("</strong>: ").text(&trouble.message).raw(". ");
-                match reading {
-                    Some(reading) => {
-                        self.raw("This page shows what was known at ").text(rfc3339_seconds(reading.at_millis))
+fn form(wish: &Wish, searches: bool) -> Markup {
+    html! {
+        form #wish method="get" role="search" {
+            @if searches {
+                label {
+                    "Search "
+                    input type="search" name="q" placeholder="shard, leader, host, reason" autocomplete="off"
+                        value=(plain(&wish.search));
+                }
+                label { "Sort by " (choice("sort", wish.sort, SORTS.into_iter())) }
+            }
+            label {
+                "Last "
+                (choice("range", wish.range, RANGES.into_iter().map(|(value, words, _)| (value, words))))
+            }
+            @if !wish.condition.is_empty() {
+                input type="hidden" name="state" value=(plain(&wish.condition));
+            }
+            button { "Show" }
+        }
+    }
+}
+
+fn timeline(picture: &Picture, seen: &Seen, span: u64, now: u64) -> Markup {
+    let from = now.saturating_sub(span);
+    let stretches = seen.present(now).stretches(&seen.history);
+    let place = |time: u64| time.saturating_sub(from).min(span) * WIDE / span.max(1);
+    let shown = || stretches.iter().filter(|stretch| stretch.to >= from);
+    html! {
+        svg.line viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label=(summary(&stretches, from)) {
+            @for stretch in shown() {
+                @let (class, top, height) = band(picture, stretch);
+                @let begin = place(stretch.from);
+                rect class=(class) x=(begin) y=(top) width=((place(stretch.to) - begin).max(2)) height=(height) {
+                    title { (plain(title(stretch))) }
+                }
+            }
+            @for stretch in shown() {
+                @if let Some(mark) = stretch.mark {
+                    rect class={ "mark " (mark_name(mark)) } x=(place(stretch.to).saturating_sub(3)) y="0" width="5"
+                        height="20" {
+                        title { (mark_name(mark)) ": " (plain(title(stretch))) }
                     }
-                    None => self.raw("It has not answered since leaderctl serve started"),
-                };
-                self.raw(".</p>\n")
+                }
             }
-            (None, Some(reading)) => {
-                self.raw(">As of ").raw("<time class=\"at\"").attribute("datetime", rfc3339(reading.at_millis));
-                self.raw(">").text(rfc3339_seconds(reading.at_millis)).raw("</time></p>\n")
-            }
-            (None, None) => self.raw(">The store is being read for the first time.</p>\n"),
         }
     }
+}
 
-    fn options<'a>(&mut self, name: &str, chosen: usize, all: impl Iterator<Item = (&'a str, &'a str)>) -> &mut Self {
-        self.raw("<select").attribute("name", name).raw(">");
-        for (index, (value, words)) in all.enumerate() {
-            self.raw("<option").attribute("value", value).raw(if index == chosen { " selected>" } else { ">" });
-            self.text(words).raw("</option>");
-        }
-        self.raw("</select>")
+/// The class, the upper edge and the height of a stretch of a timeline.
+fn band(picture: &Picture, stretch: &Stretch<'_>) -> (String, u8, u8) {
+    let host = || colour(picture, stretch.host);
+    match stretch.state {
+        State::Led => (host(), 3, 14),
+        State::Untold => (format!("{} untold", host()), 3, 14),
+        State::Free => ("free".to_owned(), 7, 6),
+        State::Paused => ("paused".to_owned(), 8, 4),
+        State::Idle => ("idle".to_owned(), 9, 2),
     }
+}
 
-    fn form(&mut self, wish: &Wish, searches: bool) -> &mut Self {
-        self.raw("<form id=\"wish\" method=\"get\" role=\"search\">\n");
-        if searches {
-            self.raw("<label>Search <input type=\"search\" name=\"q\" placeholder=\"shard, leader, host, reason\" autocomplete=\"off\"");
-            self.attribute("value", &wish.search).raw("></label>\n<label>Sort by ");
-            self.options("sort", wish.sort, SORTS.into_iter()).raw("</label>\n");
-        }
-        self.raw("<label>Last ");
-        self.options("range", wish.range, RANGES.into_iter().map(|(value, words, _)| (value, words))).raw("</label>\n");
-        if !wish.condition.is_empty() {
-            self.raw("<input type=\"hidden\" name=\"state\"").attribute("value", &wish.condition).raw(">\n");
-        }
-        self.raw("<button>Show</button>\n</form>\n")
-    }
-
-    fn timeline(&mut self, picture: &Picture, seen: &Seen, span: u64, now: u64) -> &mut Self {
-        let from = now.saturating_sub(span);
-        let stretches = seen.present(now).stretches(&seen.history);
-        self.raw("<svg class=\"line\" viewBox=\"0 0 1000 20\" preserveAspectRatio=\"none\" role=\"img\"");
-        self.attribute("aria-label", summary(&stretches, from)).raw(">");
-        let place = |time: u64| time.saturating_sub(from).min(span) * WIDE / span.max(1);
-        for stretch in stretches.iter().filter(|stretch| stretch.to >= from) {
-            let (begin, end) = (place(stretch.from), place(stretch.to));
-            let (class, top, height) = match stretch.state {
-                State::Led => (format!("h{}", picture.number_of(stretch.host) % COLOURS), 3, 14),
-                State::Untold => (format!("h{} untold", picture.number_of(stretch.host) % COLOURS), 3, 14),
-                State::Free => ("free".to_owned(), 7, 6),
-                State::Paused => ("paused".to_owned(), 8, 4),
-                State::Idle => ("idle".to_owned(), 9, 2),
-            };
-            let _ = write!(
-                self.0,
-                "<rect class=\"{class}\" x=\"{begin}\" y=\"{top}\" width=\"{}\" height=\"{height}\"><title>",
-                (end - begin).max(2)
-            );
-            self.text(stretch.title()).raw("</title></rect>");
-        }
-        for stretch in stretches.iter().filter(|stretch| stretch.to >= from) {
-            let Some(mark) = stretch.mark else { continue };
-            let at = place(stretch.to).saturating_sub(3);
-            let name = mark_name(mark);
-            let _ = write!(self.0, "<rect class=\"mark {name}\" x=\"{at}\" y=\"0\" width=\"5\" height=\"20\"><title>");
-            self.text(format!("{name}: {}", stretch.title())).raw("</title></rect>");
-        }
-        self.raw("</svg>")
-    }
+/// The class that gives a host its colour.
+fn colour(picture: &Picture, host: &str) -> String {
+    format!("h{}", picture.number_of(host) % COLOURS)
 }
 
 /// The name of a mark: a class of the style, and a word for people.
@@ -246,19 +255,12 @@ fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
 }
 
 pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
-    let mut html = Html::default();
     let attention = picture.shards.values().filter(|seen| seen.condition().needs_attention()).count();
     let title = match (attention, &picture.trouble) {
         (_, Some(_)) => "store unreachable - leaderrun".to_owned(),
         (0, None) => "leaderrun".to_owned(),
         (count, None) => format!("({count}) leaderrun"),
     };
-    html.begin(&title, now)
-        .raw("<header>\n<h1>leaderrun</h1>\n")
-        .form(wish, true)
-        .raw("</header>\n<main id=\"live\">\n");
-    html.reading(picture, now);
-    counts(&mut html, picture, wish);
     let mut rows: Vec<_> = picture.shards.iter().filter(|(shard, seen)| wish.accepts(shard, seen)).collect();
     let host = |seen: &Seen| seen.holder().and_then(|holder| holder.host.clone());
     match SORTS[wish.sort].0 {
@@ -269,93 +271,117 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
     }
     let found = rows.len();
     let most = if wish.all { found } else { ROWS };
-    html.raw(
-        "<section id=\"shards\">\n<h2>Shards</h2>\n<table>\n<thead><tr><th scope=\"col\">State<th scope=\"col\">Shard",
-    );
-    html.raw("<th scope=\"col\">Leader<th scope=\"col\">Host<th scope=\"col\" class=\"n\">Since<th scope=\"col\" class=\"n term\">Term");
-    html.raw("<th scope=\"col\" class=\"n\">Standbys<th scope=\"col\">Last ").text(RANGES[wish.range].1);
-    html.raw("</tr></thead>\n<tbody>\n");
-    for (shard, seen) in rows.into_iter().take(most) {
-        row(&mut html, picture, shard, seen, wish, now);
-    }
-    html.raw("</tbody>\n</table>\n");
-    if found == 0 {
-        html.raw("<p class=\"none\">").text(if picture.shards.is_empty() {
-            "No shard has been led yet."
-        } else {
-            "No shard matches."
-        });
-        html.raw("</p>\n");
-    }
-    if found > most {
-        let all = Wish { all: true, ..wish.clone() };
-        html.raw("<p class=\"none\"><a")
-            .attribute("href", all.query())
-            .raw(">")
-            .text(format!("{} more", found - most))
-            .raw("</a></p>\n");
-    }
-    html.raw("</section>\n");
-    legend(&mut html);
-    hosts(&mut html, picture, wish);
-    html.raw("</main>\n<footer>This page is read-only: use leaderctl to pause a shard or to hand it over. <a href=\"/api/shards\">JSON</a> <a href=\"/api/openapi.yaml\">OpenAPI</a> <a href=\"/metrics\">Metrics</a></footer>\n</body>\n</html>\n");
-    html.0
+    let main = html! {
+        (reading(picture, now))
+        (counts(picture, wish))
+        @if let Some(told) = picture.shares().filter(|told| told.needs_attention) {
+            p #shares { (plain(told.words)) }
+        }
+        section #shards {
+            h2 { "Shards" }
+            table {
+                thead {
+                    tr {
+                        @for (class, name) in [("", "State"), ("", "Shard"), ("", "Leader"), ("", "Host"), ("n", "Since"),
+                            ("n term", "Term"), ("n", "Standbys")] {
+                            (column(class, name))
+                        }
+                        th scope="col" { "Last " (RANGES[wish.range].1) }
+                    }
+                }
+                tbody {
+                    @for (shard, seen) in rows.into_iter().take(most) {
+                        (row(picture, shard, seen, wish, now))
+                    }
+                }
+            }
+            @if found == 0 {
+                p.none {
+                    @if picture.shards.is_empty() { "No shard has been led yet." } @else { "No shard matches." }
+                }
+            }
+            @if found > most {
+                p.none { a href=(Wish { all: true, ..wish.clone() }.query()) { (found - most) " more" } }
+            }
+        }
+        (legend())
+        (hosts(picture, wish))
+    };
+    let footer = html! {
+        footer {
+            "This page is read-only: use leaderctl to pause a shard or to hand it over. "
+            a href="/api/shards" { "JSON" } " "
+            a href="/api/openapi.yaml" { "OpenAPI" } " "
+            a href="/metrics" { "Metrics" }
+        }
+    };
+    document(&title, now, &html! { h1 { "leaderrun" } (form(wish, true)) }, &main, &footer)
 }
 
-fn counts(html: &mut Html, picture: &Picture, wish: &Wish) {
-    html.raw("<ul id=\"counts\">");
+fn column(class: &str, name: &str) -> Markup {
+    html! { th scope="col" class=[(!class.is_empty()).then_some(class)] { (name) } }
+}
+
+fn counts(picture: &Picture, wish: &Wish) -> Markup {
     let all = Wish { condition: String::new(), ..wish.clone() };
-    html.raw("<li><a").attribute("href", all.query());
-    html.raw(if wish.condition.is_empty() { " aria-current=\"true\">" } else { ">" });
     let name = if picture.shards.len() == 1 { "shard" } else { "shards" };
-    html.raw("<b>").text(picture.shards.len()).raw("</b> ").raw(name).raw("</a></li>");
-    for (condition, count) in picture.counts().into_iter().rev() {
-        let only = Wish { condition: condition.name().to_owned(), ..wish.clone() };
-        html.raw("<li").attribute("class", condition.name()).raw("><a").attribute("href", only.query());
-        html.raw(if wish.condition == condition.name() { " aria-current=\"true\">" } else { ">" });
-        html.raw("<b>").text(count).raw("</b> ").text(condition.word()).raw("</a></li>");
+    let current = |condition: &str| (wish.condition == condition).then_some("true");
+    html! {
+        ul #counts {
+            li {
+                a href=(all.query()) aria-current=[current("")] { b { (picture.shards.len()) } " " (name) }
+            }
+            @for (condition, count) in picture.counts().into_iter().rev() {
+                @let only = Wish { condition: condition.name().to_owned(), ..wish.clone() };
+                li class=(condition.name()) {
+                    a href=(only.query()) aria-current=[current(condition.name())] { b { (count) } " " (condition.word()) }
+                }
+            }
+        }
     }
-    html.raw("</ul>\n");
 }
 
-fn row(html: &mut Html, picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) {
+/// The page of a shard. A '#' would end the path.
+fn link(shard: &Shard) -> String {
+    format!("/shards/{}", shard.as_str().replace('#', "%23"))
+}
+
+fn row(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> Markup {
     let (condition, holder) = (seen.condition(), seen.holder());
     let range = Wish { range: wish.range, ..Wish::default() };
-    html.raw("<tr").attribute("id", format!("s-{shard}")).attribute("class", condition.name());
-    html.raw("><td class=\"state\"><span>").text(condition.word()).raw("</span></td><th scope=\"row\"><a");
-    html.attribute("href", format!("/shards/{shard}{}", range.query().trim_end_matches('?')));
-    html.attribute("title", shard).raw(">").text(shard).raw("</a></th>");
     let note = words(seen, condition);
-    match holder {
-        Some(holder) => {
-            html.raw("<td class=\"leader\"").attribute("title", &holder.owner).raw(">").text(&holder.owner);
-            html.raw("</td><td class=\"host\">");
-            host_name(html, picture, holder.host.as_deref().unwrap_or_default());
-        }
-        None => {
-            html.raw("<td class=\"says\" colspan=\"2\">").text(&note);
-        }
-    }
-    html.raw("</td><td class=\"n since\">");
-    if let Some(since) = seen.since() {
-        html.age(since, now);
-    }
     let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
-    html.raw("</td><td class=\"n term\">").text(term.map(|term| term.to_string()).unwrap_or_default());
-    html.raw("</td><td class=\"n standbys\">");
-    html.text(seen.shown.standbys.map(|count| count.to_string()).unwrap_or_default());
-    html.raw("</td><td class=\"when\">").timeline(picture, seen, wish.span(), now);
-    if holder.is_some() && !note.is_empty() {
-        html.raw("<p class=\"note\">").text(note).raw("</p>");
+    html! {
+        tr id={ "s-" (shard) } class=(condition.name()) {
+            td.state { span { (condition.word()) } }
+            th scope="row" {
+                a href={ (link(shard)) (range.query().trim_end_matches('?')) } title=(shard) { (shard) }
+            }
+            @if let Some(holder) = holder {
+                @let owner = plain(&holder.owner);
+                td.leader title=(owner) { (owner) }
+                td.host { (host_name(picture, holder.host.as_deref().unwrap_or_default())) }
+            } @else {
+                td.says colspan="2" { (note) }
+            }
+            td.n.since { @if let Some(since) = seen.since() { (age(since, now)) } }
+            td.n.term { @if let Some(term) = term { (term) } }
+            td.n.standbys { @if let Some(count) = seen.shown.standbys { (count) } }
+            td.when {
+                (timeline(picture, seen, wish.span(), now))
+                @if holder.is_some() && !note.is_empty() { p.note { (note) } }
+            }
+        }
     }
-    html.raw("</td></tr>\n");
 }
 
-fn host_name(html: &mut Html, picture: &Picture, host: &str) {
-    if host.is_empty() {
-        return;
+fn host_name(picture: &Picture, host: &str) -> Markup {
+    html! {
+        @if !host.is_empty() {
+            i class={ "dot " (colour(picture, host)) } {}
+            (plain(host))
+        }
     }
-    html.raw("<i class=\"dot h").text(picture.number_of(host) % COLOURS).raw("\"></i>").text(host);
 }
 
 /// What matters beside who leads.
@@ -364,108 +390,157 @@ fn words(seen: &Seen, condition: Condition) -> String {
     if let (Condition::Leaderless, Some(last)) = (condition, seen.history.last()) {
         words.extend(ended(last, None).map(|end| format!("last led on {}: {end}", last.host)));
     }
-    // The note has the last run of a job that runs once a period.
-    if let (None, Some((job, ledger))) = (&seen.shown.ledger, seen.once.last()) {
-        let run = ledger.counting();
-        let how = if run.to_millis.is_some() { run.end() } else { "began" };
-        words.push(format!("{job} on {}: {how}", run.host));
-    }
     words.retain(|words| !words.is_empty());
-    words.join("; ")
+    plain(words.join("; "))
 }
 
-fn legend(html: &mut Html) {
-    html.raw("<p id=\"legend\">");
-    for (class, words) in [
-        ("h0", "led, a colour for each host"),
-        ("free", "nobody led"),
-        ("paused", "paused"),
-        ("idle", "between two runs"),
-        ("mark killed", "killed"),
-        ("mark lost", "lost"),
-        ("mark failed", "failed"),
-        ("mark ordered", "ended by a pause"),
-        ("mark handover", "handed over"),
-    ] {
-        html.raw("<span><svg viewBox=\"0 0 12 12\"><rect").attribute("class", class);
-        let (x, width) = if class.starts_with("mark") { (4, 4) } else { (0, 12) };
-        html.attribute("x", x).attribute("width", width).raw(" height=\"12\"/></svg>").text(words).raw("</span> ");
+fn legend() -> Markup {
+    html! {
+        p #legend {
+            @for (class, words) in [
+                ("h0", "led, a colour for each host"),
+                ("free", "nobody led"),
+                ("paused", "paused"),
+                ("idle", "between two runs"),
+                ("mark killed", "killed"),
+                ("mark lost", "lost"),
+                ("mark failed", "failed"),
+                ("mark ordered", "ended by a pause"),
+                ("mark handover", "handed over"),
+            ] {
+                @let (x, width) = if class.starts_with("mark") { (4, 4) } else { (0, 12) };
+                span {
+                    svg viewBox="0 0 12 12" { rect class=(class) x=(x) width=(width) height="12" {} }
+                    (words)
+                }
+                " "
+            }
+        }
     }
-    html.raw("</p>\n");
 }
 
-fn hosts(html: &mut Html, picture: &Picture, wish: &Wish) {
-    html.raw("<section id=\"hosts\">\n<h2>Hosts</h2>\n<table>\n<thead><tr><th scope=\"col\">Host<th scope=\"col\" class=\"n\">Leads<th scope=\"col\">Shards</tr></thead>\n<tbody>\n");
-    for (host, leads) in picture.hosts() {
-        html.raw("<tr><th scope=\"row\">");
-        host_name(html, picture, host);
-        html.raw("</th><td class=\"n\">").text(leads.len()).raw("</td><td class=\"names\">");
-        for shard in leads.iter().take(NAMED) {
-            html.raw("<a").attribute("href", format!("/shards/{shard}")).raw(">").text(shard).raw("</a> ");
+fn hosts(picture: &Picture, wish: &Wish) -> Markup {
+    html! {
+        section #hosts {
+            h2 { "Hosts" }
+            table {
+                thead { tr { (column("", "Host")) (column("n", "Leads")) (column("", "Shards")) } }
+                tbody {
+                    @for (host, leads) in picture.hosts() {
+                        tr {
+                            th scope="row" { (host_name(picture, host)) }
+                            td.n { (leads.len()) }
+                            td.names {
+                                @for shard in leads.iter().take(NAMED) {
+                                    a href=(link(shard)) { (shard) } " "
+                                }
+                                @if leads.len() > NAMED {
+                                    @let only = Wish { search: host.to_owned(), range: wish.range, ..Wish::default() };
+                                    a href=(only.query()) { "and " (leads.len() - NAMED) " more" }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
         }
-        if leads.len() > NAMED {
-            let only = Wish { search: host.to_owned(), range: wish.range, ..Wish::default() };
-            html.raw("<a")
-                .attribute("href", only.query())
-                .raw(">")
-                .text(format!("and {} more", leads.len() - NAMED))
-                .raw("</a>");
-        }
-        html.raw("</td></tr>\n");
     }
-    html.raw("</tbody>\n</table>\n</section>\n");
 }
 
 /// The page of one shard.
 pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> String {
     let (condition, holder) = (seen.condition(), seen.holder());
-    let mut html = Html::default();
-    html.begin(&format!("{shard} - leaderrun"), now);
-    html.raw("<header>\n<h1><a href=\"/\">leaderrun</a></h1>\n")
-        .form(wish, false)
-        .raw("</header>\n<main id=\"live\">\n");
-    html.reading(picture, now);
-    html.raw("<section id=\"shard\"").attribute("class", condition.name()).raw(">\n<h2><span class=\"state\"><span>");
-    html.text(condition.word()).raw("</span></span> ").text(shard).raw("</h2>\n<div class=\"when tall\">");
-    html.timeline(picture, seen, wish.span(), now).raw("</div>\n<p class=\"axis\"><span>");
-    html.text(rfc3339_seconds(now.saturating_sub(wish.span()))).raw("</span><span>now</span></p>\n<dl>\n");
-    let mut fact = |name: &str, value: String| {
-        if !value.is_empty() {
-            html.raw("<div><dt>").text(name).raw("</dt><dd>").text(value).raw("</dd></div>\n");
+    let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
+    let leads = holder.and_then(|holder| holder.term);
+    let text = |value: Option<String>| value.unwrap_or_default();
+    let facts = [
+        ("Leader", text(holder.map(|holder| holder.owner.clone()))),
+        ("Host", text(holder.and_then(|holder| holder.host.clone()))),
+        ("Process", text(holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()))),
+        ("Since", text(seen.since().map(rfc3339_seconds))),
+        ("Term", text(term.map(|term| term.to_string()))),
+        ("Standbys", text(seen.shown.standbys.map(|count| count.to_string()))),
+        ("Note", words(seen, condition)),
+    ];
+    let main = html! {
+        (reading(picture, now))
+        section #shard class=(condition.name()) {
+            h2 { span.state { span { (condition.word()) } } " " (shard) }
+            div.when.tall { (timeline(picture, seen, wish.span(), now)) }
+            p.axis { span { (rfc3339_seconds(now.saturating_sub(wish.span()))) } span { "now" } }
+            dl {
+                @for (name, value) in facts {
+                    @if !value.is_empty() { div { dt { (name) } dd { (plain(value)) } } }
+                }
+            }
+            (legend())
+            h3 { "Leaderships" }
+            table #history {
+                thead {
+                    tr {
+                        @for (class, name) in [("", "From"), ("n", "For"), ("n", "Term"), ("", "Leader"), ("", "Host"),
+                            ("", "End")] {
+                            (column(class, name))
+                        }
+                    }
+                }
+                tbody {
+                    @for entry in seen.history.iter().rev() {
+                        @let end = ended(entry, leads);
+                        @let span = entry.to_millis.unwrap_or(now).saturating_sub(entry.from_millis);
+                        tr {
+                            td { (rfc3339_seconds(entry.from_millis)) }
+                            td.n {
+                                @if entry.to_millis.is_none() && end.is_some() {
+                                    "?"
+                                } @else {
+                                    (coarse(Duration::from_millis(span)))
+                                }
+                            }
+                            td.n { (entry.term) }
+                            td { (plain(&entry.owner)) }
+                            td { (host_name(picture, &entry.host)) }
+                            td { (end.unwrap_or("leads")) (plain(history::cause_in_words(entry))) }
+                        }
+                    }
+                }
+            }
         }
     };
-    fact("Leader", holder.map(|holder| holder.owner.clone()).unwrap_or_default());
-    fact("Host", holder.and_then(|holder| holder.host.clone()).unwrap_or_default());
-    fact("Process", holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()).unwrap_or_default());
-    fact("Since", seen.since().map(rfc3339_seconds).unwrap_or_default());
-    let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
-    fact("Term", term.map(|term| term.to_string()).unwrap_or_default());
-    fact("Standbys", seen.shown.standbys.map(|count| count.to_string()).unwrap_or_default());
-    fact("Note", words(seen, condition));
-    html.raw("</dl>\n");
-    legend(&mut html);
-    html.raw("<h3>Leaderships</h3>\n<table id=\"history\">\n<thead><tr><th scope=\"col\">From<th scope=\"col\" class=\"n\">For<th scope=\"col\" class=\"n\">Term<th scope=\"col\">Leader<th scope=\"col\">Host<th scope=\"col\">End</tr></thead>\n<tbody>\n");
-    let leads = holder.and_then(|holder| holder.term);
-    for entry in seen.history.iter().rev() {
-        let span = entry.to_millis.unwrap_or(now).saturating_sub(entry.from_millis);
-        let end = ended(entry, leads);
-        html.raw("<tr><td>").text(rfc3339_seconds(entry.from_millis)).raw("</td><td class=\"n\">");
-        html.text(if entry.to_millis.is_none() && end.is_some() {
-            "?".to_owned()
-        } else {
-            coarse(Duration::from_millis(span))
-        });
-        html.raw("</td><td class=\"n\">").text(entry.term).raw("</td><td>").text(&entry.owner).raw("</td><td>");
-        host_name(&mut html, picture, &entry.host);
-        html.raw("</td><td>").text(end.unwrap_or("leads")).text(history::cause_in_words(entry)).raw("</td></tr>\n");
-    }
-    html.raw("</tbody>\n</table>\n</section>\n</main>\n</body>\n</html>\n");
-    html.0
+    document(
+        &format!("{shard} - leaderrun"),
+        now,
+        &html! { h1 { a href="/" { "leaderrun" } } (form(wish, false)) },
+        &main,
+        &html! {},
+    )
+}
+
+/// The text under the mouse pointer.
+fn title(stretch: &Stretch<'_>) -> String {
+    let span = coarse(Duration::from_millis(stretch.to - stretch.from));
+    let from = rfc3339_seconds(stretch.from);
+    let what = match (stretch.state, stretch.entry) {
+        (State::Led | State::Untold, Some(entry)) => {
+            let end = match (&entry.ended, stretch.state) {
+                (Some(ended), _) => ended.as_str(),
+                (None, State::Untold) => "nobody knows how it ended",
+                (None, _) => "leads",
+            };
+            format!("{} on {}, term {}: {end}", entry.owner, entry.host, entry.term)
+        }
+        (State::Led | State::Untold, None) => format!("led on {}", stretch.host),
+        (State::Free, _) => "nobody led".to_owned(),
+        (State::Paused, _) => "paused".to_owned(),
+        (State::Idle, _) => "between two runs".to_owned(),
+    };
+    on_one_line(format!("{from}, {span}: {what}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Holder;
 
     #[test]
     fn what_a_visitor_asks_for_is_read_and_leads_there_again() {
@@ -476,9 +551,28 @@ mod tests {
     }
 
     #[test]
+    fn an_uneven_fleet_is_told_above_its_shards() {
+        let mut picture = Picture::default();
+        let page_with = |picture: &mut Picture, shard: &str, host: &str| {
+            let mut seen = Seen::default();
+            seen.shown.report.holder = Some(Holder { host: Some(host.to_owned()), ..Holder::default() });
+            picture.shards.insert(shard.parse().unwrap(), seen);
+            fleet(picture, &Wish::default(), 0)
+        };
+        for (shard, host) in [("a", "web2"), ("b", "web1"), ("c", "web1")] {
+            assert!(!page_with(&mut picture, shard, host).contains("id=\"shares\""), "{shard}");
+        }
+        let page = page_with(&mut picture, "d", "web1");
+        assert!(page.contains("<p id=\"shares\">uneven: web1 leads 3 of 4, web2 1</p>"), "{page}");
+    }
+
+    #[test]
     fn text_from_the_store_is_escaped() {
-        let mut html = Html::default();
-        html.text("<script>'&\"\n\u{1b}").attribute("title", "\"><img>");
-        assert_eq!(html.0, "&lt;script&gt;&#39;&amp;&quot;   title=\"&quot;&gt;&lt;img&gt;\"");
+        let mut seen = Seen::default();
+        seen.shown.report.holder = Some(Holder { owner: "<b>&\"\n\u{1b}".to_owned(), ..Holder::default() });
+        let mut picture = Picture::default();
+        picture.shards.insert("a".parse().unwrap(), seen);
+        let page = fleet(&picture, &Wish::default(), 0);
+        assert!(page.contains("title=\"&lt;b&gt;&amp;&quot;  \">&lt;b&gt;&amp;&quot;  </td>"), "{page}");
     }
 }

@@ -1,4 +1,4 @@
-//! The lines that `top` draws, from the picture and from what the user chose.
+//! What `top` draws, from the picture and from what the user chose.
 
 use super::super::age::coarse;
 use super::super::fleet::{Condition, Picture, Seen};
@@ -8,18 +8,13 @@ use super::super::timeline::{LEGEND, as_text};
 use crate::lease::Shard;
 use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use std::cmp::Reverse;
 use std::time::Duration;
-
-/// ECMA-48: red, yellow, reversed, faint, bold, and no attribute.
-const BAD: &str = "\x1b[31m";
-const DOUBTFUL: &str = "\x1b[33m";
-const CHOSEN: &str = "\x1b[7m";
-const FAINT: &str = "\x1b[2m";
-const BOLD: &str = "\x1b[1m";
-const USUAL: &str = "\x1b[m";
-/// How many lines there are around the table.
-const AROUND: usize = 4;
 
 pub enum Mode {
     Table,
@@ -45,15 +40,15 @@ pub struct View {
     pub search: String,
     /// None while there are no shards.
     pub chosen: Option<Shard>,
-    /// The first row of the table that is shown.
-    top: usize,
+    /// Which rows are shown.
+    table: TableState,
     /// How many rows the choice moves in the next drawing.
     step: isize,
 }
 
 impl Default for View {
     fn default() -> Self {
-        Self { mode: Mode::Table, search: String::new(), chosen: None, top: 0, step: 0 }
+        Self { mode: Mode::Table, search: String::new(), chosen: None, table: TableState::new(), step: 0 }
     }
 }
 
@@ -62,29 +57,31 @@ impl View {
         self.step += rows;
     }
 
-    /// The lines of a terminal of this size.
-    pub fn lines(&mut self, picture: &Picture, rows: usize, columns: usize) -> Vec<String> {
+    pub fn draw(&mut self, frame: &mut Frame<'_>, picture: &Picture) {
+        let layout = Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]);
+        let [above, middle, below] = layout.areas(frame.area());
         let is_meant = |(shard, seen): &(&Shard, &Seen)| seen.is_called(shard, &self.search);
         let mut found: Vec<_> = picture.shards.iter().filter(is_meant).collect();
         found.sort_by_key(|(_, seen)| Reverse(seen.condition()));
         let place = found.iter().position(|(shard, _)| Some(*shard) == self.chosen.as_ref()).unwrap_or(0);
         let place = place.saturating_add_signed(std::mem::take(&mut self.step)).min(found.len().saturating_sub(1));
         self.chosen = found.get(place).map(|(shard, _)| (*shard).clone());
-        let mut lines = vec![head(picture, columns)];
-        let room = rows.saturating_sub(AROUND).max(1);
-        if let (Mode::Detail, Some((shard, seen))) = (&self.mode, found.get(place)) {
-            lines.extend(detail(shard, seen, columns).into_iter().take(room + 1));
-        } else {
-            self.top = self.top.clamp((place + 1).saturating_sub(room), place);
-            lines.extend(table(&found, self.top, room, place, columns));
+        frame.render_widget(head(picture), above);
+        match (&self.mode, found.get(place)) {
+            (Mode::Detail, Some((shard, seen))) => {
+                frame.render_widget(Paragraph::new(detail(shard, seen, middle.width)), middle);
+            }
+            (_, None) => frame.render_widget("no shard", middle),
+            (_, Some(_)) => {
+                self.table.select(Some(place));
+                frame.render_stateful_widget(table(&found), middle, &mut self.table);
+            }
         }
-        lines.resize(rows.saturating_sub(1).max(lines.len()), String::new());
-        lines.push(self.foot(columns));
-        lines
+        frame.render_widget(Line::from(self.foot()).bold(), below);
     }
 
-    fn foot(&self, columns: usize) -> String {
-        let text = match &self.mode {
+    fn foot(&self) -> String {
+        match &self.mode {
             Mode::Search => format!("/{}_   Enter keeps the search, Esc ends it", self.search),
             Mode::Pause { shard, reason } => format!("pause {shard}? Reason: {reason}_   Enter pauses, Esc cancels"),
             Mode::Ask { verb, shard } => format!("{verb} {shard}? y for yes, any other key for no"),
@@ -94,8 +91,7 @@ impl View {
                 format!("found by \"{}\": Esc shows all  Enter shows one  p r s  q", self.search)
             }
             Mode::Table => "/ search  Enter shows one  p pause  r resume  s step-down  q leave".to_owned(),
-        };
-        painted(BOLD, &cut(&text, columns))
+        }
     }
 }
 
@@ -104,99 +100,84 @@ fn age(millis: u64) -> String {
     coarse(Duration::from_millis(wall_clock_millis().saturating_sub(millis)))
 }
 
-/// One line of at most this many letters.
-fn cut(text: &str, columns: usize) -> String {
-    on_one_line(text.to_owned()).chars().take(columns).collect()
-}
-
-fn painted(colour: &str, text: &str) -> String {
-    if colour.is_empty() { text.to_owned() } else { format!("{colour}{text}{USUAL}") }
-}
-
-fn colour(condition: Condition) -> &'static str {
+fn style(condition: Condition) -> Style {
     match condition {
-        Condition::Leaderless | Condition::Late | Condition::Failed => BAD,
-        Condition::Paused | Condition::Alone => DOUBTFUL,
-        Condition::Free | Condition::Idle => FAINT,
-        Condition::Led => "",
+        Condition::Leaderless | Condition::Late | Condition::Failed => Style::new().red(),
+        Condition::Paused | Condition::Alone => Style::new().yellow(),
+        Condition::Free | Condition::Idle => Style::new().dim(),
+        Condition::Led => Style::new(),
     }
 }
 
 /// The counts, or for how long the store has not answered.
-fn head(picture: &Picture, columns: usize) -> String {
+fn head(picture: &Picture) -> Line<'static> {
     if let Some(trouble) = &picture.trouble {
         let known = picture.reading.map(|reading| format!("; known at {}", rfc3339_seconds(reading.at_millis)));
-        let text =
-            format!("no answer for {}{}: {}", age(trouble.since_millis), known.unwrap_or_default(), trouble.message);
-        return painted(BAD, &cut(&text, columns));
+        let (age, known) = (age(trouble.since_millis), known.unwrap_or_default());
+        return Line::from(on_one_line(format!("no answer for {age}{known}: {}", trouble.message))).red();
     }
-    let Some(reading) = picture.reading else { return cut("reading the store for the first time", columns) };
+    let Some(reading) = picture.reading else { return Line::from("reading the store for the first time") };
     let counts = picture.counts().into_iter().rev().map(|(condition, count)| format!("{count} {}", condition.word()));
     let counts = counts.collect::<Vec<_>>().join(", ");
     let all = picture.shards.len();
     let name = if all == 1 { "shard" } else { "shards" };
-    cut(&format!("{all} {name}: {counts}  {}", rfc3339_seconds(reading.at_millis)), columns)
+    let shares = picture.shares().map(|told| format!("  {}", told.words)).unwrap_or_default();
+    Line::from(format!("{all} {name}: {counts}  {}{shares}", rfc3339_seconds(reading.at_millis)))
 }
 
-fn table(found: &[(&Shard, &Seen)], top: usize, room: usize, place: usize, columns: usize) -> Vec<String> {
-    let shown = &found[top.min(found.len())..found.len().min(top + room)];
-    let cells: Vec<[String; 6]> = shown.iter().map(|(shard, seen)| row(shard, seen)).collect();
-    let names = ["STATE", "SHARD", "LEADER", "HOST", "SINCE", "STANDBYS"].map(str::to_owned);
-    let most = [10, (columns / 3).max(12), (columns / 4).max(10), (columns / 6).max(8), 5, 8];
-    let widths: Vec<usize> = (0..names.len())
-        .map(|at| {
-            let letters = |cells: &[String; 6]| cells[at].chars().count();
-            cells.iter().map(letters).chain([names[at].len()]).max().unwrap_or(0).min(most[at])
-        })
-        .collect();
-    let line = |cells: &[String; 6], note: &str| {
-        let cells = cells.iter().zip(&widths).map(|(cell, &width)| format!("{:<width$}", cut(cell, width)));
-        cut(&format!("{}  {note}", cells.collect::<Vec<_>>().join("  ")), columns)
-    };
-    let mut lines = vec![painted(FAINT, &line(&names, "NOTE"))];
-    for (index, ((_, seen), cells)) in shown.iter().zip(&cells).enumerate() {
-        let text = line(cells, &note(&seen.shown));
-        let paint = if top + index == place { CHOSEN } else { colour(seen.condition()) };
-        lines.push(painted(paint, &text));
-    }
-    if found.is_empty() {
-        lines.push("no shard".to_owned());
-    }
-    lines
+fn table(found: &[(&Shard, &Seen)]) -> Table<'static> {
+    let names = Row::new(["STATE", "SHARD", "LEADER", "HOST", "SINCE", "STANDBYS", "NOTE"]).dim();
+    let rows = found.iter().map(|(shard, seen)| Row::new(cells(shard, seen)).style(style(seen.condition())));
+    let widths = [
+        Constraint::Length(10),
+        Constraint::Fill(4),
+        Constraint::Fill(3),
+        Constraint::Fill(2),
+        Constraint::Length(5),
+        Constraint::Length(8),
+        Constraint::Fill(4),
+    ];
+    Table::new(rows, widths).header(names).column_spacing(2).row_highlight_style(Style::new().reversed())
 }
 
-fn row(shard: &Shard, seen: &Seen) -> [String; 6] {
+fn cells(shard: &Shard, seen: &Seen) -> [String; 7] {
     let holder = seen.holder();
-    let since = seen.since().map(age);
     [
         seen.condition().word(),
         shard.to_string(),
         holder.map(|holder| holder.owner.clone()).unwrap_or_default(),
         holder.and_then(|holder| holder.host.clone()).unwrap_or_default(),
-        since.unwrap_or_default(),
+        seen.since().map(age).unwrap_or_default(),
         seen.shown.standbys.map(|count| count.to_string()).unwrap_or_default(),
+        note(&seen.shown),
     ]
     .map(on_one_line)
 }
 
-fn detail(shard: &Shard, seen: &Seen, columns: usize) -> Vec<String> {
-    let mut lines = vec![painted(BOLD, &cut(&format!("{shard}: {}", seen.condition().word()), columns))];
+fn detail(shard: &Shard, seen: &Seen, columns: u16) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(format!("{shard}: {}", seen.condition().word())).bold()];
     let note = note(&seen.shown);
-    lines.extend((!note.is_empty()).then(|| cut(&note, columns)));
-    lines.push(String::new());
-    lines.extend(as_text(&seen.present(wall_clock_millis()).stretches(&seen.history), columns));
-    lines.push(painted(FAINT, &cut(LEGEND, columns)));
-    lines.push(String::new());
+    lines.extend((!note.is_empty()).then(|| Line::from(on_one_line(note))));
+    lines.push(Line::default());
+    let timeline = as_text(&seen.present(wall_clock_millis()).stretches(&seen.history), usize::from(columns));
+    lines.extend(timeline.into_iter().map(Line::from));
+    lines.push(Line::from(LEGEND).dim());
+    lines.push(Line::default());
     let leads = seen.holder().and_then(|holder| holder.term);
     let entries = seen.history.iter().rev();
-    lines.extend(entries.map(|entry| cut(&history::as_text(entry, history::ended(entry, leads)), columns)));
+    lines.extend(entries.map(|entry| Line::from(on_one_line(history::as_text(entry, history::ended(entry, leads))))));
     lines
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::fleet::Reading;
     use super::*;
     use crate::store::{Holder, Report};
+    use crate::time::BootInstant;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use std::time::Duration;
 
     fn picture(shards: &[(&str, Option<&str>)]) -> Picture {
         let mut picture = Picture::default();
@@ -210,47 +191,60 @@ mod tests {
         picture
     }
 
+    fn lines(view: &mut View, picture: &Picture, columns: u16, rows: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| view.draw(frame, picture)).unwrap();
+        let screen = terminal.backend().to_string();
+        screen.lines().map(str::to_owned).collect()
+    }
+
     #[test]
     fn what_needs_attention_is_above_and_the_chosen_shard_stays_chosen() {
         let mut view = View::default();
         let before = picture(&[("a", Some("x\u{1b}[2J")), ("b", None), ("c", Some("y"))]);
-        let lines = view.lines(&before, 10, 60);
-        assert_eq!(lines.len(), 10);
-        assert!(lines[2].contains("no leader  b") && lines[2].starts_with(CHOSEN), "{lines:#?}");
-        assert!(lines[3].contains("led        a") && !lines[3].contains("\u{1b}[2J"), "{lines:#?}");
+        let shown = lines(&mut view, &before, 80, 10);
+        assert!(shown[2].contains("no leader") && shown[2].contains(" b "), "{shown:#?}");
+        assert!(shown[3].contains("led ") && shown[3].contains(" a ") && !shown[3].contains('\u{1b}'), "{shown:#?}");
         view.go(2);
-        view.lines(&before, 10, 60);
+        lines(&mut view, &before, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "c");
         let after = picture(&[("a", None), ("b", Some("x")), ("c", Some("y"))]);
-        view.lines(&after, 10, 60);
+        lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "c");
         view.go(-9);
-        view.lines(&after, 10, 60);
+        lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "a");
         view.search = "X".to_owned();
-        view.lines(&after, 10, 60);
+        lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "b");
     }
 
     #[test]
-    fn every_line_fits_whatever_the_size() {
-        let names: Vec<String> = (0..50).map(|number| format!("a/long/name/of-a-shard/{number}")).collect();
+    fn the_first_line_tells_how_many_shards_each_host_leads() {
+        let mut uneven = picture(&[("a", Some("x")), ("b", Some("x")), ("c", Some("x")), ("d", Some("y"))]);
+        for (shard, seen) in &mut uneven.shards {
+            let host = if shard.as_str() == "d" { "web2" } else { "web1" };
+            seen.shown.report.holder.as_mut().unwrap().host = Some(host.to_owned());
+        }
+        uneven.reading = Some(Reading { at: BootInstant::now(), at_millis: 0, took: Duration::ZERO });
+        let shown = lines(&mut View::default(), &uneven, 100, 10);
+        assert!(shown[0].contains("uneven: web1 leads 3 of 4, web2 1"), "{shown:#?}");
+    }
+
+    #[test]
+    fn the_chosen_shard_is_shown_whatever_the_size() {
+        let names: Vec<String> = (0..50).map(|number| format!("shard/{number:02}")).collect();
         let shards: Vec<_> = names.iter().map(|name| (name.as_str(), Some("an owner with a long name"))).collect();
         let picture = picture(&shards);
-        for (rows, columns) in [(3, 10), (24, 80), (10, 200)] {
+        for (columns, rows) in [(60, 4), (80, 24), (200, 10)] {
             for mode in [Mode::Table, Mode::Detail, Mode::Search] {
                 let mut view = View { mode, ..View::default() };
                 view.go(49);
-                let lines = view.lines(&picture, rows, columns);
-                for line in &lines {
-                    let mut text = line.clone();
-                    for paint in [BAD, DOUBTFUL, CHOSEN, FAINT, BOLD, USUAL] {
-                        text = text.replace(paint, "");
-                    }
-                    assert!(text.chars().count() <= columns, "{rows} {columns}: {text:?}");
-                }
-                assert!(lines.len() <= rows.max(5), "{rows} {columns}: {lines:#?}");
+                let shown = lines(&mut view, &picture, columns, rows).join("\n");
+                assert!(shown.contains("shard/49"), "{columns} {rows}: {shown}");
             }
         }
+        // Nothing panics where there is no room at all.
+        lines(&mut View::default(), &picture, 1, 1);
     }
 }

@@ -2,17 +2,18 @@
 //!
 //! The hazard: two options that do not fit each other would be obeyed in part. Each such pair is refused here.
 
-use super::{AfterEnd, FORM, Flags, HealthFlags};
-use crate::cli::exclusions::{self, Overruled};
+use super::{AfterEnd, Announce, FORM, Flags, HealthFlags};
 use crate::cli::flags::NamedStore;
+use crate::cli::settings::Settings;
 use crate::cli::slots;
-use crate::lease::{Shard, Timing, TimingOptions, TimingRequest};
-use crate::notes::jobs::{Job, Occasion, Period};
+use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
+use crate::notes::jobs::period::Period;
+use crate::notes::jobs::{Job, Occasion};
+use crate::store::{Delivery, Location};
 use crate::time::wall_clock_millis;
-use clap::ArgMatches;
 use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _};
 use std::ffi::{OsStr, OsString};
-use std::str::FromStr;
 
 /// All that the options say, checked without the store.
 pub struct Invocation {
@@ -24,26 +25,19 @@ pub struct Invocation {
 }
 
 impl Flags {
-    /// Unsets the options that others overrule.
+    /// Refuses an option of the command line that has no effect without another one.
     ///
     /// # Errors
-    /// One line that names options which cannot be used together, or one that needs another.
-    pub(in super::super) fn unset_overruled(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        let overruled = Overruled::find(matches)?;
-        if overruled.has("every") {
-            self.jobs.every = None;
-        }
-        if overruled.has("once") {
-            self.jobs.once = None;
-        }
+    /// One line that names both.
+    pub(in super::super) fn refuse_useless(&self, matches: &ArgMatches) -> Result<(), String> {
         let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
         let restarts = self.restarts.restart != AfterEnd::Never;
         for (name, option, needed, is_there) in [
             ("retry_failed", "--retry-failed", "--every or --once", is_job),
+            ("done_exit_code", "--done-exit-code", "--every or --once", is_job),
             ("restart_limit", "--restart-limit", "--restart on-failure or --restart always", restarts),
             ("restart_delay", "--restart-delay", "--restart on-failure or --restart always", restarts),
-            ("restart_healthy", "--restart-healthy", "--restart on-failure or --restart always", restarts),
             ("health_interval", "--health-interval", "--health", self.health.health.is_some()),
             ("health_timeout", "--health-timeout", "--health", self.health.health.is_some()),
             ("health_failures", "--health-failures", "--health", self.health.health.is_some()),
@@ -52,14 +46,6 @@ impl Flags {
                 return Err(format!("{option} needs {needed}"));
             }
         }
-        if overruled.has("restart") {
-            self.restarts.restart = AfterEnd::Never;
-        }
-        if overruled.has("relinquish") {
-            self.advanced.relinquish = None;
-        }
-        self.waiting.no_wait &= !overruled.has("no-wait");
-        self.observability.quiet &= !overruled.has("quiet");
         Ok(())
     }
 
@@ -69,24 +55,23 @@ impl Flags {
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or_else(|| format!("no SHARD: write {FORM}"))?;
         let shard = shard.to_str().ok_or("the shard is not UTF-8: use letters, digits and . _ - / :")?;
-        let shard = Shard::from_str(shard)?;
+        let shard = Shard::whole(shard)?;
         let mut words: Vec<OsString> = operands.collect();
         let separated = words.first().is_some_and(|word| word == "--");
         if separated {
             words.remove(0);
         }
-        let source = matches.value_source("command").unwrap_or(ValueSource::CommandLine);
-        let on_line = self.command.is_some() && source == ValueSource::CommandLine;
+        let on_line = matches.value_source("command") == Some(ValueSource::CommandLine);
         if on_line && !words.is_empty() {
             return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
         }
         // As flock(1) is used: SHARD -c STRING.
         let trailing = !separated && words.len() == 2 && words[0] == "-c";
-        // What the command line names overrules a variable and the file.
+        // What the command line names overrules a variable.
         let string = if trailing { words.pop() } else { self.command.clone().filter(|_| words.is_empty()) };
         match string {
             Some(string) if is_blank(&string) => {
-                let named = if on_line || trailing { "-c".to_owned() } else { exclusions::as_given("command", source) };
+                let named = if on_line || trailing { "-c" } else { "LEADERRUN_COMMAND, or command in the file," };
                 return Err(format!("{named} is empty: write what to run"));
             }
             Some(string) => words = through_shell(string),
@@ -101,40 +86,72 @@ impl Flags {
         if let Some(slots) = self.advanced.slots {
             slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
         }
-        let empty = |string: &Option<OsString>| string.as_deref().is_some_and(is_blank);
-        if empty(&self.hooks.standby) {
-            return Err("--standby is empty: write a command for the shell, or leave the option out".to_owned());
-        }
-        if empty(&self.hooks.on_leader_change) {
-            return Err(
-                "--on-leader-change is empty: write a command for the shell, or leave the option out".to_owned()
-            );
-        }
         if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         self.health.refuse_zeros()?;
+        if let Ok(store) = &store {
+            self.refuse_useless_announcement(&store.location, matches)?;
+        }
         let frugal = store.as_ref().is_ok_and(|store| store.location.is_frugal());
-        let chosen = TimingOptions {
+        let chosen = self.chosen_timing().request(frugal);
+        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen })?;
+        Ok(Invocation { shard, timing, store: store?, words, job: self.job()? })
+    }
+
+    fn chosen_timing(&self) -> TimingOptions {
+        TimingOptions {
             lease: self.timing.lease,
             renew: self.timing.renew,
             retry: self.timing.retry,
             kill_after: self.stopping.kill_after,
-            request_timeout: self.advanced.request_timeout,
-            margin: self.advanced.margin,
-        };
-        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen.request(frugal) })?;
-        Ok(Invocation { shard, timing, store: store?, words, job: self.job()? })
+        }
+    }
+
+    /// A doubt about options with which a short outage of the store ends a leadership.
+    pub(in super::super) fn timing_doubt(&self, timing: &Timing, location: &Location) -> Option<String> {
+        let Timing { lease, hooks, .. } = *timing;
+        if location.delivery() == Delivery::Kernel || timing.outage() >= lease / 10 {
+            return None;
+        }
+        let better = self.chosen_timing().lease_that_leaves_a_quarter(location.is_frugal(), hooks);
+        let better =
+            better.map(|better| format!("raise --lease to {}, which allows a quarter of it, or ", show(better)));
+        let (outage, lease, better) = (show(timing.outage()), show(lease), better.unwrap_or_default());
+        Some(format!(
+            "with a lease of {lease}, a store outage of {outage} already stops COMMAND: {better}lower --renew or \
+             --kill-after"
+        ))
+    }
+
+    /// Refuses `--announce` on the command line where it changes nothing.
+    fn refuse_useless_announcement(&self, store: &Location, matches: &ArgMatches) -> Result<(), String> {
+        let announce = self.advanced.announce;
+        let is_given = matches.value_source("announce") == Some(ValueSource::CommandLine);
+        if !is_given || announce == Announce::Auto || announce.on(store) != Announce::Auto.on(store) {
+            return Ok(());
+        }
+        if Settings::is_overruled("announce", matches, &Self::command())? {
+            return Ok(());
+        }
+        Err(if announce == Announce::Always {
+            "--announce always changes nothing here: on this store standbys always announce themselves; leave it out"
+        } else {
+            "--announce never changes nothing here: this store charges for requests, so no standby announces itself; leave \
+             it out"
+        }
+        .to_owned())
     }
 
     /// A candidate that waits long for the lease stays in the period in which it was started.
     fn job(&self) -> Result<Option<Job>, String> {
         let occasion = match (self.jobs.every, &self.jobs.once) {
-            (Some(every), _) => Occasion::Period(Period::at(wall_clock_millis(), every)?),
+            (Some(every), _) => Occasion::Period(Period::new(wall_clock_millis(), every)?),
             (None, Some(job)) => Occasion::Once(job.clone()),
             (None, None) => return Ok(None),
         };
-        Ok(Some(Job { occasion, retry_failed: self.jobs.retry_failed.unwrap_or(0) }))
+        let (retry_failed, done_exit_code) = (self.jobs.retry_failed, self.jobs.done_exit_code.unwrap_or(0));
+        Ok(Some(Job { occasion, retry_failed, done_exit_code }))
     }
 }
 

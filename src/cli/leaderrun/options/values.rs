@@ -2,9 +2,8 @@
 
 use crate::cli::config::VERBOSITY;
 use crate::cli::flags;
-use crate::notes::history;
-use crate::notes::jobs::Period;
-use crate::runner::rotation::Relinquish;
+use crate::cli::relinquish::Relinquish;
+use crate::notes::jobs::period::Period;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,12 +37,6 @@ pub fn times(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
 }
 
-pub fn kept(text: &str) -> Result<usize, String> {
-    let most = history::MOST;
-    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("write a number from 1 to {most}"))
-}
-
 pub fn metrics_file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
@@ -54,7 +47,7 @@ pub fn metrics_file(text: &str) -> Result<PathBuf, String> {
 
 pub fn every(text: &str) -> Result<Duration, String> {
     let every = flags::duration(text)?;
-    Period::at(0, every).map(|_| every)
+    Period::new(0, every).map(|_| every)
 }
 
 pub fn relinquish(text: &str) -> Result<Relinquish, String> {

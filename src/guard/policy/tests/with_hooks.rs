@@ -199,7 +199,11 @@ impl Below {
                 }
                 Effect::Finish => prop_assert!(self.is_empty()),
                 Effect::ReportUnready(_) => prop_assert!(self.count(Effect::Start) == 0),
-                Effect::AskTree | Effect::ReportDeadline | Effect::Signal(_) | Effect::Continue => {}
+                Effect::AskTree
+                | Effect::ReportOverrun
+                | Effect::ReportDeadline
+                | Effect::Signal(_)
+                | Effect::Continue => {}
             }
         }
         if self.is_empty() && input != Input::Empty && self.count(Effect::Finish) == 0 && !self.seen.is_empty() {

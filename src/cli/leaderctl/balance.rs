@@ -1,0 +1,511 @@
+//! `leaderctl balance`: leaders move until each host leads about as many shards as the others.
+//!
+//! The hazards: two of these at once would undo each other's moves, and what was planned may not be so any more when its
+//! turn comes. So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not
+//! where the plan has it, it stops. The lease keeps nothing safe: a move names the term that it ends, and each move is
+//! an order to step down like any other.
+
+mod drain;
+mod plan;
+
+use super::noted::{Notes, pauses};
+use super::operator::{Operator, takes_no_orders};
+use super::shares;
+use super::slots::{self, by_name, sessions};
+use super::status::Shown;
+use super::step_down::{Handover, Outcome};
+use super::{PROGRAM, asked_to_stop, fail, printed};
+use crate::cli::flags;
+use crate::exit;
+use crate::lease::{Candidate, Prefix, Shard, Term, show_seconds};
+use crate::notes::hosts;
+use crate::observe::terminal;
+use crate::slots::parent;
+use crate::store::{Claim, Grant, Holder, Renewal, Report, Store, StoreError, within};
+use crate::text::on_one_line;
+use crate::time::{BootInstant, wall_clock_millis, whole_millis};
+use clap::Args;
+pub use drain::{Drain, resume};
+pub use plan::unevenness;
+use plan::{Family, Led, Move, loads, plan};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The shard whose lease only one of these has.
+pub const OWN: &str = "leaderctl/balance";
+/// How long that lasts after one that was killed.
+const LEASE: Duration = Duration::from_secs(30);
+/// How long each move keeps candidates back on hosts that it does not lead to.
+const HOLD: Duration = Duration::from_secs(30);
+/// A leader that is younger stays: it may only just have been moved.
+const YOUNG: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Args)]
+pub struct BalanceFlags {
+    /// Balance only shards whose names begin with this
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    prefix: Prefix,
+
+    /// Print the moves, and make none
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Make at most this many moves [default: all]
+    #[arg(long, value_name = "N")]
+    max: Option<usize>,
+
+    /// Do nothing unless one host leads this many more than another
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    if_uneven: usize,
+
+    /// How long one move may take
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::duration,
+          allow_hyphen_values = true)]
+    wait: Duration,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `balance --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    result: Verdict,
+    why: Option<&'a str>,
+    before: BTreeMap<&'a str, usize>,
+    after: BTreeMap<&'a str, usize>,
+    moves: Vec<Moved<'a>>,
+    left_alone: &'a [LeftAlone],
+}
+
+#[derive(Debug, Serialize)]
+struct Moved<'a> {
+    shard: &'a str,
+    from: &'a str,
+    to: &'a str,
+}
+
+/// A shard that stays where it is.
+#[derive(Debug, Serialize)]
+struct LeftAlone {
+    shard: String,
+    why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// As even as was asked for.
+    Even,
+    /// Uneven, and no standby can change that.
+    Impossible,
+    /// What --dry-run shows.
+    Planned,
+    Moved,
+    Stopped,
+}
+
+/// Why it stopped, and with which status.
+struct Stop(u8, String);
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self(error.exit_status(), error.message)
+    }
+}
+
+impl BalanceFlags {
+    /// # Errors
+    /// One line that says what is wrong with the flags.
+    pub fn check(&self) -> Result<(), String> {
+        if self.wait.is_zero() || self.max == Some(0) || self.if_uneven == 0 {
+            return Err("--wait, --max and --if-uneven must be more than 0".to_owned());
+        }
+        Ok(())
+    }
+
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        if self.dry_run {
+            let fleet = Fleet::read(store, &self.prefix, patience, None).await?;
+            let moves = self.moves(&fleet);
+            return Ok(self.report(&fleet, &moves, None));
+        }
+        let mut done = None;
+        let work = async {
+            let (fleet, made) = done.insert((Fleet::read(store, &self.prefix, patience, None).await?, Vec::new()));
+            let mover = Mover { store, patience, prefix: &self.prefix, wait: self.wait, json: self.json };
+            mover.carry_out(fleet, self.moves(fleet), made).await
+        };
+        let stopped = Turn::during(store, patience, work).await?;
+        match (done, stopped) {
+            (Some((fleet, moves)), stopped) => Ok(self.report(&fleet, &moves, stopped.err())),
+            (None, Err(Stop(status, why))) => Ok(fail(status, &why)),
+            (None, Ok(())) => unreachable!("the fleet was read"),
+        }
+    }
+
+    fn moves(&self, fleet: &Fleet) -> Vec<Move> {
+        if unevenness(&fleet.loads()) < self.if_uneven {
+            return Vec::new();
+        }
+        let mut moves = plan(fleet.hosts.len(), &fleet.families, None);
+        moves.truncate(self.max.unwrap_or(usize::MAX));
+        moves
+    }
+
+    /// Prints what was found and done. `moves` are those that were made, or that a dry run shows.
+    fn report(&self, fleet: &Fleet, moves: &[Move], stopped: Option<Stop>) -> ExitCode {
+        let (before, after) = (fleet.loads(), fleet.after(moves));
+        let result = match moves {
+            _ if stopped.is_some() => Verdict::Stopped,
+            [_, ..] if self.dry_run => Verdict::Planned,
+            [_, ..] => Verdict::Moved,
+            // Nothing is more even than a difference of one.
+            [] if unevenness(&before) < self.if_uneven.max(2) => Verdict::Even,
+            [] => Verdict::Impossible,
+        };
+        let mut lines = Vec::new();
+        let name = |host: usize| fleet.hosts[host].as_str();
+        // From cron, each line is a mail.
+        let is_news = self.dry_run || !moves.is_empty() || stdout().is_terminal();
+        if self.json {
+            let by_host = |loads: &[usize]| fleet.hosts.iter().map(String::as_str).zip(loads.iter().copied()).collect();
+            let told = Told {
+                result,
+                why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
+                before: by_host(&before),
+                after: by_host(&after),
+                moves: moves
+                    .iter()
+                    .map(|Move { shard, from, to }| Moved { shard: shard.as_str(), from: name(*from), to: name(*to) })
+                    .collect(),
+                left_alone: &fleet.left_alone,
+            };
+            lines.push(serde_json::to_string(&told).expect("a balance is plain data"));
+        } else if is_news {
+            let (before, after) = (fleet.told(&before), fleet.told(&after));
+            match result {
+                Verdict::Even => lines.push(format!("even enough: {before}")),
+                Verdict::Impossible => lines.push(format!("uneven, and no standby can change that: {before}")),
+                Verdict::Planned => {
+                    lines.push(format!("now {before}"));
+                    lines.extend(moves.iter().map(|Move { shard, from, to }| {
+                        on_one_line(format!("{shard}: moves from {} to {}", name(*from), name(*to)))
+                    }));
+                    lines.push(format!("then {after}"));
+                }
+                Verdict::Moved => lines.push(format!("before {before}; now {after}")),
+                Verdict::Stopped => {}
+            }
+            if result == Verdict::Impossible || self.dry_run {
+                let alone = |LeftAlone { shard, why }: &LeftAlone| on_one_line(format!("{shard}: stays: {why}"));
+                lines.extend(fleet.left_alone.iter().map(alone));
+            }
+        }
+        let written = printed(lines.iter().try_for_each(|line| writeln!(stdout(), "{line}")));
+        let nobody_waits = fleet.families.iter().all(|family| family.waiting.iter().all(|&count| count == 0));
+        if fleet.is_metered && result == Verdict::Impossible && nobody_waits {
+            terminal::say(format_args!(
+                "{PROGRAM}: no standby is known: on this store they announce themselves only with leaderrun --announce \
+                 always"
+            ));
+        }
+        match stopped {
+            Some(Stop(status, why)) => fail(status, &format!("{why}; {}", counted(moves.len()))),
+            None => written,
+        }
+    }
+}
+
+fn counted(moves: usize) -> String {
+    match moves {
+        1 => "1 move was made".to_owned(),
+        count => format!("{count} moves were made"),
+    }
+}
+
+/// How moves are made.
+struct Mover<'a> {
+    store: &'a dyn Store,
+    patience: Duration,
+    prefix: &'a Prefix,
+    /// For one move.
+    wait: Duration,
+    json: bool,
+}
+
+impl Mover<'_> {
+    /// Makes the moves, one after another, and leaves those in `made` that were made.
+    async fn carry_out(&self, fleet: &Fleet, moves: Vec<Move>, made: &mut Vec<Move>) -> Result<(), Stop> {
+        for next in moves {
+            let holder = fleet.still_fits(self, made, &next).await?;
+            let operator = Operator { store: self.store, patience: self.patience, shard: &next.shard, json: self.json };
+            let target = fleet.hosts[next.to].as_str();
+            let wait = Some(Some(self.wait));
+            let handover = Handover { to: Some(target), force: false, hold: HOLD.min(self.wait), wait };
+            let failed = |why: String| Stop(exit::NOT_ACQUIRED, format!("{}: {why}", next.shard));
+            match handover.order(&operator, &holder).await? {
+                Outcome::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
+                    if !self.json {
+                        let _ = writeln!(stdout(), "{}: {}", next.shard, on_one_line(told));
+                    }
+                }
+                Outcome::Followed { successor, .. } => {
+                    return Err(failed(format!("{successor} leads, and no candidate on {target}")));
+                }
+                Outcome::Refused(why) => return Err(failed(why)),
+                Outcome::Ordered(_) | Outcome::NotYet(_) => {
+                    return Err(failed(format!(
+                        "no candidate on {target} leads after {}; the order stays in force",
+                        show_seconds(self.wait)
+                    )));
+                }
+            }
+            made.push(next);
+        }
+        Ok(())
+    }
+}
+
+/// Who leads what, and who waits for it.
+struct Fleet {
+    hosts: Vec<String>,
+    families: Vec<Family>,
+    terms: BTreeMap<Shard, Option<Term>>,
+    left_alone: Vec<LeftAlone>,
+    is_metered: bool,
+}
+
+impl Fleet {
+    /// With `emptied`, only what that host leads may move, and what stays there is named.
+    async fn read(
+        store: &dyn Store,
+        prefix: &Prefix,
+        patience: Duration,
+        emptied: Option<&str>,
+    ) -> Result<Self, StoreError> {
+        let standbys = slots::announced(store, prefix.as_str(), patience).await?.standbys;
+        let list = store.list(prefix.as_str()).await?;
+        let notes = Notes::of(store, &list, true).await?;
+        let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
+        let standbys = by_name(&standbys);
+        // A cron job that balances must not move itself.
+        let own: Option<Shard> = std::env::var("LEADERRUN_SHARD").ok().and_then(|name| name.parse().ok());
+        let mut led: BTreeMap<Shard, Vec<(&Shard, &Holder, &str, bool)>> = BTreeMap::new();
+        let mut left_alone = Vec::new();
+        for (shard, report) in &list {
+            let family = parent(shard).unwrap_or_else(|| shard.clone());
+            let Some(holder) = &report.holder else { continue };
+            let is_own = own.as_ref() == Some(shard) || own.as_ref() == Some(&family);
+            let mut shown = Shown { report: report.clone(), ..Shown::default() };
+            if let Some(notes) = &notes {
+                notes.add_to(shard, &mut shown);
+            }
+            let is_job = shown.ledger.is_some() || !shown.jobs.is_empty();
+            let goes = emptied.is_some() && holder.host.as_deref() == emptied;
+            let uncounted = match (is_own, is_job) {
+                (true, _) => Some("this command runs under it"),
+                (false, true) => Some("a job runs, and ends by itself"),
+                (false, false) => None,
+            };
+            if family.as_str() == OWN || uncounted.is_some() {
+                let why = uncounted.filter(|_| goes).map(str::to_owned);
+                left_alone.extend(why.map(|why| LeftAlone { shard: shard.to_string(), why }));
+                continue;
+            }
+            let why = stays(holder, &shown).or_else(|| is_young(holder).filter(|_| emptied.is_none()));
+            let stays = why.is_some() || emptied.is_some() && !goes;
+            left_alone.extend(
+                why.filter(|_| emptied.is_none() || goes).map(|why| LeftAlone { shard: shard.to_string(), why }),
+            );
+            // Without a host there is none to count it for.
+            let Some(host) = &holder.host else { continue };
+            led.entry(family).or_default().push((shard, holder, host, stays));
+        }
+        let held = hosts::held(store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
+        let waiting = |family: &Shard| -> Vec<&str> {
+            let all = standbys.get(family.as_str()).into_iter().flatten();
+            let hosts = all.filter(|standby| !leaders.contains(&standby.session)).map(|standby| standby.host.as_str());
+            hosts.filter(|host| !held.get(*host).is_some_and(|order| order.is_for(family))).collect()
+        };
+        let leading = led.values().flatten().map(|(_, _, host, _)| *host);
+        let hosts: BTreeSet<&str> = leading.chain(led.keys().flat_map(waiting)).collect();
+        let hosts: Vec<&str> = hosts.into_iter().collect();
+        let index = |host: &str| hosts.binary_search(&host).expect("all hosts were collected");
+        let families = led.iter().map(|(family, led)| {
+            let mut counts = vec![0; hosts.len()];
+            for host in waiting(family) {
+                counts[index(host)] += 1;
+            }
+            let led = led.iter();
+            let led =
+                led.map(|(shard, _, host, stays)| Led { shard: (*shard).clone(), on: index(host), stays: *stays });
+            Family { led: led.collect(), waiting: counts }
+        });
+        Ok(Self {
+            families: families.collect(),
+            terms: led.values().flatten().map(|(shard, holder, ..)| ((*shard).clone(), holder.term)).collect(),
+            hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+            left_alone,
+            is_metered: store.is_metered(),
+        })
+    }
+
+    fn loads(&self) -> Vec<usize> {
+        loads(self.hosts.len(), &self.families)
+    }
+
+    /// The loads after these moves.
+    fn after(&self, moves: &[Move]) -> Vec<usize> {
+        let mut loads = self.loads();
+        for Move { from, to, .. } in moves {
+            loads[*from] -= 1;
+            loads[*to] += 1;
+        }
+        loads
+    }
+
+    fn told(&self, loads: &[usize]) -> String {
+        shares::in_words(self.hosts.iter().map(String::as_str).zip(loads.iter().copied()))
+    }
+
+    /// The leader that is to move, if each shard is still led where the plan has it after the moves that were made.
+    async fn still_fits(&self, mover: &Mover<'_>, made: &[Move], next: &Move) -> Result<Holder, Stop> {
+        let Mover { store, patience, prefix, .. } = *mover;
+        let changed = |shard: &Shard, how: &str| {
+            Stop(exit::NOT_ACQUIRED, format!("{shard}: {how} since the moves were planned: run this again"))
+        };
+        let mut expected: BTreeMap<&Shard, usize> =
+            self.families.iter().flat_map(|family| &family.led).map(|led| (&led.shard, led.on)).collect();
+        expected.extend(made.iter().map(|made| (&made.shard, made.to)));
+        let list: BTreeMap<Shard, Report> = store.list(prefix.as_str()).await?.into_iter().collect();
+        for (shard, host) in expected {
+            let holder = list.get(shard).and_then(|report| report.holder.as_ref());
+            if holder.and_then(|holder| holder.host.as_ref()) != Some(&self.hosts[host]) {
+                return Err(changed(shard, "its leader has changed"));
+            }
+        }
+        let operator = Operator { store, patience, shard: &next.shard, json: false };
+        let Some(holder) = operator.inspect().await?.holder else {
+            return Err(changed(&next.shard, "its leader has ended"));
+        };
+        if Some(&holder.term) != self.terms.get(&next.shard) {
+            return Err(changed(&next.shard, "its term has changed"));
+        }
+        let above = slots::parent_pause(store, &next.shard, patience).await?;
+        if above.is_some() || operator.orders().await?.pause.is_some() {
+            return Err(changed(&next.shard, "it was paused"));
+        }
+        let target = &self.hosts[next.to];
+        if !operator.standbys(&holder).await?.iter().any(|standby| standby.host == *target) {
+            return Err(changed(&next.shard, &format!("no standby on {target} waits any more")));
+        }
+        Ok(holder)
+    }
+}
+
+/// Why a leader is not moved. None if it may be.
+fn stays(holder: &Holder, shown: &Shown) -> Option<String> {
+    if holder.term.is_none() || holder.session.is_none() {
+        return Some(takes_no_orders(holder));
+    }
+    if let Some(trouble) = &shown.trouble {
+        return Some(format!("its orders cannot be read: {trouble}"));
+    }
+    if let Some((_, paused)) = pauses(shown).next() {
+        return Some(paused);
+    }
+    let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref());
+    if handover.is_some_and(|handover| Some(handover.term) == holder.term) {
+        return Some("it has been ordered to step down".to_owned());
+    }
+    None
+}
+
+fn is_young(holder: &Holder) -> Option<String> {
+    let age = wall_clock_millis().saturating_sub(holder.since_millis?);
+    (age < whole_millis(YOUNG)).then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
+}
+
+/// The lease that only one of these has at a time.
+struct Turn {
+    candidate: Candidate,
+    term: Term,
+    sent: BootInstant,
+}
+
+impl Turn {
+    /// Does `work` while nobody else does.
+    ///
+    /// # Errors
+    /// If the store does not answer before it begins.
+    async fn during(
+        store: &dyn Store,
+        patience: Duration,
+        work: impl Future<Output = Result<(), Stop>>,
+    ) -> Result<Result<(), Stop>, StoreError> {
+        let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
+        let mut turn = match Self::take(store, patience).await? {
+            Ok(turn) => turn,
+            Err(why) => return Ok(stop(why)),
+        };
+        let done = tokio::select! {
+            biased;
+            () = asked_to_stop() => stop("a signal asked it to stop".to_owned()),
+            why = turn.keep(store, patience) => stop(why),
+            done = work => done,
+        };
+        turn.give_back(store, patience).await;
+        Ok(done)
+    }
+
+    /// # Errors
+    /// If the store does not answer. Why it is not the turn of this one is a value.
+    async fn take(store: &dyn Store, patience: Duration) -> Result<Result<Self, String>, StoreError> {
+        let shard = OWN.parse().expect("it is the name of a shard");
+        let mut candidate = Candidate::here(shard, None, LEASE)
+            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        candidate.owner = format!("{PROGRAM}-balance-{}-{}", candidate.host, candidate.pid);
+        let sent = BootInstant::now();
+        match within(patience, store.claim(&candidate)).await? {
+            Claim::Refused(Holder { owner, .. }) => Ok(Err(on_one_line(format!("{owner} is balancing already")))),
+            Claim::Granted(Grant { term, start_after, .. }) => {
+                let turn = Self { candidate, term, sent };
+                let wait = start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
+                let Some(wait) = wait else { return Ok(Ok(turn)) };
+                turn.give_back(store, patience).await;
+                Ok(Err(format!("another one may be balancing for {}: try again after that", show_seconds(wait))))
+            }
+        }
+    }
+
+    /// Renews it until it is lost, and says why that is.
+    async fn keep(&mut self, store: &dyn Store, patience: Duration) -> String {
+        for sequence in 1.. {
+            sleep(LEASE / 5).await;
+            let now = BootInstant::now();
+            match within(patience, store.renew(&self.candidate, self.term, sequence)).await {
+                Ok(Renewal::Renewed) => self.sent = now,
+                Ok(Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken) => break,
+                Err(_) if BootInstant::now().since(self.sent) < LEASE * 3 / 4 => {}
+                Err(error) => return format!("the lease of {OWN} could not be renewed: {}", error.message),
+            }
+        }
+        format!("the lease of {OWN} was lost")
+    }
+
+    /// A lease that cannot be released ends by itself.
+    async fn give_back(&self, store: &dyn Store, patience: Duration) {
+        if let Err(error) = within(patience, store.release(&self.candidate, self.term)).await {
+            let (lease, message) = (show_seconds(LEASE), on_one_line(error.message));
+            terminal::say(format_args!(
+                "{PROGRAM}: nobody else can balance for {lease}, because {OWN} could not be released: {message}"
+            ));
+        }
+    }
+}

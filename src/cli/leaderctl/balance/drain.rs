@@ -1,0 +1,219 @@
+//! `leaderctl step-down --host` and `resume --host`: a host leads nothing for a while, for maintenance.
+//!
+//! The hazard: what the host gives up, another of its candidates may take. So first the host is held back, and then its
+//! leaders move, one after another. Whatever stops that half-way, the host stays held back, and a second call goes on.
+
+use super::plan::plan;
+use super::{Fleet, Handover, LeftAlone, Mover, Operator, Outcome, Stop, Turn, counted};
+use crate::cli::leaderctl::{PROGRAM, age::dated, fail, printed, shares};
+use crate::exit;
+use crate::lease::{Prefix, Shard, show};
+use crate::notes::hosts;
+use crate::notes::orders::{self, PauseOrder};
+use crate::observe::terminal;
+use crate::store::{Store, StoreError};
+use crate::text::on_one_line;
+use serde::Serialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A host that is to lead nothing.
+#[derive(Debug)]
+pub struct Drain<'a> {
+    pub host: &'a str,
+    pub prefix: &'a Prefix,
+    /// How long its candidates are held back.
+    pub lasts: Duration,
+    /// How long one move may take.
+    pub wait: Duration,
+    /// Stop also what no other host can take.
+    pub force: bool,
+    pub json: bool,
+}
+
+/// What `step-down --host --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Drained<'a> {
+    host: &'a str,
+    held_for_seconds: u64,
+    moves: Vec<super::Moved<'a>>,
+    /// What nobody could take, with --force.
+    stopped: &'a [String],
+    /// What it still leads.
+    left: &'a [LeftAlone],
+    why: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Resumed<'a> {
+    host: &'a str,
+    was_held: bool,
+}
+
+impl Drain<'_> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+        if let Some(refused) = self.hold(store, patience).await? {
+            return Ok(refused);
+        }
+        let (mut made, mut ended, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fleet = None;
+        let work = async {
+            let fleet = fleet.insert(Fleet::read(store, self.prefix, patience, Some(self.host)).await?);
+            let from = fleet.hosts.iter().position(|host| host == self.host);
+            let planned = from.map(|_| plan(fleet.hosts.len(), &fleet.families, from)).unwrap_or_default();
+            left.append(&mut fleet.left_alone);
+            let alone =
+                fleet.families.iter().flat_map(|family| &family.led).filter(|led| {
+                    Some(led.on) == from && !led.stays && planned.iter().all(|next| next.shard != led.shard)
+                });
+            let alone: Vec<Shard> = alone.map(|led| led.shard.clone()).collect();
+            let mover = Mover { store, patience, prefix: self.prefix, wait: self.wait, json: self.json };
+            let outcome = mover.carry_out(fleet, planned, &mut made).await;
+            for shard in alone {
+                let why = match (&outcome, self.force) {
+                    (Ok(()), true) => match self.stop(store, patience, &shard).await? {
+                        None => {
+                            ended.push(shard.to_string());
+                            continue;
+                        }
+                        Some(why) => why,
+                    },
+                    _ if store.is_metered() => "no other standby is known (here they announce themselves only with \
+                                                leaderrun --announce always)"
+                        .to_owned(),
+                    _ => "no other standby".to_owned(),
+                };
+                left.push(LeftAlone { shard: shard.to_string(), why });
+            }
+            outcome
+        };
+        let stopped = Turn::during(store, patience, work).await;
+        let stopped = match stopped {
+            Ok(stopped) => stopped.err(),
+            Err(error) => Some(Stop::from(error)),
+        };
+        Ok(self.report(fleet.as_ref(), &made, &ended, &left, stopped))
+    }
+
+    /// Holds the host back. Some if that is refused.
+    async fn hold(&self, store: &dyn Store, patience: Duration) -> Result<Option<ExitCode>, StoreError> {
+        let Some(shard) = hosts::shard_of(self.host) else {
+            let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
+            return Ok(Some(fail(exit::USAGE, &format!("{}: {why}", self.host))));
+        };
+        let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
+        let mut order = orders::pause(None, true, Some(self.lasts))
+            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        order.prefix = prefix;
+        let mut other: Option<PauseOrder> = None;
+        let operator = Operator { store, patience, shard: &shard, json: self.json };
+        operator
+            .change(|orders| {
+                other = orders.pause.clone().filter(|standing| standing.prefix != order.prefix);
+                if other.is_none() {
+                    orders.pause = Some(order.clone());
+                }
+                other.is_none()
+            })
+            .await?;
+        Ok(other.map(|PauseOrder { by, prefix, .. }| {
+            let what = prefix.map_or("all shards".to_owned(), |prefix| format!("{prefix}*"));
+            let host = self.host;
+            let why = format!("{by} holds it back from {what}; leaderctl resume --host {host} ends that");
+            fail(exit::NOT_ACQUIRED, &on_one_line(format!("{host}: {why}")))
+        }))
+    }
+
+    /// Stops what nobody can take, and says so. Some if that is refused.
+    async fn stop(&self, store: &dyn Store, patience: Duration, shard: &Shard) -> Result<Option<String>, Stop> {
+        let operator = Operator { store, patience, shard, json: self.json };
+        let Some(holder) = operator.inspect().await?.holder else { return Ok(None) };
+        let handover = Handover { to: None, force: true, hold: super::HOLD, wait: None };
+        match handover.order(&operator, &holder).await? {
+            Outcome::Refused(why) => Ok(Some(why)),
+            Outcome::Ordered(told) | Outcome::Followed { told, .. } => {
+                if !self.json {
+                    let _ = writeln!(stdout(), "{shard}: {}", on_one_line(told));
+                }
+                Ok(None)
+            }
+            Outcome::NotYet(_) => unreachable!("it is not waited for"),
+        }
+    }
+
+    fn report(
+        &self,
+        fleet: Option<&Fleet>,
+        made: &[super::Move],
+        ended: &[String],
+        left: &[LeftAlone],
+        stopped: Option<Stop>,
+    ) -> ExitCode {
+        let until = format!("held back for {}", show(self.lasts));
+        let mut lines = Vec::new();
+        if self.json {
+            let name = |host: usize| fleet.map_or("", |fleet| fleet.hosts[host].as_str());
+            let moves = made.iter().map(|made| super::Moved {
+                shard: made.shard.as_str(),
+                from: name(made.from),
+                to: name(made.to),
+            });
+            let why = stopped.as_ref().map(|Stop(_, why)| why.as_str());
+            let seconds = self.lasts.as_secs();
+            let drained = Drained {
+                host: self.host,
+                held_for_seconds: seconds,
+                moves: moves.collect(),
+                stopped: ended,
+                left,
+                why,
+            };
+            lines.push(serde_json::to_string(&drained).expect("it is plain data"));
+        } else if let (Some(fleet), None) = (fleet, &stopped) {
+            let loads = fleet.after(made);
+            let told = shares::in_words(fleet.hosts.iter().map(String::as_str).zip(loads));
+            lines.push(on_one_line(format!("{}: {until}; now {told}", self.host)));
+        }
+        let written = printed(lines.iter().try_for_each(|line| writeln!(stdout(), "{line}")));
+        if !self.json {
+            for LeftAlone { shard, why } in left {
+                terminal::say(format_args!(
+                    "{PROGRAM}: {}",
+                    on_one_line(format!("{shard}: stays on {}: {why}", self.host))
+                ));
+            }
+        }
+        match stopped {
+            Some(Stop(status, why)) => {
+                let done = format!("{why}; {}; {} stays {until}", counted(made.len()), self.host);
+                fail(status, &on_one_line(done))
+            }
+            None if !left.is_empty() => ExitCode::from(exit::NOT_ACQUIRED),
+            None => written,
+        }
+    }
+}
+
+/// Lets a host lead again.
+pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    let mut ended: Option<PauseOrder> = None;
+    if let Some(shard) = hosts::shard_of(host) {
+        let operator = Operator { store, patience, shard: &shard, json };
+        operator
+            .change(|orders| {
+                // On a retry after a lost answer, it is already gone.
+                ended = orders.pause.take().or(ended.take());
+                true
+            })
+            .await?;
+    }
+    let line = match &ended {
+        _ if json => serde_json::to_string(&Resumed { host, was_held: ended.is_some() }).expect("it is plain data"),
+        Some(PauseOrder { by, since_millis, .. }) => {
+            format!("{host}: resumed; it was held back by {by} since {}", dated(*since_millis))
+        }
+        None => format!("{host}: not held back"),
+    };
+    Ok(printed(writeln!(stdout(), "{}", on_one_line(line))))
+}

@@ -1,0 +1,323 @@
+//! The moves that spread leaders over hosts as evenly as the standbys allow, and no more moves than that takes.
+//!
+//! A greedy plan, from the host that leads most to the one that leads least, ends less even: a move may need another one
+//! to make room. So this is a flow of least cost. A shard, or all slots of one, sends a leader to each host where it may
+//! be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness. While a
+//! cycle of changes with a negative cost is left, it is carried out; when none is left, no assignment costs less.
+
+use crate::lease::Shard;
+use std::cmp::Reverse;
+
+/// A shard, or the slots of one: any of its candidates may lead any of them.
+#[derive(Clone, Debug, Default)]
+pub struct Family {
+    pub led: Vec<Led>,
+    /// How many standbys wait on each host.
+    pub waiting: Vec<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Led {
+    pub shard: Shard,
+    /// An index among the hosts.
+    pub on: usize,
+    pub stays: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub shard: Shard,
+    pub from: usize,
+    pub to: usize,
+}
+
+/// How many leaders each host has.
+pub fn loads(hosts: usize, families: &[Family]) -> Vec<usize> {
+    let mut loads = vec![0; hosts];
+    for led in families.iter().flat_map(|family| &family.led) {
+        loads[led.on] += 1;
+    }
+    loads
+}
+
+/// The largest less the smallest.
+pub fn unevenness(loads: &[usize]) -> usize {
+    let most = loads.iter().max().copied().unwrap_or_default();
+    most - loads.iter().min().copied().unwrap_or_default()
+}
+
+/// What a host counts as leading that is to lead nothing: any move from it evens out more than all others together.
+const EMPTIED: usize = 1 << 20;
+
+/// The moves, in an order in which each evens out the most that is left. Each shard moves at most once. The host
+/// `emptied`, if there is one, keeps only what must stay or what no other host can take.
+pub fn plan(hosts: usize, families: &[Family], emptied: Option<usize>) -> Vec<Move> {
+    let mut spread = Spread::of(hosts, families, emptied);
+    while let Some(changes) = spread.cheaper() {
+        for (family, from, to) in changes {
+            spread.counts[family][from].now -= 1;
+            spread.counts[family][to].now += 1;
+        }
+    }
+    let mut left = spread.moves(families);
+    let mut loads = loads(hosts, families);
+    let mut moves = Vec::new();
+    while let Some(best) = (0..left.len()).max_by_key(|&index| {
+        let Move { from, to, .. } = left[index];
+        (signed(loads[from]) - signed(loads[to]), Reverse(index))
+    }) {
+        let next = left.remove(best);
+        loads[next.from] -= 1;
+        loads[next.to] += 1;
+        moves.push(next);
+    }
+    moves
+}
+
+/// The leaders of one family on one host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    now: usize,
+    before: usize,
+    /// Those that stay.
+    least: usize,
+    /// One for each candidate.
+    most: usize,
+}
+
+/// A family, and the hosts between which one of its leaders moves.
+type Change = (usize, usize, usize);
+
+struct Spread {
+    hosts: usize,
+    emptied: Option<usize>,
+    /// By family and host.
+    counts: Vec<Vec<Count>>,
+}
+
+impl Spread {
+    fn of(hosts: usize, families: &[Family], emptied: Option<usize>) -> Self {
+        let counts = families.iter().map(|family| {
+            let mut counts = vec![Count::default(); hosts];
+            for Led { on, stays, .. } in &family.led {
+                counts[*on].before += 1;
+                counts[*on].least += usize::from(*stays);
+            }
+            for (host, count) in counts.iter_mut().enumerate() {
+                count.now = count.before;
+                count.most = count.before + family.waiting.get(host).copied().unwrap_or_default();
+            }
+            counts
+        });
+        Self { hosts, emptied, counts: counts.collect() }
+    }
+
+    /// Changes that together cost less than nothing. None if there are none.
+    ///
+    /// A cycle leads through the hosts and one more node, where load that one host gives away becomes that of another.
+    fn cheaper(&self) -> Option<Vec<Change>> {
+        let nodes = self.hosts + 1;
+        let arcs = self.arcs();
+        let mut cost = vec![0; nodes];
+        let mut previous: Vec<Option<(usize, Option<usize>)>> = vec![None; nodes];
+        let mut cheaper = None;
+        for _ in 0..=nodes {
+            cheaper = None;
+            for &(from, to, price, family) in &arcs {
+                if cost[from] + price < cost[to] {
+                    cost[to] = cost[from] + price;
+                    previous[to] = Some((from, family));
+                    cheaper = Some(to);
+                }
+            }
+            cheaper?;
+        }
+        let before = |node: usize| previous[node].expect("a node whose cost still falls is behind a cycle");
+        // Far enough back, every node is part of the cycle.
+        let first = (0..nodes).fold(cheaper?, |node, _| before(node).0);
+        let (mut node, mut changes) = (first, Vec::new());
+        loop {
+            let (from, family) = before(node);
+            changes.extend(family.map(|family| (family, from, node)));
+            node = from;
+            if node == first {
+                return Some(changes);
+            }
+        }
+    }
+
+    /// What a change costs: from, to, the price and the family. One leader more on a host costs the difference of the
+    /// squares.
+    fn arcs(&self) -> Vec<(usize, usize, i64, Option<usize>)> {
+        let total: usize = self.counts.iter().flatten().map(|count| count.now).sum();
+        let weight = signed(total) + 1;
+        let mut best: Vec<Option<(i64, usize)>> = vec![None; self.hosts * self.hosts];
+        for (family, counts) in self.counts.iter().enumerate() {
+            for (from, out) in counts.iter().enumerate().filter(|(_, count)| count.now > count.least) {
+                let back = i64::from(out.now > out.before);
+                for (to, into) in counts.iter().enumerate().filter(|(_, count)| count.now < count.most) {
+                    let price = i64::from(into.now >= into.before) - back;
+                    let arc = &mut best[from * self.hosts + to];
+                    if from != to && arc.is_none_or(|(least, _)| price < least) {
+                        *arc = Some((price, family));
+                    }
+                }
+            }
+        }
+        let found = best.into_iter().enumerate().filter_map(|(at, arc)| {
+            let (price, family) = arc?;
+            Some((at / self.hosts, at % self.hosts, price, Some(family)))
+        });
+        let loads = (0..self.hosts).map(|host| {
+            let more = if self.emptied == Some(host) { EMPTIED } else { 0 };
+            signed(self.counts.iter().map(|counts| counts[host].now).sum::<usize>() + more)
+        });
+        let ends = loads.enumerate().flat_map(|(host, load)| {
+            [(host, self.hosts, weight * (2 * load + 1), None), (self.hosts, host, -weight * (2 * load - 1), None)]
+        });
+        found.chain(ends).collect()
+    }
+
+    fn moves(&self, families: &[Family]) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for (family, counts) in families.iter().zip(&self.counts) {
+            let more = |(host, count): (usize, &Count)| vec![host; count.now.saturating_sub(count.before)];
+            let mut targets = counts.iter().enumerate().flat_map(more);
+            for (from, count) in counts.iter().enumerate() {
+                let fewer = count.before.saturating_sub(count.now);
+                let going = family.led.iter().filter(|led| led.on == from && !led.stays).take(fewer);
+                moves.extend(going.zip(targets.by_ref()).map(|(led, to)| Move { shard: led.shard.clone(), from, to }));
+            }
+        }
+        moves
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).expect("no fleet is that large")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// One family: where each of its leaders is and whether it stays, and how many standbys each host has.
+    type Drawn = (Vec<(usize, bool)>, Vec<usize>);
+
+    fn drawn(families: usize) -> impl Strategy<Value = (usize, Vec<Drawn>)> {
+        (2..5_usize).prop_flat_map(move |hosts| {
+            let led = vec((0..hosts, prop::bool::weighted(0.2)), 1..3);
+            let waiting = vec(prop_oneof![2 => Just(0_usize), 2 => Just(1), 1 => Just(2)], hosts);
+            (Just(hosts), vec((led, waiting), 0..families))
+        })
+    }
+
+    fn families(drawn: &[Drawn]) -> Vec<Family> {
+        let family = |(number, (led, waiting)): (usize, &Drawn)| {
+            let slots = led.iter().enumerate().map(|(slot, &(on, stays))| {
+                let shard = format!("queue/{number}#{}", slot + 1).parse().unwrap();
+                Led { shard, on, stays }
+            });
+            Family { led: slots.collect(), waiting: waiting.clone() }
+        };
+        drawn.iter().enumerate().map(family).collect()
+    }
+
+    fn squares(loads: &[usize]) -> usize {
+        loads.iter().map(|load| load * load).sum()
+    }
+
+    /// The fleet after the moves, each of which must be possible when its turn comes.
+    fn carried_out(families: &[Family], moves: &[Move]) -> Vec<Family> {
+        let mut families = families.to_vec();
+        let mut seen = BTreeSet::new();
+        for Move { shard, from, to } in moves {
+            assert!(seen.insert(shard.clone()), "{shard} moves twice");
+            let is_of = |led: &Led| led.shard == *shard;
+            let family = families.iter_mut().find(|family| family.led.iter().any(is_of)).unwrap();
+            assert!(family.waiting[*to] > 0, "nobody waits for {shard} on {to}");
+            family.waiting[*to] -= 1;
+            family.waiting[*from] += 1;
+            let led = family.led.iter_mut().find(|led| is_of(led)).unwrap();
+            assert!(led.on == *from && from != to && !led.stays, "{shard}");
+            led.on = *to;
+        }
+        families
+    }
+
+    /// The least sum of squares, and the fewest moves that lead there: by trying everything.
+    fn best(left: &[(usize, &Led)], room: &mut [Vec<usize>], loads: &mut [usize], moves: usize) -> (usize, usize) {
+        let Some(((family, led), rest)) = left.split_first() else { return (squares(loads), moves) };
+        let mut least = (usize::MAX, usize::MAX);
+        for host in 0..loads.len() {
+            if room[*family][host] == 0 || led.stays && host != led.on {
+                continue;
+            }
+            room[*family][host] -= 1;
+            loads[host] += 1;
+            least = least.min(best(rest, room, loads, moves + usize::from(host != led.on)));
+            loads[host] -= 1;
+            room[*family][host] += 1;
+        }
+        least
+    }
+
+    proptest! {
+        #[test]
+        fn no_assignment_is_more_even_and_none_as_even_takes_fewer_moves((hosts, drawn) in drawn(5)) {
+            let families = families(&drawn);
+            let moves = plan(hosts, &families, None);
+            let after = carried_out(&families, &moves);
+            let left: Vec<_> =
+                families.iter().enumerate().flat_map(|(at, family)| family.led.iter().map(move |led| (at, led))).collect();
+            let mut room: Vec<_> = families.iter().map(|family| family.waiting.clone()).collect();
+            for (family, led) in &left {
+                room[*family][led.on] += 1;
+            }
+            let expected = best(&left, &mut room, &mut vec![0; hosts], 0);
+            prop_assert_eq!((squares(&loads(hosts, &after)), moves.len()), expected);
+        }
+
+        #[test]
+        fn a_plan_that_was_carried_out_leaves_nothing_to_move((hosts, drawn) in drawn(40)) {
+            let families = families(&drawn);
+            let after = carried_out(&families, &plan(hosts, &families, None));
+            prop_assert_eq!(plan(hosts, &after, None), Vec::new());
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_emptied_keeps_what_no_other_can_take_and_the_others_keep_theirs() {
+        let one = |name: &str, on: usize, stays: bool, waiting: [usize; 3]| Family {
+            led: vec![Led { shard: name.parse().unwrap(), on, stays }],
+            waiting: waiting.to_vec(),
+        };
+        let families = [
+            one("a", 0, false, [0, 1, 1]),
+            one("b", 0, false, [0, 1, 1]),
+            one("c", 0, false, [0, 0, 0]),
+            one("d", 0, true, [0, 1, 1]),
+            one("e", 1, true, [0, 0, 1]),
+            one("f", 1, true, [0, 0, 1]),
+        ];
+        let moves = plan(3, &families, Some(0));
+        assert_eq!(loads(3, &carried_out(&families, &moves)), [2, 2, 2]);
+        assert_eq!(moves.len(), 2, "{moves:?}");
+    }
+
+    #[test]
+    fn a_shard_makes_room_where_another_one_must_go() {
+        let one = |name: &str, on: usize, waiting: [usize; 3]| Family {
+            led: vec![Led { shard: name.parse().unwrap(), on, stays: false }],
+            waiting: waiting.to_vec(),
+        };
+        // `a` and `b` can only leave the first host for the second; `c` makes room there.
+        let families = [one("a", 0, [0, 1, 0]), one("b", 0, [0, 1, 0]), one("c", 1, [0, 0, 1])];
+        let moves = plan(3, &families, None);
+        assert_eq!(moves.len(), 2, "{moves:?}");
+        assert_eq!(loads(3, &carried_out(&families, &moves)), [1, 1, 1]);
+    }
+}

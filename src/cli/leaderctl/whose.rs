@@ -1,0 +1,120 @@
+//! `leaderctl whose`: for which shard does a process of this host run?
+//!
+//! The hazard: no word of the shard is in the command lines of the helpers, so that nothing selects them by it, and COMMAND's
+//! own processes can have any name. So the candidates of this host are asked which processes are theirs. What they started
+//! has one of these above it, because the backstop and the guard adopt what loses its parent.
+
+use super::{fail, printed};
+use crate::exit;
+use crate::observe::query_socket::{self, Answer as Told, Survey};
+use crate::text::on_one_line;
+use clap::Args;
+use serde::Serialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct WhoseFlags {
+    /// A process of this host
+    #[arg(value_name = "PID")]
+    pid: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `whose --json` prints. Fields are added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    pid: u32,
+    /// `leaderrun`, `backstop`, `guard`, or `tree`: COMMAND, a hook, or what these started.
+    role: &'static str,
+    leaderrun: u32,
+    shard: &'a str,
+    store: &'a str,
+    owner: &'a str,
+    /// None while it does not lead.
+    term: Option<u64>,
+}
+
+impl WhoseFlags {
+    /// Asks no store.
+    pub async fn answer(&self, patience: Duration) -> ExitCode {
+        let Survey { answers, others, .. } = query_socket::ask_all(&[], patience).await;
+        let told: Vec<Told> = answers.into_iter().chain(others).collect();
+        let line = line_of(self.pid);
+        let Some((told, leaderrun, role)) = line.iter().find_map(|&pid| owner_of(pid, self.pid, &told)) else {
+            return fail(
+                exit::ctl::UNKNOWN_SHARD,
+                &format!("process {} belongs to no candidate of this host that answers", self.pid),
+            );
+        };
+        let statement = &told.statement;
+        let term = statement.leadership.as_ref().map(|leads| leads.term.0);
+        let written = if self.json {
+            let (pid, shard, store, owner) = (self.pid, &*statement.shard, &*statement.store, &*statement.owner);
+            let answer = Answer { pid, role, leaderrun, shard, store, owner, term };
+            writeln!(stdout(), "{}", serde_json::to_string(&answer).expect("an answer is plain data"))
+        } else {
+            let what = match role {
+                "leaderrun" => told.process(),
+                "tree" => format!("process {}, in the tree of {}", self.pid, told.process()),
+                helper => format!("process {}, the {helper} of {}", self.pid, told.process()),
+            };
+            let does = term.map_or_else(|| "waits".to_owned(), |term| format!("leads with term {term}"));
+            let line = format!("{}: {what}, {}, {does} in {}", statement.shard, statement.owner, statement.store);
+            writeln!(stdout(), "{}", on_one_line(line))
+        };
+        printed(written)
+    }
+}
+
+/// A process and those above it, the nearest first.
+fn line_of(pid: u32) -> Vec<u32> {
+    let mut line = vec![pid];
+    while let Some(parent) = line.last().and_then(|&pid| parent_of(pid)).filter(|parent| !line.contains(parent)) {
+        line.push(parent);
+    }
+    line
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may have more of them in it: proc_pid_stat(5).
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|&parent| parent > 0)
+}
+
+/// The candidate whose process `pid` is, its own process, and what `asked` is to it: `pid` itself or below it.
+fn owner_of(pid: u32, asked: u32, told: &[Told]) -> Option<(&Told, u32, &'static str)> {
+    told.iter().find_map(|told| {
+        let leaderrun = told.pid()?;
+        let [backstop, guard] = told
+            .statement
+            .leadership
+            .as_ref()
+            .and_then(|leads| leads.helpers)
+            .unwrap_or_default()
+            .map(i32::cast_unsigned);
+        let role = match pid {
+            _ if pid == guard => "guard",
+            _ if pid == backstop => "backstop",
+            _ if pid == leaderrun => "leaderrun",
+            _ => return None,
+        };
+        Some((told, leaderrun, if pid == asked { role } else { "tree" }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_process_begins_with_it_and_ends_with_the_first_of_all() {
+        let line = line_of(std::process::id());
+        assert_eq!(line[..2], [std::process::id(), std::os::unix::process::parent_id()]);
+        assert_eq!(line_of(u32::MAX), [u32::MAX]);
+    }
+}

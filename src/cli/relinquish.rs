@@ -1,0 +1,200 @@
+//! The value of `--relinquish`: a duration, or the times of a crontab specification.
+
+use crate::runner::rotation::Schedule;
+use cronexpr::{FallbackTimezoneOption, MakeTimestamp, ParseOptions};
+use std::time::Duration;
+
+/// The latest supported time. A clock past the year 9990 finds no next time.
+const LATEST_MILLIS: u64 = 253_000_000_000_000;
+/// The most bytes in a specification.
+const LONGEST: usize = 200;
+/// A leader that rotated more often would do nothing else.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The value of `--relinquish`.
+#[derive(Clone, Debug)]
+pub enum Relinquish {
+    After(Duration),
+    At(Schedule),
+}
+
+impl Relinquish {
+    #[must_use]
+    pub fn after(&self) -> Option<Duration> {
+        match self {
+            Self::After(duration) => Some(*duration),
+            Self::At(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub fn schedule(&self) -> Option<Schedule> {
+        match self {
+            Self::After(_) => None,
+            Self::At(schedule) => Some(schedule.clone()),
+        }
+    }
+
+    /// Parses the value. `duration` parses durations as all options do.
+    ///
+    /// # Errors
+    /// A fragment that says what to write.
+    pub fn parse(text: &str, duration: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
+        let usage = || "write a duration such as 1h, a name such as @daily, or a crontab's five fields".to_owned();
+        let text = text.trim();
+        let every = text.strip_prefix("@every").filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim);
+        if let Some(after) = every.or(Some(text).filter(|text| !text.starts_with('@'))).map(&duration) {
+            match after {
+                Ok(after) if after < SHORTEST => return Err("write a duration of at least 1s".to_owned()),
+                Ok(after) => return Ok(Self::After(after)),
+                Err(message) if every.is_some() => return Err(message),
+                Err(_) => {}
+            }
+        }
+        let fields = match text {
+            "@hourly" => "0 * * * *",
+            "@daily" | "@midnight" => "0 0 * * *",
+            "@weekly" => "0 0 * * 0",
+            "@monthly" => "0 0 1 * *",
+            "@yearly" | "@annually" => "0 0 1 1 *",
+            _ if text.starts_with('@') => {
+                return Err("write @every DURATION, @hourly, @daily, @weekly, @monthly or @yearly".to_owned());
+            }
+            // Five fields, and perhaps a time zone.
+            _ if (5..=6).contains(&text.split_whitespace().count()) => text,
+            _ => return Err(usage()),
+        };
+        schedule(fields).map(Self::At)
+    }
+}
+
+/// The times of a crontab's fields, by the host's wall clock and time zone.
+fn schedule(fields: &str) -> Result<Schedule, String> {
+    if fields.len() > LONGEST || !fields.is_ascii() {
+        return Err(format!("a crontab's fields are at most {LONGEST} letters, digits and signs"));
+    }
+    let mut options = ParseOptions::default();
+    options.fallback_timezone_option = FallbackTimezoneOption::System;
+    let normalized = cronexpr::normalize_crontab(fields);
+    let crontab = cronexpr::parse_crontab_with(&normalized, options).map_err(|error| brief(&error.to_string()))?;
+    let schedule = Schedule::new(move |millis| {
+        let from = i64::try_from(millis.min(LATEST_MILLIS)).ok()?;
+        let next = crontab.find_next(MakeTimestamp::from_millisecond(from).ok()?).ok()?;
+        u64::try_from(next.timestamp().as_millisecond()).ok()
+    });
+    // 29 February comes within eight years; 30 February never does.
+    let comes = [0, 2_000_000_000_000].into_iter().any(|from| schedule.next(from).is_some());
+    if comes { Ok(schedule) } else { Err("this time never comes".to_owned()) }
+}
+
+/// Shortens an error of the library, which shows the whole text with a mark below the mistake.
+fn brief(said: &str) -> String {
+    let why = said.rsplit_once("^ ").map_or(said, |(_, why)| why);
+    let why = why.split(';').next().unwrap_or(why);
+    format!("not a crontab's five fields: {}", crate::text::on_one_line(why.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flags::duration;
+    use super::*;
+    use crate::fuzz;
+    use std::time::UNIX_EPOCH;
+
+    fn parse(text: &str) -> Result<Relinquish, String> {
+        Relinquish::parse(text, duration)
+    }
+
+    fn schedule(text: &str) -> Schedule {
+        parse(text).unwrap().schedule().unwrap_or_else(|| panic!("{text}"))
+    }
+
+    fn at(text: &str) -> u64 {
+        let since = humantime::parse_rfc3339(text).unwrap().duration_since(UNIX_EPOCH).unwrap();
+        u64::try_from(since.as_millis()).unwrap()
+    }
+
+    fn times(text: &str, after: &str, number: usize) -> Vec<String> {
+        let schedule = schedule(text);
+        let times = std::iter::successors(Some(at(after)), |&millis| schedule.next(millis)).skip(1);
+        let shown = |millis| humantime::format_rfc3339(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
+        times.take(number).map(shown).collect()
+    }
+
+    #[test]
+    fn durations_and_names_are_read() {
+        for (text, seconds) in [("90", 90), ("1h", 3600), ("1h 30m", 5400), ("@every 1h", 3600), (" @every  90s ", 90)]
+        {
+            assert_eq!(parse(text).unwrap().after(), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        for (name, fields) in [
+            ("@hourly", "0 * * * *"),
+            ("@daily", "0 0 * * *"),
+            ("@midnight", "0 0 * * *"),
+            ("@weekly", "0 0 * * 0"),
+            ("@monthly", "0 0 1 * *"),
+            ("@yearly", "0 0 1 1 *"),
+        ] {
+            let now = at("2026-11-21T20:30:00Z");
+            assert_eq!(schedule(name).next(now), schedule(fields).next(now), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_reported_in_one_line() {
+        for (text, part) in [
+            ("", "write a duration"),
+            ("soon", "write a duration"),
+            ("0", "at least 1s"),
+            ("@every", "@every DURATION"),
+            ("@every 10ms", "at least 1s"),
+            ("@every soon", "write a duration"),
+            ("@reboot", "@hourly"),
+            ("* * * *", "write a duration"),
+            ("* * * * * * *", "write a duration"),
+            ("60 * * * *", "0..=59"),
+            ("* * * * 1 Nowhere/Land", "failed to find timezone Nowhere/Land"),
+            ("5-1 * * * *", "ascending"),
+            ("*/0 * * * *", "not a crontab's five fields"),
+            ("0 0 30 2 *", "never comes"),
+            ("0 0 31 feb,apr,jun *", "never comes"),
+            ("\u{a0}* * * * \u{e9}", "letters, digits"),
+        ] {
+            let error = parse(text).err().unwrap_or_else(|| panic!("{text:?} is taken"));
+            assert!(error.contains(part) && !error.contains('\n'), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_leap_day_comes() {
+        assert_eq!(times("0 0 29 2 * UTC", "2026-11-21T20:30:00Z", 1), ["2028-02-29T00:00:00Z"]);
+    }
+
+    #[test]
+    fn a_skipped_hour_has_no_time_and_a_repeated_hour_has_two() {
+        let spring = times("30 2 * * * Europe/Berlin", "2026-03-27T12:00:00Z", 2);
+        assert_eq!(spring, ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]);
+        let autumn = times("30 2 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 3);
+        assert_eq!(autumn, ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
+        let daily = times("0 4 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 2);
+        assert_eq!(daily, ["2026-10-25T03:00:00Z", "2026-10-26T03:00:00Z"]);
+    }
+
+    #[test]
+    fn a_million_specifications_are_read_or_refused_in_one_line() {
+        let seeds =
+            ["@every 1h", "@daily", "*/5 0-6,22 1,15W L * Europe/Berlin", "0 12 L * 5#3", "1h30m", "0 0 29 2 7"];
+        fuzz::bent_text("relinquish", &seeds, |text, source| {
+            let read = parse(text);
+            match &read {
+                Ok(Relinquish::After(after)) => assert!(*after >= SHORTEST),
+                Ok(Relinquish::At(schedule)) => {
+                    let now = source.number();
+                    assert!(schedule.next(now).is_none_or(|next| next > now.min(LATEST_MILLIS)));
+                }
+                Err(message) => fuzz::assert_is_one_line(message),
+            }
+            (&read).into()
+        });
+    }
+}

@@ -1,0 +1,335 @@
+//! What the options are set to, by whoever set them: the command line, then the environment, then a credential of the
+//! service manager, then the table of the shard in the configuration file, then the file.
+//!
+//! The hazard: these are written by people who do not know of each other. Two options that exclude each other are a
+//! mistake where one person gave both. Otherwise the one that was given nearer to the command line counts, and the other
+//! one is dropped, as if nobody had set it.
+//!
+//! Clap reads the command line alone. What else is set, and not dropped, becomes the option's default.
+
+use super::config::{self, VERBOSITY};
+use super::mistakes::quoted;
+use crate::text::{self, in_words, looks_secret};
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// The option that names the configuration file, and cannot be in it.
+pub const CONFIG: &str = "config";
+/// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
+/// (systemd.exec(5), "Credentials").
+const CREDENTIAL: &str = "leaderrun.store";
+
+const ONE: &str = "use one of them";
+const RETRY: &str = "use --retry-failed to repeat a job";
+const ONE_TERM: &str = "a job runs in one term";
+const RUNS_ONCE: &str = "a job runs once, whichever candidate leads";
+/// The leader named first of several is another one at each check, so the hook would run again and again.
+const SEVERAL: &str = "there are several leaders at once";
+
+/// Options that exclude each other, by their long names, and what to do instead.
+const EXCLUSIONS: [(&str, &str, &str); 11] = [
+    ("store", "store-file", ONE),
+    ("no-wait", "wait", ONE),
+    ("quiet", "verbose", ONE),
+    ("every", "once", ONE),
+    ("every", "restart", RETRY),
+    ("once", "restart", RETRY),
+    ("every", "relinquish", ONE_TERM),
+    ("once", "relinquish", ONE_TERM),
+    ("slots", "every", RUNS_ONCE),
+    ("slots", "once", RUNS_ONCE),
+    ("slots", "on-leader-change", SEVERAL),
+];
+
+/// Options by their long names, each with the text that one would write on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(pub BTreeMap<String, OsString>);
+
+impl Settings {
+    /// What is set besides the command line that `line` has read, for a program with the options of `command`.
+    ///
+    /// # Errors
+    /// One line that names a setting and what is wrong with it.
+    pub fn besides(line: &ArgMatches, command: &Command) -> Result<Self, String> {
+        let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
+        let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
+        let is_store_named =
+            [&on_line, &environment].iter().any(|layer| layer.is_on("store") || layer.is_on("store-file"));
+        let credential = if is_store_named { Self::default() } else { Self::of_credential()? };
+        let given = on_line.clone();
+        let in_file = |name: &str| format!("{name} in the configuration file");
+        // As flock(1) is used, this may also be SHARD -c STRING, which is nearer than the file.
+        let runs_another = operands(line).nth(1).is_some_and(|word| word != "-c");
+        if runs_another && [&of_shard, &of_all].iter().any(|layer| layer.is_on("command")) {
+            return Err(exclude_each_other(&in_file("command"), "COMMAND", ONE));
+        }
+        let mut all = merge([
+            (on_line, &|name: &str| format!("--{name}")),
+            (environment, &variable),
+            (credential, &|name: &str| format!("{name} of the service manager")),
+            (of_shard, &in_file),
+            (of_all, &in_file),
+        ])?;
+        all.0.retain(|name, _| !given.0.contains_key(name));
+        Ok(all)
+    }
+
+    /// Whether a variable or the configuration file sets the option `name`, which the command line sets too.
+    ///
+    /// # Errors
+    /// As [`Settings::besides`].
+    pub fn is_overruled(name: &str, line: &ArgMatches, command: &Command) -> Result<bool, String> {
+        let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
+        let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
+        Ok([environment, of_shard, of_all].iter().any(|layer| layer.get(name).is_some()))
+    }
+
+    /// What the configuration file sets for the shard, and for all shards.
+    fn of_file(line: &ArgMatches, on_line: &Self, environment: &Self) -> Result<(Self, Self), String> {
+        let named = on_line.0.get(CONFIG).or(environment.0.get(CONFIG)).map(PathBuf::from);
+        config::read(named.as_deref(), operands(line).next().and_then(|shard| shard.to_str()))
+    }
+
+    fn of_line(line: &ArgMatches, command: &Command) -> Self {
+        let given = |arg: &&Arg| line.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let text = |arg: &Arg| match line.try_get_raw(arg.get_id().as_str()).ok().flatten()?.next_back() {
+            Some(value) if arg.get_action().takes_values() => Some(value.to_owned()),
+            _ => Some("true".into()),
+        };
+        let options = command.get_arguments().filter(|arg| arg.get_long().is_some() && !is_help(arg)).filter(given);
+        Self(options.filter_map(|arg| Some((arg.get_long()?.to_owned(), text(arg)?))).collect())
+    }
+
+    fn of_environment(command: &Command) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for arg in command.get_arguments() {
+            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+            let Some(value) = std::env::var_os(variable) else { continue };
+            let variable = variable.to_string_lossy();
+            let text = match checked(arg, &value) {
+                Ok(text) => text,
+                Err(Wrong::NotText) => return Err(format!("{variable} is not UTF-8: correct it")),
+                Err(Wrong::Value(why)) => {
+                    let shown = quoted(&value.to_string_lossy());
+                    return Err(format!("invalid value {shown} for {variable}: {why}"));
+                }
+            };
+            refuse_secret(arg, &text, &variable)?;
+            settings.0.insert(name.to_owned(), text);
+        }
+        Ok(settings)
+    }
+
+    /// The file in which the service manager hands over a store URL. A directory that cannot be read may hold one.
+    fn of_credential() -> Result<Self, String> {
+        let mut settings = Self::default();
+        let Some(directory) = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from) else { return Ok(settings) };
+        let path = directory.join(CREDENTIAL);
+        let found = directory.metadata().and_then(|_| path.try_exists()).map_err(|error| {
+            let shown = text::shown(&directory.to_string_lossy());
+            format!("CREDENTIALS_DIRECTORY={shown} cannot be read: {}", in_words(&error))
+        })?;
+        if found {
+            settings.0.insert("store-file".to_owned(), path.into());
+        }
+        Ok(settings)
+    }
+
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(name).map(OsString::as_os_str)
+    }
+
+    /// Makes them the defaults of those options that `command` has.
+    #[must_use]
+    pub fn put_into(self, mut command: Command) -> Command {
+        for (name, text) in self.0 {
+            let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
+            if let Some(id) = id {
+                // Help does not show it: help was printed before this was read.
+                command = command.mut_arg(id, |arg| arg.default_value(text));
+            }
+        }
+        command
+    }
+
+    /// Whether the option is set to more than its absence.
+    fn is_on(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|text| !is_off(name, text))
+    }
+
+    /// Two options of these that exclude each other, and what to do instead.
+    pub fn contradiction(&self) -> Option<(&'static str, &'static str, &'static str)> {
+        EXCLUSIONS.into_iter().find(|(one, other, _)| self.is_on(one) && self.is_on(other))
+    }
+}
+
+/// The message on two options that exclude each other, under the names by which they were given.
+#[must_use]
+pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
+    format!("{one} and {other} exclude each other: {advice}")
+}
+
+/// SHARD, COMMAND and its arguments.
+fn operands(line: &ArgMatches) -> impl Iterator<Item = &OsString> {
+    line.try_get_many("operands").ok().flatten().into_iter().flatten()
+}
+
+fn variable(name: &str) -> String {
+    format!("LEADERRUN_{}", name.replace('-', "_").to_uppercase())
+}
+
+fn is_help(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
+}
+
+/// Whether this value means the same as leaving the option out.
+fn is_off(name: &str, value: &OsStr) -> bool {
+    matches!(
+        (name, value.to_str()),
+        ("no-wait" | "quiet", Some("false")) | ("restart", Some("never")) | ("verbose", Some("0"))
+    )
+}
+
+/// How the options of a layer are called there.
+type Called<'a> = &'a dyn Fn(&str) -> String;
+
+/// All layers in one, the one that is nearest to the command line first.
+fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings, String> {
+    let mut all = Settings::default();
+    for (mut layer, called) in layers {
+        let excluded = |name: &str| {
+            EXCLUSIONS
+                .iter()
+                .any(|&(one, other, _)| (one == name && all.is_on(other)) || (other == name && all.is_on(one)))
+        };
+        layer.0.retain(|name, text| !all.0.contains_key(name) && (is_off(name, text) || !excluded(name)));
+        if let Some((one, other, advice)) = layer.contradiction() {
+            return Err(exclude_each_other(&called(one), &called(other), advice));
+        }
+        all.0.extend(layer.0);
+    }
+    Ok(all)
+}
+
+/// Why a value cannot be one of an option.
+#[derive(Debug)]
+pub enum Wrong {
+    NotText,
+    Value(String),
+}
+
+/// Checks a value with the option's own parser. Returns what one would write on the command line.
+///
+/// # Errors
+/// What is wrong with it, and what to write.
+pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
+    // What clap's `FalseyValueParser` takes for false.
+    const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
+    match (arg.get_action(), value.to_str()) {
+        (ArgAction::SetTrue, value) => {
+            let on = value.is_none_or(|value| !FALSE.contains(&value.to_lowercase().as_str()));
+            return Ok(on.to_string().into());
+        }
+        (ArgAction::Count, Some(text)) if text.parse::<u8>().is_ok() => return Ok(text.into()),
+        (ArgAction::Count, Some(_)) => return Err(Wrong::Value(VERBOSITY.to_owned())),
+        (_, None) if takes_text(arg) => return Err(Wrong::NotText),
+        _ => {}
+    }
+    let alone = arg.clone().env(None::<&str>).default_value(None::<&str>);
+    let name = arg.get_long().expect("what is set has the long name of its option");
+    let mut line = OsString::from(format!("--{name}="));
+    line.push(value);
+    match Command::new("").no_binary_name(true).disable_help_flag(true).arg(alone).try_get_matches_from([line]) {
+        Ok(_) => Ok(value.to_owned()),
+        Err(error) => Err(Wrong::Value(match (error.source(), error.get(ContextKind::ValidValue)) {
+            (Some(why), _) => one_line(&why.to_string()),
+            (None, Some(ContextValue::Strings(values))) if !values.is_empty() => {
+                format!("possible values: {}", values.join(", "))
+            }
+            _ => "is empty: write a value, or leave it out".to_owned(),
+        })),
+    }
+}
+
+/// False for what may have any bytes: files and command lines.
+fn takes_text(arg: &Arg) -> bool {
+    let kind = arg.get_value_parser().type_id();
+    kind != TypeId::of::<PathBuf>() && kind != TypeId::of::<OsString>()
+}
+
+fn one_line(text: &str) -> String {
+    text.split(|c: char| c.is_control()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.
+/// What a shell or COMMAND gets may hold one, and is not shown; only those values are of type [`OsString`].
+///
+/// # Errors
+/// One line that names it as `called`.
+pub fn refuse_secret(arg: &Arg, value: &OsStr, called: &str) -> Result<(), String> {
+    if arg.get_long() == Some("store") || arg.get_value_parser().type_id() == TypeId::of::<OsString>() {
+        return Ok(());
+    }
+    if looks_secret(&value.to_string_lossy()) {
+        return Err(format!(
+            "{called} has what looks like a password, and would show it: give a store URL with --store"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Settings {
+        Settings(pairs.iter().map(|&(name, text)| (name.to_owned(), text.into())).collect())
+    }
+
+    #[test]
+    fn of_two_that_exclude_each_other_the_one_nearer_to_the_command_line_counts() {
+        const PLACES: usize = 4;
+        let places: [Called<'_>; PLACES] =
+            [&|name| format!("--{name}"), &variable, &|name| format!("shard's {name}"), &|name| {
+                format!("file's {name}")
+            }];
+        for (one, other, advice) in EXCLUSIONS {
+            for (nearer, farther) in [(one, other), (other, one)] {
+                for near in 0..PLACES {
+                    for far in near..PLACES {
+                        let mut layers = places.map(|called| (Settings::default(), called));
+                        layers[near].0.0.insert(nearer.to_owned(), "x".into());
+                        layers[far].0.0.insert(farther.to_owned(), "x".into());
+                        let merged = merge(layers);
+                        if near == far {
+                            let called = places[near];
+                            assert_eq!(merged, Err(exclude_each_other(&called(one), &called(other), advice)));
+                        } else {
+                            assert_eq!(merged, Ok(of(&[(nearer, "x")])), "{nearer} at {near}, {farther} at {far}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_off_excludes_nothing_and_overrules_what_is_farther() {
+        let called: Called<'_> = &|name| name.to_owned();
+        let merged = |near: &[(&str, &str)], far: &[(&str, &str)]| merge([(of(near), called), (of(far), called)]);
+        let both = of(&[("no-wait", "false"), ("wait", "5")]);
+        assert_eq!(merged(&[("no-wait", "false")], &[("wait", "5")]), Ok(both.clone()));
+        assert_eq!(merged(&[("no-wait", "false"), ("wait", "5")], &[]), Ok(both));
+        assert_eq!(merged(&[("quiet", "false")], &[("quiet", "true")]), Ok(of(&[("quiet", "false")])));
+        assert_eq!(merged(&[("restart", "never")], &[("every", "5m")]).unwrap().0.len(), 2);
+        // Neither of two that exclude each other is a mistake if something nearer has dropped both.
+        assert_eq!(merged(&[("once", "x")], &[("every", "5m"), ("restart", "always")]), Ok(of(&[("once", "x")])));
+    }
+}

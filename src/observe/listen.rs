@@ -1,0 +1,71 @@
+//! The address of `--listen` and of `leaderctl serve`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    /// Every address of this machine.
+    Everywhere(u16),
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text));
+        if let Some(path) = path {
+            // This checks the kernel's limit on a path, and that it has no NUL.
+            return match std::os::unix::net::SocketAddr::from_pathname(path) {
+                Ok(_) if !path.is_empty() => Ok(Self::Unix(PathBuf::from(path))),
+                _ => Err("the path of a socket has 1 to 107 bytes".to_owned()),
+            };
+        }
+        let everywhere = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::Everywhere);
+        everywhere.or_else(|| text.parse().ok().map(Self::Tcp)).ok_or_else(|| {
+            "write an address such as 127.0.0.1:9100, [::1]:9100, :9100 or unix:/run/worker.sock".to_owned()
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Everywhere(port) => write!(f, ":{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("127.0.0.1:9100", "127.0.0.1:9100"),
+            ("[::1]:9100", "[::1]:9100"),
+            (":9100", ":9100"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+            ("/run/a.sock", "unix:/run/a.sock"),
+            ("unix:a.sock", "unix:a.sock"),
+            ("./a.sock", "unix:./a.sock"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown, "{text}");
+        }
+        let long = format!("/{}", "x".repeat(107));
+        for bad in
+            ["", "unix:", ":", ":http", ":65536", "9100", "localhost", "localhost:9100", "127.0.0.1", "::1", &long]
+        {
+            fuzz::assert_is_one_line(&bad.parse::<Address>().unwrap_err());
+        }
+    }
+}

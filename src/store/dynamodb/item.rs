@@ -1,0 +1,221 @@
+//! What an item looks like, and what it is called.
+//!
+//! | document | `pk` | `sk` |
+//! | --- | --- | --- |
+//! | the marker: since when the table remembers | `LEADERRUN` | `TABLE` |
+//! | a shard's led mark | `LEADERRUN` | `SHARD#NAME` |
+//! | a shard: who leads, the last term, the operators' orders | `SHARD#NAME` | `LOCK` |
+//! | a note beside it | `SHARD#NAME` | `HISTORY`, `RUNS`, `JOBS`, `ONCE#JOB`, `STANDBY#SESSION` |
+//! | what `store check` writes | `SHARD#leaderctl-check-NAME` | `LOCK` |
+//!
+//! The hazard: other programs write the item `LOCK` too. The Go library gurre/shardcoordinator knows `pk`, `sk`, `ownerId`
+//! and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these four always
+//! tell the truth about our lease: `ttl` is in the future while anybody of ours leads or has to be waited for, and 0 once it
+//! is released. And an item counts as ours only while `ttl` agrees with the rest: a program that took it over by changing
+//! only the four has left attributes of ours behind that mean nothing.
+
+use crate::lease::{Session, Shard, Term};
+use crate::store::lease_store::documents::{Content, Found, Key, Leadership, Life, Ours, Part, Version};
+use crate::store::{Holder, Page};
+use aws_sdk_dynamodb::types::AttributeValue;
+use std::collections::HashMap;
+use std::fmt::Display;
+
+pub type Item = HashMap<String, AttributeValue>;
+
+/// The partition of what is not one shard's alone.
+pub const STORE: &str = "LEADERRUN";
+/// The beginning of the partition of every shard.
+pub const SHARD: &str = "SHARD#";
+pub const LOCK: &str = "LOCK";
+/// Precedes the session in a sort key.
+pub const STANDBY: &str = "STANDBY#";
+/// Precedes the name of the job in a sort key.
+const ONCE: &str = "ONCE#";
+
+/// The value of `ownerId` while nobody leads who has a name.
+pub const NOBODY: &str = "nobody";
+
+/// The keys of a document.
+pub fn key_of(key: Key<'_>) -> (String, String) {
+    let of = |shard: &Shard, sort: &str| (partition(shard), sort.to_owned());
+    match key {
+        Key::Marker => (STORE.to_owned(), "TABLE".to_owned()),
+        Key::Led(shard) => (STORE.to_owned(), partition(shard)),
+        // Orders are in the shard's own document.
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => of(shard, LOCK),
+        Key::Note(shard, Page::History) => of(shard, "HISTORY"),
+        Key::Note(shard, Page::Runs) => of(shard, "RUNS"),
+        Key::Note(shard, Page::Jobs) => of(shard, "JOBS"),
+        Key::Note(shard, Page::Once(job)) => of(shard, &format!("{ONCE}{job}")),
+        Key::Note(shard, Page::Standby(session)) => of(shard, &format!("{STANDBY}{}", session.as_str())),
+        Key::Scratch(name) => (format!("{SHARD}leaderctl-check-{name}"), LOCK.to_owned()),
+    }
+}
+
+pub fn partition(shard: &Shard) -> String {
+    format!("{SHARD}{shard}")
+}
+
+/// The shard of an item, and what it is to it. None if it is nothing of ours.
+pub fn listed(item: &Item) -> Option<(Shard, Part)> {
+    let (partition, sort) = (text(item, "pk")?, text(item, "sk")?);
+    if partition == STORE {
+        return Some((sort.strip_prefix(SHARD)?.parse().ok()?, Part::Led));
+    }
+    let shard = partition.strip_prefix(SHARD)?.parse().ok()?;
+    let part = match sort {
+        LOCK => Part::Lease,
+        "HISTORY" => Part::Note(Page::History),
+        "RUNS" => Part::Note(Page::Runs),
+        "JOBS" => Part::Note(Page::Jobs),
+        sort => Part::Note(match sort.strip_prefix(STANDBY) {
+            Some(session) => Page::Standby(Session::from_record(session)),
+            None => Page::Once(sort.strip_prefix(ONCE)?.parse().ok()?),
+        }),
+    };
+    Some((shard, part))
+}
+
+/// Rounded up: the other library compares whole seconds, and must not be early.
+pub fn ttl_of(expires_millis: u64) -> u64 {
+    expires_millis.div_ceil(1000)
+}
+
+pub fn n(number: impl Display + Copy) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+pub fn text<'a>(item: &'a Item, name: &str) -> Option<&'a str> {
+    item.get(name)?.as_s().ok().map(String::as_str)
+}
+
+fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
+    item.get(name)?.as_n().ok()?.parse().ok()
+}
+
+/// The version of an item: its write, and whom it names as the owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Empty: none of ours wrote it.
+    pub id: &'a str,
+    /// None but for `LOCK`.
+    pub owner: Option<&'a str>,
+}
+
+impl<'a> Write<'a> {
+    pub fn of(version: &'a Version) -> Self {
+        match version.write.split_once('\n') {
+            Some((id, owner)) => Self { id, owner: Some(owner) },
+            None => Self { id: &version.write, owner: None },
+        }
+    }
+
+    fn version(self) -> Version {
+        let write = self.owner.map_or_else(|| self.id.to_owned(), |owner| format!("{}\n{owner}", self.id));
+        Version { write, incarnation: String::new() }
+    }
+}
+
+/// The `ttl` of an item of another program.
+pub fn ttl_in(sign: &str) -> i64 {
+    sign.parse().unwrap_or(0)
+}
+
+/// The document in an item.
+///
+/// # Errors
+/// Why it is not a document.
+pub fn read(item: Option<&Item>) -> Result<Found, String> {
+    let Some(item) = item else { return Ok(Found { content: Content::Absent, version: Version::default() }) };
+    if item.contains_key("beat") || item.contains_key("createdMs") {
+        return Err("an earlier build of leaderrun did".to_owned());
+    }
+    let id = text(item, "write").unwrap_or_default();
+    if text(item, "sk") != Some(LOCK) {
+        let ours = ours(item, id).ok_or("it has no text")?;
+        return Ok(Found { content: Content::Ours(ours), version: Write { id, owner: None }.version() });
+    }
+    let owner = text(item, "ownerId").ok_or("it has no ownerId (S)")?;
+    let ttl: i64 = number(item, "ttl").ok_or("it has no ttl (N)")?;
+    let version = Write { id, owner: Some(owner) }.version();
+    let agrees = |ours: &Ours| {
+        let expires = if let Life::Ends(ends) = ours.life { ends } else { 0 };
+        i64::try_from(ttl_of(expires)) == Ok(ttl)
+    };
+    let content = ours(item, id).filter(agrees).map_or_else(|| foreign(owner, ttl), Content::Ours);
+    Ok(Found { content, version })
+}
+
+fn ours(item: &Item, id: &str) -> Option<Ours> {
+    let text = text(item, "text").filter(|_| !id.is_empty())?.to_owned();
+    let session = self::text(item, "session").map(Session::from_record);
+    let leadership = match session {
+        Some(session) => Some(Leadership { session, term: Term(number(item, "term")?) }),
+        None => None,
+    };
+    let life = match item.get("expiresMs") {
+        Some(_) => Life::Ends(number(item, "expiresMs")?),
+        None => Life::ForEver,
+    };
+    Some(Ours { text, leadership, sequence: number(item, "sequence")?, life })
+}
+
+/// For the other program, its lease ends in the second after `ttl`.
+fn foreign(owner: &str, ttl: i64) -> Content {
+    let ends = u64::try_from(ttl.saturating_add(1)).unwrap_or(0).saturating_mul(1000);
+    let holder =
+        Holder { owner: owner.to_owned(), foreign_lock: Some("the shard's item".to_owned()), ..Holder::default() };
+    Content::Foreign { holder, sign: ttl.to_string(), life: Life::Ends(ends) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_an_item_say_which_document_it_is() {
+        let item = |(partition, sort): (String, String)| {
+            let pair = [("pk", partition), ("sk", sort)];
+            pair.map(|(name, value)| (name.to_owned(), AttributeValue::S(value))).into()
+        };
+        for name in ["db", "a/b", "w#2"] {
+            let shard: Shard = name.parse().expect("a shard");
+            assert_eq!(listed(&item(key_of(Key::Shard(&shard)))), Some((shard.clone(), Part::Lease)));
+            assert_eq!(listed(&item(key_of(Key::Led(&shard)))), Some((shard.clone(), Part::Led)));
+            let session = Session::from_record("s-1");
+            let once = Page::Once("a-b".parse().expect("a job"));
+            for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
+                let expected = Some((shard.clone(), Part::Note(page.clone())));
+                assert_eq!(listed(&item(key_of(Key::Note(&shard, &page)))), expected);
+            }
+        }
+        assert_eq!(listed(&item(key_of(Key::Marker))), None);
+    }
+
+    #[test]
+    fn an_item_is_ours_while_its_ttl_agrees_and_one_of_an_earlier_build_is_named() {
+        let ours = [
+            ("sk", AttributeValue::S(LOCK.to_owned())),
+            ("ownerId", AttributeValue::S("one two".to_owned())),
+            ("ttl", n(1_795_268_612)),
+            ("expiresMs", n(1_795_268_611_017_u64)),
+            ("text", AttributeValue::S("{}".to_owned())),
+            ("write", AttributeValue::S("w".to_owned())),
+            ("session", AttributeValue::S("s-1".to_owned())),
+            ("term", n(7)),
+            ("sequence", n(3)),
+        ];
+        let mut item: Item = ours.map(|(name, value)| (name.to_owned(), value)).into();
+        let found = read(Some(&item)).expect("ours");
+        assert_eq!(found.leadership().map(|of| of.term), Some(Term(7)));
+        let write = Write::of(&found.version);
+        assert_eq!((write.id, write.owner), ("w", Some("one two")));
+        item.insert("ttl".to_owned(), n(1_795_268_620));
+        let found = read(Some(&item)).expect("somebody's");
+        let Content::Foreign { holder, life, .. } = found.content else { panic!("another program took it") };
+        assert_eq!((holder.owner.as_str(), life), ("one two", Life::Ends(1_795_268_621_000)));
+        item.insert("beat".to_owned(), n(1));
+        assert_eq!(read(Some(&item)).expect_err("older"), "an earlier build of leaderrun did");
+    }
+}

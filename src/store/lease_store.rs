@@ -1,0 +1,210 @@
+//! The lease protocol, once for every store that keeps documents ([`Documents`]).
+//!
+//! ```text
+//! election ── Leases, Notes, Administration
+//!               └─ LeaseStore<D>: claims, renewals, releases, revocations, terms, waits, orders, notes, lists
+//!                   └─ D: Documents: get, put, touch, remove, list, watch, and the server's clock
+//! ```
+//!
+//! The hazard: a server compares and writes, and everything else goes wrong around it. Requests arrive late, twice, or
+//! not at all; answers are lost; clocks are set; a server restarts without its last writes; people delete records. The
+//! rules that hold in spite of that:
+//!
+//! - A write applies only over what its writer judged ([`Over`](documents::Over)), so a late one changes nothing.
+//! - A renewal is a touch: it applies only to the leadership that it names, and only forward. It refuses no operator, and
+//!   no operator refuses it.
+//! - Ends are on the server's clock. What this process saw on its own clock may delay a takeover (`seen`), never hasten it
+//!   beyond what stood unchanged for a whole lease.
+//! - While the store may have forgotten a lease, nobody is granted, and a leader writes its document again (`marker`,
+//!   `renewal`).
+//! - A wait for a tree that may still run is a part of the document, so it outlives the candidate that found it.
+//! - After an answer that was lost, the next step looks.
+
+mod claim;
+mod document;
+pub mod documents;
+mod marker;
+pub mod memory;
+mod notes;
+mod operators;
+mod renewal;
+mod seen;
+mod touch;
+mod trial;
+
+use super::expiry::Moment;
+use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};
+use crate::lease::Shard;
+use crate::time::BootInstant;
+use document::{Document, LedMark};
+use documents::{Content, Documents, Found, Key, Marking};
+use marker::{Marker, Reader};
+use parking_lot::Mutex;
+use seen::{Seen, Standing};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How often a write that lost a race looks again before it gives up.
+const MOST_ATTEMPTS: usize = 8;
+
+/// A store over documents.
+pub struct LeaseStore<D> {
+    documents: D,
+    seen: Mutex<HashMap<Shard, Seen>>,
+    marker: Mutex<Option<Marker>>,
+    /// The notes that this process read or wrote last, so that it need not read them to write them.
+    known_notes: Mutex<HashMap<(Shard, Page), Found>>,
+}
+
+impl<D: Documents> LeaseStore<D> {
+    pub fn new(documents: D) -> Self {
+        Self { documents, seen: Mutex::default(), marker: Mutex::default(), known_notes: Mutex::default() }
+    }
+
+    /// What is below the protocol.
+    pub fn documents(&self) -> &D {
+        &self.documents
+    }
+
+    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if this process does
+    /// not know that of the incarnation that answers. What reads the marker to write wants the led mark of a shared
+    /// document as well.
+    async fn look(
+        &self,
+        shard: &Shard,
+        may_be_behind: bool,
+        with_marker: bool,
+        reader: Reader,
+    ) -> Result<Standing, StoreError> {
+        let sent = BootInstant::now();
+        let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
+        let wants_led_mark = self.documents.is_shared() && reader == Reader::Writer;
+        let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
+        let mut found = self.documents.get(keys, may_be_behind).await?.into_iter();
+        let missing = || StoreError::unknown(format!("no answer about {}", self.documents.name(Key::Shard(shard))));
+        let mut standing = self.understand(shard, found.next().ok_or_else(missing)?)?;
+        if let Some(marker) = found.next() {
+            self.admit_marker(marker, sent, reader).await?;
+        } else if !self.is_of_the_marker(&standing.found) {
+            self.read_marker(reader).await?;
+        }
+        self.remember(shard, &standing);
+        if let Some(mark) = found.next() {
+            standing.led = LedMark::read(&mark).filter(|_| standing.document.is_none());
+            self.seen.lock().entry(shard.clone()).or_default().led_mark = Some(mark);
+        }
+        Ok(standing)
+    }
+
+    /// Whether what was found comes from the incarnation that the marker names.
+    fn is_of_the_marker(&self, found: &Found) -> bool {
+        self.documents.marking() == Marking::ByInit
+            || self.marker.lock().as_ref().is_some_and(|marker| marker.incarnation == found.version.incarnation)
+    }
+
+    fn understand(&self, shard: &Shard, found: Found) -> Result<Standing, StoreError> {
+        let document = match &found.content {
+            Content::Ours(ours) => {
+                let document = Document::read(shard, ours);
+                Some(document.map_err(|why| self.strange(Key::Shard(shard), &why))?)
+            }
+            Content::Absent | Content::Foreign { .. } => None,
+        };
+        Ok(Standing { found, document, led: None })
+    }
+
+    /// With what the led mark says, where other programs write the document and there is none of ours.
+    async fn with_led_mark(&self, shard: &Shard, standing: Standing) -> Result<Standing, StoreError> {
+        if !self.documents.is_shared() || standing.document.is_some() || standing.led.is_some() {
+            return Ok(standing);
+        }
+        let led = LedMark::read(&touch::get(&self.documents, Key::Led(shard)).await?);
+        Ok(Standing { led, ..standing })
+    }
+
+    fn remember(&self, shard: &Shard, standing: &Standing) {
+        let mut seen = self.seen.lock();
+        let seen = seen.entry(shard.clone()).or_default();
+        seen.learn_term(standing.term());
+        seen.known = Some(standing.clone());
+    }
+
+    /// Has the next write look first.
+    fn doubt(&self, shard: &Shard) {
+        if let Some(seen) = self.seen.lock().get_mut(shard) {
+            seen.known = None;
+        }
+    }
+
+    /// The document as it was last read or written.
+    fn known(&self, shard: &Shard) -> Option<Standing> {
+        self.seen.lock().get(shard)?.known.clone()
+    }
+
+    fn wall_millis(&self) -> u64 {
+        if self.documents.tells_time() { u64::MAX } else { self.documents.wall_clock_millis() }
+    }
+
+    /// How much is left of the lease that a read showed which was sent at `sent`. None where it ends with its holder.
+    fn left(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Duration> {
+        let clock = self.documents.clock();
+        let moment = Moment { read_sent: sent, now: BootInstant::now(), wall_millis: self.wall_millis() };
+        self.seen.lock().entry(shard.clone()).or_default().left(standing, &clock, moment)
+    }
+
+    /// The holder of a lease that has not ended.
+    fn holder(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Holder> {
+        let left = self.left(shard, standing, sent);
+        if left == Some(Duration::ZERO) {
+            return None;
+        }
+        let holder = match (&standing.found.content, &standing.document) {
+            (Content::Foreign { holder, .. }, _) => holder.clone(),
+            (Content::Ours(ours), Some(document)) if ours.leadership.is_some() => document.holder(),
+            _ => forgotten(Duration::ZERO, false),
+        };
+        Some(Holder { expires_in: left.or(holder.expires_in), ..holder })
+    }
+
+    /// The error of a document that cannot be read.
+    fn strange(&self, key: Key<'_>, why: &str) -> StoreError {
+        let name = self.documents.name(key);
+        StoreError::misconfigured(format!(
+            "{name} was written by something else ({why}): delete it, or use another place for the leases"
+        ))
+    }
+
+    fn too_fast(&self, key: Key<'_>) -> StoreError {
+        StoreError::unknown(format!("{} changes faster than it can be written", self.documents.name(key)))
+    }
+}
+
+/// A leader that the store may have forgotten.
+fn forgotten(left: Duration, first: bool) -> Holder {
+    let doubt = Some(if first { super::Doubt::FirstUse } else { super::Doubt::Forgotten });
+    let owner = "a leader that the store may have forgotten".to_owned();
+    Holder { owner, expires_in: Some(left), doubt, ..Holder::default() }
+}
+
+#[async_trait::async_trait]
+impl<D: Documents> Store for LeaseStore<D> {
+    fn delivery(&self) -> Delivery {
+        self.documents.delivery()
+    }
+
+    fn is_metered(&self) -> bool {
+        self.documents.is_metered()
+    }
+
+    fn hindrance(&self) -> Option<String> {
+        self.documents.clock().hindrance("the store's", BootInstant::now()).filter(|_| !self.documents.tells_time())
+    }
+
+    fn lanes(&self) -> usize {
+        self.documents.lanes()
+    }
+
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        self.read_many_notes(wanted).await
+    }
+}

@@ -1,0 +1,483 @@
+//! Claims, looks and releases.
+//!
+//! The hazard: a claim that is granted says that no other tree runs. Before the write it is judged that nobody holds the
+//! lease, and that the store has not forgotten anybody; the write applies over exactly what was judged. What can only be
+//! known once the document is ours (whether an earlier one was deleted, whether the store forgot meanwhile) is read
+//! after that, and then costs a wait, which is written down before the claim is answered.
+
+use super::document::{Document, Lease, LedMark, Orders};
+use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Over, Put};
+use super::marker::{Marker, Reader};
+use super::seen::{Own, Standing};
+use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::server_clock::{WIDE, Wait};
+use crate::store::{Claim, ErrorKind, Grant, Holder, Observation, Release, StoreError, Takeover};
+use crate::time::{BootInstant, millis};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// A write of a shard's document.
+pub struct Rewrite<'a> {
+    pub draft: &'a Document,
+    pub leadership: Option<&'a Leadership>,
+    pub sequence: u64,
+    pub ends: Ends,
+    pub wakes: bool,
+}
+
+impl<D: Documents> LeaseStore<D> {
+    pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let shard = &candidate.shard;
+        self.seen.lock().entry(shard.clone()).or_default().claims = candidate.lease;
+        let mut known = self.claimable(candidate);
+        let mut looked_for_the_time = false;
+        for _ in 0..MOST_ATTEMPTS {
+            let sent = BootInstant::now();
+            let standing = if let Some(known) = known.take() {
+                known
+            } else {
+                let is_led = self.known(shard).is_some_and(|known| known.knows_led());
+                let with_marker = self.marker.lock().is_none() || !is_led;
+                let standing = self.look(shard, false, with_marker, Reader::Writer).await?;
+                if with_marker { standing } else { self.with_led_mark(shard, standing).await? }
+            };
+            if !looked_for_the_time && self.documents.clock().is_wide(BootInstant::now()) {
+                // After a request that took long. Terms must not run far ahead of the time.
+                looked_for_the_time = true;
+                continue;
+            }
+            let marker = self.marker_for(&standing, sent).await?;
+            if let Some(holder) = self.in_the_way(candidate, &standing, &marker, sent) {
+                return Ok(Claim::Refused(holder));
+            }
+            if let Some(grant) = self.attempt(candidate, &standing, &marker).await? {
+                return Ok(Claim::Granted(grant));
+            }
+        }
+        Err(self.too_fast(Key::Shard(shard)))
+    }
+
+    /// The document as it was last seen, if it could be taken then without another look.
+    fn claimable(&self, candidate: &Candidate) -> Option<Standing> {
+        let seen = self.seen.lock();
+        let seen = seen.get(&candidate.shard)?;
+        let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
+        let is_free = match known.found.leadership() {
+            None => !matches!(known.found.ours()?.life, Life::Left { .. }),
+            Some(leadership) => leadership.session == candidate.session || seen.has_ended(&known.found),
+        };
+        (is_free && self.is_of_the_marker(&known.found)).then(|| known.clone())
+    }
+
+    /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells a
+    /// new shard from a store that has forgotten.
+    async fn marker_for(&self, standing: &Standing, sent: BootInstant) -> Result<Marker, StoreError> {
+        let known = self.marker.lock().clone();
+        let marker = match known.filter(|marker| standing.knows_led() || marker.read >= sent) {
+            Some(marker) => Some(marker),
+            None => self.read_marker(Reader::Writer).await?,
+        };
+        marker.ok_or_else(|| {
+            StoreError::misconfigured(format!(
+                "{} was not tried yet, and a server that ignores conditions lets two candidates lead: run leaderctl \
+                 --store URL store init",
+                self.documents.place()
+            ))
+        })
+    }
+
+    /// What keeps this candidate from leading: a lease, or one that the store may have forgotten.
+    fn in_the_way(
+        &self,
+        candidate: &Candidate,
+        standing: &Standing,
+        marker: &Marker,
+        sent: BootInstant,
+    ) -> Option<Holder> {
+        let shard = &candidate.shard;
+        let now = BootInstant::now();
+        let longest = standing.longest_lease().max(candidate.lease);
+        let unknown = self.until_remembered(marker, longest).max(self.until_trusted(shard, standing, longest));
+        let left = unknown.map(|until| until.since(now));
+        let is_mine = standing.session() == Some(&candidate.session);
+        let holder = if is_mine { None } else { self.holder(shard, standing, sent) };
+        match (holder, left) {
+            (Some(holder), left) => {
+                let expires_in = holder.expires_in.map(|known| known.max(left.unwrap_or_default()));
+                Some(Holder { expires_in, ..holder })
+            }
+            (None, Some(left)) => Some(forgotten(left, standing.term() == 0 && self.highest(shard) == 0)),
+            (None, None) => None,
+        }
+    }
+
+    fn until_trusted(&self, shard: &Shard, standing: &Standing, lease: Duration) -> Option<BootInstant> {
+        let mut seen = self.seen.lock();
+        seen.entry(shard.clone()).or_default().until_trusted(standing, lease, BootInstant::now())
+    }
+
+    fn highest(&self, shard: &Shard) -> u64 {
+        self.seen.lock().get(shard).map_or(0, super::Seen::highest)
+    }
+
+    /// The wait that a document says. None if it is over.
+    pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
+        let clock = self.documents.clock();
+        let wall_millis = self.documents.wall_clock_millis();
+        let mut seen = self.seen.lock();
+        let seen = seen.entry(shard.clone()).or_default();
+        seen.wait(standing, &clock, wall_millis, BootInstant::now())
+    }
+
+    /// What stands, as the next write has to continue it: with the wait, while that is not over.
+    pub(super) fn continued(&self, shard: &Shard, standing: &Standing) -> Document {
+        let mut draft = standing.document.clone().unwrap_or_else(|| {
+            let mut draft = Document::new(shard);
+            draft.orders = standing.orders().cloned();
+            draft
+        });
+        draft.set_wait(self.wait_of(shard, standing).map(|(wait, _)| wait));
+        draft
+    }
+
+    /// Writes the document of a shard. None if it was refused.
+    pub(super) async fn rewrite(
+        &self,
+        shard: &Shard,
+        rewrite: Rewrite<'_>,
+        over: Over<'_>,
+    ) -> Result<Option<Standing>, StoreError> {
+        let Rewrite { draft, leadership, sequence, ends, wakes } = rewrite;
+        let text = draft.text();
+        let owner = draft.lease.as_ref().map(|lease| lease.owner.as_str());
+        let written = Draft { text: &text, leadership, sequence, ends, wakes, owner };
+        let found = match self.documents.put(Key::Shard(shard), written, over).await {
+            Ok(Put::Done(Some(found))) => found,
+            Ok(Put::Done(None)) => {
+                let found = super::touch::get(&self.documents, Key::Shard(shard)).await?;
+                if found.ours().is_none_or(|ours| ours.text != text) {
+                    self.doubt(shard);
+                    return Ok(None);
+                }
+                found
+            }
+            Ok(Put::Refused) => {
+                self.doubt(shard);
+                return Ok(None);
+            }
+            Err(error) => {
+                if error.kind == ErrorKind::Unknown {
+                    self.doubt(shard);
+                }
+                return Err(error);
+            }
+        };
+        let standing = self.understand(shard, found)?;
+        self.remember(shard, &standing);
+        Ok(Some(standing))
+    }
+
+    /// One write over exactly what may be taken. None if it changed meanwhile.
+    async fn attempt(
+        &self,
+        candidate: &Candidate,
+        standing: &Standing,
+        marker: &Marker,
+    ) -> Result<Option<Grant>, StoreError> {
+        let shard = &candidate.shard;
+        let is_first = !standing.knows_led();
+        let highest = self.highest(shard);
+        let mut start_after = self.wait_of(shard, standing).map(|(_, over)| over);
+        let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
+        let mut draft = self.continued(shard, standing);
+        // Milliseconds since 1970 rise faster than leaderships do, so this is above every term that was forgotten: those of
+        // a shard that was deleted, and those that a server lost which failed over to an older copy.
+        let now_millis = self.documents.server_millis(BootInstant::now());
+        draft.term = draft.term.max(highest).max(now_millis) + 1;
+        draft.lease = Some(Lease::new(candidate, self.documents.wall_clock_millis()));
+        draft.forgotten = false;
+        let sent = BootInstant::now();
+        let mut leadership = Leadership { session: candidate.session.clone(), term: Term(draft.term) };
+        let ends = Ends::In(candidate.lease);
+        let claim = Rewrite { draft: &draft, leadership: Some(&leadership), sequence: 0, ends, wakes: false };
+        let Some(mut written) = self.rewrite(shard, claim, Over::Exactly(&standing.found)).await? else {
+            return Ok(None);
+        };
+        let now = BootInstant::now();
+        if !self.documents.clock().agreed_for(now, now.since(sent)) {
+            // The end that was written may be too early.
+            return Ok(None);
+        }
+        let knows_all = draft.led_ms >= millis(candidate.lease);
+        let was_ours = standing.document.is_some();
+        let mut after = None;
+        if !knows_all || self.documents.is_shared() {
+            let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
+            if knows_all && found.last_term > standing.term() {
+                // Somebody led since: perhaps our document was deleted before the mark said that we lead.
+                let stands = self.look(shard, false, false, Reader::Writer).await?;
+                if stands.found.leadership() != Some(&leadership) {
+                    return Ok(None);
+                }
+            }
+            after = Some(found);
+        }
+        if let Some(after) = after.filter(|_| !knows_all) {
+            let mut ends = Ends::Keep;
+            let mut wait = None;
+            draft.term = draft.term.max(after.term);
+            let last = standing.term().max(after.last_term);
+            if after.is_doubtful || (is_first && last < highest) {
+                takeover = Takeover::Expired;
+                let dead_at = BootInstant::now().plus(after.longest);
+                let start = start_after.map_or(dead_at, |start| start.max(dead_at));
+                start_after = Some(start);
+                wait = Some(self.wait_until(start));
+                ends = Ends::In(candidate.lease);
+            }
+            if let Some(document) = written.document.as_mut().filter(|_| self.documents.is_shared() && !was_ours) {
+                // They may have changed before the document was ours.
+                document.orders.clone_from(&after.orders);
+            }
+            let term = draft.term;
+            let complete = |draft: &mut Document| {
+                (draft.term, draft.led_ms) = (term, draft.led_ms.max(millis(after.longest)));
+                if wait.is_some() {
+                    draft.set_wait(wait);
+                }
+            };
+            let Some(completed) = self.complete(shard, &leadership, 0, ends, written, complete).await? else {
+                return Ok(None);
+            };
+            written = completed;
+            leadership.term = Term(term);
+        }
+        if written.found.version.incarnation != standing.found.version.incarnation {
+            let dead_at = BootInstant::now().plus(standing.longest_lease().max(candidate.lease));
+            start_after = Some(start_after.map_or(dead_at, |start| start.max(dead_at)));
+            takeover = Takeover::Expired;
+        }
+        let mut seen = self.seen.lock();
+        let seen = seen.entry(shard.clone()).or_default();
+        seen.learn_term(draft.term);
+        let term = leadership.term;
+        let document = written.document.unwrap_or(draft);
+        seen.own = Some(Own { leadership, sequence: 0, granted: sent, lease: candidate.lease, start_after, document });
+        Ok(Some(Grant { term, start_after, takeover }))
+    }
+
+    /// Changes the text of our document, which may have got other orders meanwhile. None if it is not ours any more.
+    pub(super) async fn complete(
+        &self,
+        shard: &Shard,
+        leadership: &Leadership,
+        sequence: u64,
+        ends: Ends,
+        mut standing: Standing,
+        change: impl Fn(&mut Document),
+    ) -> Result<Option<Standing>, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let Some(mut draft) = standing.document.clone() else { return Ok(None) };
+            change(&mut draft);
+            let leadership = Leadership { term: Term(draft.term), ..leadership.clone() };
+            let rewrite = Rewrite { draft: &draft, leadership: Some(&leadership), sequence, ends, wakes: false };
+            if let Some(written) = self.rewrite(shard, rewrite, Over::Text(&standing.found)).await? {
+                return Ok(Some(written));
+            }
+            standing = self.look(shard, false, false, Reader::Writer).await?;
+            if standing.found.leadership().is_none_or(|of| of.session != leadership.session) {
+                return Ok(None);
+            }
+        }
+        Err(self.too_fast(Key::Shard(shard)))
+    }
+
+    fn wait_until(&self, start: BootInstant) -> Wait {
+        Wait { until_millis: self.documents.server_millis(start), duration: start.since(BootInstant::now()) }
+    }
+
+    /// What can be known only after the document was taken. Of several candidates one does this. `marker` is that of a
+    /// claim of a shard of which its document knew nothing. `was_ours`: there was a document of ours before.
+    async fn look_after(
+        &self,
+        candidate: &Candidate,
+        draft: &Document,
+        marker: Option<&Marker>,
+        was_ours: bool,
+    ) -> Result<Aftermath, StoreError> {
+        let shard = &candidate.shard;
+        let looked = async {
+            let sent = BootInstant::now();
+            // It is written over what is known of it, so it was that when the document was ours.
+            let known = self.known_led_mark(shard).filter(|_| self.documents.is_shared());
+            let mut keys = Vec::new();
+            keys.extend(known.is_none().then_some(Key::Led(shard)));
+            keys.extend(marker.map(|_| Key::Marker));
+            let found = if keys.is_empty() { Vec::new() } else { self.documents.get(&keys, false).await? };
+            let mut found = found.into_iter();
+            let led = known.or_else(|| found.next());
+            let mut has_forgotten = false;
+            if let Some((before, found)) = marker.zip(found.next()) {
+                let now = self.admit_marker(found, sent, Reader::Writer).await?;
+                has_forgotten =
+                    now.is_none_or(|now| now.incarnation != before.incarnation || now.created_ms > before.created_ms);
+            }
+            let now_millis = self.documents.server_millis(BootInstant::now());
+            let is_doubtful =
+                |mark: &LedMark| has_forgotten || (marker.is_some() && mark.says_led() && !mark.shared.released);
+            // Above those of all who led since: they too began with the time, which nobody knew worse than `WIDE`. Where
+            // one of them may still run, the mark says the term as well, or two who come after two deletions could have the
+            // same.
+            let term_over = |mark: &LedMark| {
+                let least = if was_ours { mark.shared.term } else { mark.shared.term + 1 };
+                let ahead = millis(mark.lease().max(candidate.lease).saturating_add(WIDE));
+                let late = if is_doubtful(mark) { now_millis.max(mark.shared.term) + ahead } else { 0 };
+                draft.term.max(least).max(late)
+            };
+            let change = |mark: &mut LedMark| {
+                if self.documents.is_shared() || is_doubtful(mark) {
+                    mark.shared.led(term_over(mark));
+                }
+                mark.has_lease(candidate.lease);
+            };
+            let before = self.change_led_mark(shard, led, change).await?;
+            let before = before.unwrap_or_else(LedMark::new);
+            let is_doubtful = is_doubtful(&before);
+            let longest = before.lease().max(candidate.lease);
+            let (last_term, term) = (before.shared.term, term_over(&before));
+            Ok::<_, StoreError>(Aftermath { longest, is_doubtful, last_term, term, orders: before.shared.orders })
+        };
+        match looked.await {
+            Ok(after) => Ok(after),
+            Err(error) => {
+                let kind = match error.kind {
+                    // The lease was taken, whatever happened to the mark.
+                    ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
+                    ErrorKind::Denied | ErrorKind::Misconfigured => {
+                        // We will not ask again soon, so others should not have to wait until the lease ends.
+                        let _ = self.release_lease(candidate, Term(draft.term)).await;
+                        error.kind
+                    }
+                };
+                Err(StoreError { kind, ..error })
+            }
+        }
+    }
+
+    pub(super) async fn observe_shard(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let sent = BootInstant::now();
+        let with_marker = self.marker.lock().is_none() && self.documents.marking() != super::Marking::ByInit;
+        let standing = self.look(shard, true, with_marker, Reader::Look).await?;
+        if let Some(holder) = self.holder(shard, &standing, sent) {
+            return Ok(Observation::Held(holder));
+        }
+        let left = self.until_known(shard, &standing).map(|until| until.since(BootInstant::now()));
+        Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
+    }
+
+    /// Until when a claim by this process is refused because the store may have forgotten a leader. None if it is not.
+    fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
+        let now = BootInstant::now();
+        let marker = self.marker.lock().clone();
+        let mut seen = self.seen.lock();
+        let seen = seen.entry(shard.clone()).or_default();
+        let longest = standing.longest_lease().max(seen.claims);
+        marker.and_then(|marker| self.until_remembered(&marker, longest)).max(seen.until_risen(longest, now))
+    }
+
+    pub(super) async fn release_lease(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        // Zero: the term is not known. A higher one belongs to a later leadership.
+        let mine = |standing: &Standing| {
+            let named = standing.found.leadership();
+            named.is_some_and(|of| of.session == candidate.session && (term.0 == 0 || of.term <= term))
+        };
+        let mut known = self.known(shard).filter(mine);
+        for _ in 0..MOST_ATTEMPTS {
+            let standing = match known.take() {
+                Some(known) => known,
+                None => self.look(shard, false, false, Reader::Writer).await?,
+            };
+            if !mine(&standing) {
+                return Ok(Release::NotHeld);
+            }
+            let mut draft = self.continued(shard, &standing);
+            draft.lease = None;
+            draft.term = draft.term.max(term.0);
+            let ends = self.end_of_release(shard, &draft, false).await?;
+            let release = Rewrite { draft: &draft, leadership: None, sequence: 0, ends, wakes: true };
+            if self.rewrite(shard, release, Over::Text(&standing.found)).await?.is_some() {
+                if let Some(seen) = self.seen.lock().get_mut(shard) {
+                    seen.own = None;
+                }
+                return Ok(Release::Released);
+            }
+        }
+        Err(self.too_fast(Key::Shard(shard)))
+    }
+
+    /// The end of a document that is released as `draft`. Where other programs write it, its led mark says first that the
+    /// tree is dead, and they have to wait for a tree that the document does not name.
+    pub(super) async fn end_of_release(
+        &self,
+        shard: &Shard,
+        draft: &Document,
+        is_forgotten: bool,
+    ) -> Result<Ends, StoreError> {
+        if !self.documents.is_shared() {
+            return Ok(Ends::Now);
+        }
+        if let Some(wait) = draft.wait() {
+            let clock = self.documents.clock();
+            let now = BootInstant::now();
+            let over = wait.over_by(&clock, self.documents.wall_clock_millis(), now);
+            return Ok(over.map_or(Ends::Now, |over| Ends::In(over.since(now))));
+        }
+        let change = |mark: &mut LedMark| mark.shared.has_ended(draft.term, is_forgotten);
+        self.change_led_mark(shard, self.known_led_mark(shard), change).await?;
+        Ok(Ends::Now)
+    }
+
+    /// Returns the place in `shards` of one whose lease may be free.
+    pub(super) async fn wait_for_any(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
+        let mut free = None;
+        let mut each = |index: usize, found| {
+            let sent = BootInstant::now();
+            let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
+            let is_held = match self.understand(shard, found) {
+                Ok(standing) => {
+                    let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
+                    self.remember(shard, &standing);
+                    // What the store may have forgotten ends by time alone: a claim told when.
+                    let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
+                    self.holder(shard, &standing, sent).is_some() || is_awaited()
+                }
+                // A look says what is wrong with it.
+                Err(_) => false,
+            };
+            if is_held {
+                return ControlFlow::Continue(());
+            }
+            free = Some(index);
+            ControlFlow::Break(())
+        };
+        self.documents.watch(&keys, &mut each).await?;
+        free.ok_or_else(|| StoreError::not_applied("the watch ended before anything changed"))
+    }
+}
+
+/// What a claim finds out after its write.
+struct Aftermath {
+    /// The longest lease that the led mark records now.
+    longest: Duration,
+    /// A tree may run that the document says nothing of.
+    is_doubtful: bool,
+    /// The last term that the led mark says; zero if none.
+    last_term: u64,
+    /// The least term that this claim may have.
+    term: u64,
+    /// The orders, where other programs may have removed them.
+    orders: Option<Orders>,
+}

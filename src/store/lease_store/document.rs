@@ -1,0 +1,315 @@
+//! The text of a shard's document, of the led mark and of the marker.
+//!
+//! The hazard: releases share a store. A document of a later release may have members that this one does not know, and
+//! must keep: what it writes back has them. If a later release gave a known member another meaning, it raised `format`,
+//! and this one refuses the document.
+
+use super::documents::{Found, Ours};
+use crate::lease::{Candidate, Session, Shard, Term};
+use crate::store::expiry::ServerTime;
+use crate::store::server_clock::Wait;
+use crate::store::{Holder, Note, Takeover};
+use crate::time::{BootInstant, millis};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// The format of all texts.
+const FORMAT: u64 = 1;
+
+/// The text of a shard's document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Document {
+    format: u64,
+    shard: String,
+    /// The term of the last leadership; zero if the shard was never led.
+    pub term: u64,
+    /// Some while somebody leads.
+    pub lease: Option<Lease>,
+    /// Some if a tree may run that the document does not name.
+    wait: Option<Waiting>,
+    /// The longest lease that the led mark is known to record; zero if none is known.
+    pub led_ms: u64,
+    /// The last term that an operator ended by force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<u64>,
+    /// An operator had the shard forgotten. The document stays, so that terms rise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
+    pub orders: Option<Orders>,
+    /// Members of later releases.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// Who leads, as it says of itself. What decides stands beside the text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    pub owner: String,
+    pub session: Session,
+    pub host: String,
+    pub pid: u32,
+    #[serde(rename = "lease_ms")]
+    millis: u64,
+    since_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Waiting {
+    until_ms: u64,
+    wait_ms: u64,
+}
+
+/// The operators' orders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    text: String,
+    /// Server time, in milliseconds since 1970; an upper bound of when they end.
+    ends_ms: Option<u64>,
+}
+
+/// The text of the led mark.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedMark {
+    format: u64,
+    /// The longest lease; zero if nobody has led.
+    lease_ms: u64,
+    /// What other programs may take from the shard's document. See [`Documents::is_shared`](super::Documents::is_shared).
+    #[serde(default, skip_serializing_if = "Shared::is_empty")]
+    pub shared: Shared,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// The part of a shard's document that counts while that is absent, or another program's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    /// The last term; zero if the shard was never led.
+    pub term: u64,
+    /// The tree of that term is dead.
+    pub released: bool,
+    pub forgotten: bool,
+    pub orders: Option<Orders>,
+}
+
+impl Shared {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Somebody leads.
+    pub fn led(&mut self, term: u64) {
+        (self.term, self.released, self.forgotten) = (term, false, false);
+    }
+
+    /// The tree of this term is dead.
+    pub fn has_ended(&mut self, term: u64, is_forgotten: bool) {
+        if self.term > term {
+            return;
+        }
+        (self.term, self.released, self.forgotten) = (term, true, is_forgotten);
+        if is_forgotten {
+            self.orders = None;
+        }
+    }
+
+    /// The last term, for people.
+    pub fn last_term(&self) -> Option<Term> {
+        (self.term > 0 && !self.forgotten).then_some(Term(self.term))
+    }
+}
+
+/// The text of the marker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkerText {
+    format: u64,
+    /// For people who find it.
+    what: String,
+    /// Server time, in milliseconds since 1970: since when nothing was forgotten.
+    pub created_ms: u64,
+    /// The incarnation of which that is said.
+    pub incarnation: String,
+}
+
+/// Reads a text that says its format.
+///
+/// # Errors
+/// Why it cannot be read.
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u64,
+    }
+    match serde_json::from_str(text) {
+        Ok(Format { format: FORMAT }) => serde_json::from_str(text).map_err(|error| error.to_string()),
+        Ok(Format { format }) => Err(format!("its format is {format}, and this release reads format {FORMAT}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn written(text: &impl Serialize) -> String {
+    serde_json::to_string(text).expect("it is plain data")
+}
+
+impl Document {
+    /// The document of a shard that was never led.
+    pub fn new(shard: &Shard) -> Self {
+        Self {
+            format: FORMAT,
+            shard: shard.to_string(),
+            term: 0,
+            lease: None,
+            wait: None,
+            led_ms: 0,
+            revoked: None,
+            forgotten: false,
+            orders: None,
+            rest: Map::new(),
+        }
+    }
+
+    /// # Errors
+    /// Why it is not the document of this shard.
+    pub fn read(shard: &Shard, ours: &Ours) -> Result<Self, String> {
+        let document: Self = read(&ours.text)?;
+        if document.shard != shard.as_str() {
+            return Err("it is the document of another shard".to_owned());
+        }
+        // No higher term could follow.
+        if document.term == u64::MAX { Err("its term is the last one".to_owned()) } else { Ok(document) }
+    }
+
+    pub fn text(&self) -> String {
+        written(self)
+    }
+
+    /// Whether it knows of a leadership, and that the led mark records it.
+    pub fn knows_led(&self) -> bool {
+        self.term > 0 && self.led_ms > 0
+    }
+
+    /// The last term, for people. None while the first claim is under way: that may find a led mark, and then takes a
+    /// higher term.
+    pub fn last_term(&self) -> Option<Term> {
+        (self.knows_led() && !self.forgotten).then_some(Term(self.term))
+    }
+
+    pub fn is_listed(&self) -> bool {
+        self.term > 0 && !self.forgotten
+    }
+
+    /// How the last leadership ended, if another session may lead now.
+    pub fn takeover(&self) -> Takeover {
+        if !self.is_listed() {
+            return Takeover::First;
+        }
+        match &self.lease {
+            Some(_) => Takeover::Expired,
+            None if self.revoked == Some(self.term) => Takeover::Revoked,
+            None => Takeover::Released,
+        }
+    }
+
+    pub fn wait(&self) -> Option<Wait> {
+        let wait = self.wait?;
+        Some(Wait { until_millis: wait.until_ms, duration: Duration::from_millis(wait.wait_ms) })
+    }
+
+    pub fn set_wait(&mut self, wait: Option<Wait>) {
+        self.wait = wait.map(|wait| Waiting { until_ms: wait.until_millis, wait_ms: millis(wait.duration) });
+    }
+
+    /// The longest lease of which it knows.
+    pub fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.led_ms).max(self.lease.as_ref().map_or(Duration::ZERO, Lease::duration))
+    }
+
+    /// The leader that it names.
+    pub fn holder(&self) -> Holder {
+        let term = (self.knows_led() && self.lease.is_some()).then_some(Term(self.term));
+        self.lease.as_ref().map_or_else(Holder::default, |lease| Holder {
+            owner: lease.owner.clone(),
+            session: Some(lease.session.clone()),
+            host: Some(lease.host.clone()),
+            pid: Some(lease.pid),
+            term,
+            since_millis: Some(lease.since_ms),
+            ..Holder::default()
+        })
+    }
+}
+
+impl Lease {
+    pub fn new(candidate: &Candidate, since_millis: u64) -> Self {
+        Self {
+            owner: candidate.owner.clone(),
+            session: candidate.session.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            millis: millis(candidate.lease),
+            since_ms: since_millis,
+        }
+    }
+
+    pub fn duration(&self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+}
+
+impl Orders {
+    /// Orders that last from now, when they are sent.
+    pub fn new(draft: &Note, time: &(impl ServerTime + ?Sized)) -> Self {
+        Self { text: draft.text.clone(), ends_ms: draft.lasts.map(|lasts| time.expiry(BootInstant::now(), lasts)) }
+    }
+
+    /// The note, or None if it has ended. `now_millis` is the earliest time that the server's clock may show.
+    pub fn note(&self, now_millis: u64) -> Option<Note> {
+        let left = self.ends_ms.map(|ends| Duration::from_millis(ends.saturating_sub(now_millis)));
+        (left != Some(Duration::ZERO) && !self.text.is_empty()).then(|| Note::lasting(self.text.clone(), left))
+    }
+}
+
+impl LedMark {
+    /// None if there is no mark. One that cannot be read says at least that the shard was led.
+    pub fn read(mark: &Found) -> Option<Self> {
+        Some(read(&mark.ours()?.text).unwrap_or_else(|_| Self { lease_ms: 1, ..Self::new() }))
+    }
+
+    pub fn new() -> Self {
+        Self { format: FORMAT, lease_ms: 0, shared: Shared::default(), rest: Map::new() }
+    }
+
+    /// Whether it says that the shard was led. (It may have orders alone.)
+    pub fn says_led(&self) -> bool {
+        self.lease_ms > 0
+    }
+
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub fn has_lease(&mut self, lease: Duration) {
+        self.lease_ms = self.lease_ms.max(millis(lease));
+    }
+
+    pub fn text(&self) -> String {
+        written(self)
+    }
+}
+
+impl MarkerText {
+    pub fn new(created_ms: u64, incarnation: &str) -> Self {
+        let what = "leaderrun keeps leases beside this: see leaderrun-stores(7)".to_owned();
+        Self { format: FORMAT, what, created_ms, incarnation: incarnation.to_owned() }
+    }
+
+    /// # Errors
+    /// Why it is not a marker.
+    pub fn read(ours: &Ours) -> Result<Self, String> {
+        read(&ours.text)
+    }
+
+    pub fn text(&self) -> String {
+        written(self)
+    }
+}

@@ -1,0 +1,320 @@
+//! What a server has to do for the lease protocol: read a document, replace it if it is unchanged, prolong the lease in
+//! it, list, watch.
+//!
+//! A **document** is a text, and beside it what the server compares or judges: whose leadership it names (session and
+//! term), the sequence of its last renewal, and its end on the server's clock. The text is the protocol's, and no server
+//! reads it.
+
+use super::touch;
+use crate::lease::{Session, Shard, Term};
+use crate::store::expiry::ServerTime;
+use crate::store::{Delivery, Finding, Holder, Page, StoreError};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// Which document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Key<'a> {
+    /// Since when, and in which incarnation, the store has forgotten nothing.
+    Marker,
+    /// Who leads the shard, its last term, and the operators' orders.
+    Shard(&'a Shard),
+    /// That the shard was led, and the longest lease.
+    Led(&'a Shard),
+    /// A note beside the shard. Orders are in the shard's own document.
+    Note(&'a Shard, &'a Page),
+    /// For the trials of `store init` and `store check`.
+    Scratch(&'a str),
+}
+
+/// Which write a document is from, and in which life of the server it was read. An absence has a version too.
+///
+/// The hazard: a server that fails over or restarts may have lost writes that it acknowledged. A write over a version of
+/// the life before must not apply, or two leaderships have one term.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    /// Another one for each write of the document. A renewal may keep it.
+    pub write: String,
+    /// Another one for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
+    pub incarnation: String,
+}
+
+/// How long a document counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Until the server's clock shows this, in milliseconds since 1970.
+    Ends(u64),
+    /// It has ended, as the server says.
+    Over,
+    ForEver,
+    /// At most this long, unless its holder prolongs it without a trace in the document. It ends by `Over` alone.
+    Left {
+        at_most: Duration,
+    },
+    /// Until it was seen unchanged for this long: what another program wrote without a date.
+    Unchanged {
+        whole: Duration,
+    },
+}
+
+/// One session's leadership of one term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    pub session: Session,
+    pub term: Term,
+}
+
+/// A document of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ours {
+    pub text: String,
+    /// None: nobody leads.
+    pub leadership: Option<Leadership>,
+    /// Of the last renewal in this leadership.
+    pub sequence: u64,
+    pub life: Life,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    Absent,
+    Ours(Ours),
+    /// Another program wrote it.
+    Foreign {
+        holder: Holder,
+        /// Another one after each of its renewals.
+        sign: String,
+        life: Life,
+    },
+}
+
+/// A document as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub content: Content,
+    pub version: Version,
+}
+
+impl Found {
+    /// The document, if it is ours.
+    #[must_use]
+    pub fn ours(&self) -> Option<&Ours> {
+        match &self.content {
+            Content::Ours(ours) => Some(ours),
+            Content::Absent | Content::Foreign { .. } => None,
+        }
+    }
+
+    /// The leadership that it names, whether or not its lease has ended.
+    #[must_use]
+    pub fn leadership(&self) -> Option<&Leadership> {
+        self.ours()?.leadership.as_ref()
+    }
+}
+
+/// The end that a write gives to a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Sequence and end stay as they are when the write is applied.
+    Keep,
+    /// On the server's clock, no sooner than this long after the write was sent.
+    In(Duration),
+    Now,
+    Never,
+}
+
+/// A document as it is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    pub text: &'a str,
+    pub leadership: Option<&'a Leadership>,
+    pub sequence: u64,
+    pub ends: Ends,
+    /// Whether [`Documents::watch`] has to tell of it soon.
+    pub wakes: bool,
+    /// Who leads, for other programs that read the document. None: as it was.
+    pub owner: Option<&'a str>,
+}
+
+/// What a write replaces. It is refused if something else stands there, or the server has another incarnation.
+#[derive(Clone, Copy, Debug)]
+pub enum Over<'a> {
+    /// Exactly this: version, sequence and end. For what judges a lease: a late renewal may have prolonged it.
+    Exactly(&'a Found),
+    /// This version, however often its lease was renewed meanwhile.
+    Text(&'a Found),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it is looked at once")]
+pub enum Put {
+    /// Applied. The document as it was written; None if the server does not say which version it made.
+    Done(Option<Found>),
+    Refused,
+}
+
+/// A renewal.
+#[derive(Clone, Copy, Debug)]
+pub struct Touch<'a> {
+    pub shard: &'a Shard,
+    pub leadership: &'a Leadership,
+    pub owner: &'a str,
+    pub sequence: u64,
+    pub lease: Duration,
+    /// The document as this process knows it, for a server that can only compare.
+    pub known: Option<&'a Found>,
+    /// Documents to read in the same request, where the server can.
+    pub also: &'a [Key<'a>],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    pub outcome: Renewing,
+    /// The document as it stands.
+    pub found: Found,
+    /// None if they could not be read, which does the renewal no harm.
+    pub also: Option<Vec<Found>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewing {
+    /// Applied, also by an earlier copy of the same request.
+    Done,
+    /// A later renewal was applied before.
+    Overtaken,
+    /// The document does not name this leadership.
+    Refused,
+}
+
+/// Who writes the marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    /// Whatever first sees that it is absent, or of another incarnation.
+    ByAnyone,
+    /// Claims and renewals. (Looks alternate between two nodes that both accept writes, and would renew it for ever.)
+    ByWriters,
+    /// `store init` alone, after it has tried the server. Without a marker nobody leads.
+    ByInit,
+}
+
+/// What is listed.
+#[derive(Clone, Copy, Debug)]
+pub enum List<'a> {
+    /// The documents of the shards whose names begin with this, in the order of their names. Where other programs write
+    /// them: with the led marks of those shards, all in one part.
+    Shards(&'a str),
+    /// The announcements of standbys of those shards.
+    Standbys(&'a str),
+    /// All notes beside one shard, announcements too.
+    Notes(&'a Shard),
+}
+
+/// A document in a list.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub shard: Shard,
+    pub part: Part,
+    pub found: Found,
+}
+
+/// What a document is to its shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The shard's own document.
+    Lease,
+    Led,
+    Note(Page),
+}
+
+/// What is done with a part of a list.
+pub type EachListed<'a> = dyn FnMut(Vec<Listed>) + Send + 'a;
+/// What is done with a document that a watch shows: its place among the keys, and what stands there.
+pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
+
+/// The documents of a store.
+///
+/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
+#[async_trait::async_trait]
+pub trait Documents: ServerTime + Send + Sync {
+    /// Where the documents are, for people: `s3://locks/prefix/`.
+    fn place(&self) -> String;
+
+    /// The name of a document in the server's own words: `the object s3://locks/shard/db`.
+    fn name(&self, key: Key<'_>) -> String;
+
+    fn marking(&self) -> Marking {
+        Marking::ByAnyone
+    }
+
+    /// Whether other programs may replace or delete the document of a shard. Then the led mark says also what would be lost
+    /// with it: the last term, that it was released, and the orders.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether the server itself stamps ends and says what time it is. Where a `Date` with the seconds alone says so, our
+    /// wall clock is a second witness: it may delay a takeover.
+    fn tells_time(&self) -> bool {
+        true
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::Push
+    }
+
+    fn is_metered(&self) -> bool {
+        false
+    }
+
+    /// How many requests may run at once before each needs a connection of its own.
+    fn lanes(&self) -> usize {
+        16
+    }
+
+    /// Reads documents, in their order. If `may_be_behind`, they may be a little older than what stands.
+    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError>;
+
+    /// Replaces a document. If an earlier copy of the very same request was applied, and nothing since, it is `Done`.
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError>;
+
+    /// Renews: if the document names this leadership with a lower sequence, sets its sequence and end, and nothing else.
+    ///
+    /// The default is for a server that can only compare.
+    async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        touch::by_put(self, touch).await
+    }
+
+    /// Deletes a document, whatever is in it: announcements and scratch alone.
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
+
+    /// Lists documents, in parts as they are known.
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
+
+    /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
+    /// may skip states, and show one again. It never returns where [`Documents::delivery`] is [`Delivery::Poll`].
+    async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        let _ = (keys, each);
+        std::future::pending().await
+    }
+
+    /// As [`crate::store::Leases::doubted`].
+    async fn doubted(&self, shard: &Shard) {
+        let _ = shard;
+        std::future::pending::<()>().await;
+    }
+
+    /// Makes what the documents need. Returns a line for each step.
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// What kind of server it is, for `store check`: after a bad finding nothing is tried.
+    async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// What `store check` has to say of this server beyond the trial of documents.
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,181 @@
+//! The marker: since when, and in which incarnation, the store has forgotten nothing. And the led mark of a shard.
+//!
+//! The hazard: a store that restarted empty, failed over to a replica that was behind, or was wiped looks like one where
+//! nobody leads. So while the marker is younger than a lease **nobody is granted**, and a leader whose last grant is
+//! younger than that writes its document again. What first sees that the marker is absent, or names another incarnation
+//! than the server does, writes it: if only claims did, a store and a leader that die together would cost two leases.
+//!
+//! A document can be deleted alone, and then its absence looks like a shard that is new. So another document, the led
+//! mark, says that the shard was led, and how long its longest lease was.
+
+use super::document::{LedMark, MarkerText};
+use super::documents::{Content, Documents, Draft, Ends, Found, Key, Marking, Over, Put};
+use super::{LeaseStore, MOST_ATTEMPTS, touch};
+use crate::lease::Shard;
+use crate::store::server_clock::{WIDE, Wait};
+use crate::store::{ErrorKind, StoreError};
+use crate::time::{BootInstant, millis};
+use std::time::Duration;
+
+/// The marker as this process knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    pub created_ms: u64,
+    pub incarnation: String,
+    write: String,
+    first_seen: BootInstant,
+    /// When the last read was sent that showed it.
+    pub read: BootInstant,
+}
+
+impl Marker {
+    /// Whether it is from this write.
+    pub fn is_of(&self, found: &Found) -> bool {
+        self.write == found.version.write
+    }
+}
+
+/// Whether what reads the marker may write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    Look,
+    Writer,
+}
+
+impl<D: Documents> LeaseStore<D> {
+    /// Reads the marker as it stands. None if there is none, where `store init` alone writes it.
+    pub(super) async fn read_marker(&self, reader: Reader) -> Result<Option<Marker>, StoreError> {
+        let sent = BootInstant::now();
+        let found = touch::get(&self.documents, Key::Marker).await?;
+        self.admit_marker(found, sent, reader).await
+    }
+
+    /// Understands a marker that a read showed which was sent at `sent`, and writes it if it does not say what it has to.
+    pub(super) async fn admit_marker(
+        &self,
+        mut found: Found,
+        mut sent: BootInstant,
+        reader: Reader,
+    ) -> Result<Option<Marker>, StoreError> {
+        let may_write = match self.documents.marking() {
+            Marking::ByAnyone => true,
+            Marking::ByWriters => reader == Reader::Writer,
+            Marking::ByInit => false,
+        };
+        for _ in 0..MOST_ATTEMPTS {
+            let text = match &found.content {
+                Content::Absent => None,
+                Content::Ours(ours) if ours.text.is_empty() => None,
+                Content::Ours(ours) => Some(MarkerText::read(ours).map_err(|why| self.strange(Key::Marker, &why))?),
+                Content::Foreign { .. } => return Err(self.strange(Key::Marker, "it is no marker")),
+            };
+            let latest = self.documents.server_millis(BootInstant::now());
+            // Two processes do not know a clock alike that tells the seconds alone.
+            let too_late = latest.saturating_add(millis(WIDE));
+            let holds = text
+                .as_ref()
+                .is_some_and(|text| text.incarnation == found.version.incarnation && text.created_ms <= too_late);
+            if let Some(text) = text.filter(|_| holds || !may_write) {
+                let marker = Marker {
+                    created_ms: text.created_ms,
+                    incarnation: text.incarnation,
+                    write: found.version.write,
+                    first_seen: BootInstant::now(),
+                    read: sent,
+                };
+                return Ok(Some(self.keep_marker(marker)));
+            }
+            if !may_write {
+                *self.marker.lock() = None;
+                return Ok(None);
+            }
+            let text = MarkerText::new(latest, &found.version.incarnation).text();
+            sent = BootInstant::now();
+            found = match self.documents.put(Key::Marker, lasting(&text), Over::Exactly(&found)).await {
+                Ok(Put::Done(Some(written))) => written,
+                Ok(Put::Done(None) | Put::Refused) => touch::get(&self.documents, Key::Marker).await?,
+                // Who may only look leaves it to those who claim.
+                Err(error) if reader == Reader::Look && error.kind == ErrorKind::Denied => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        }
+        Err(self.too_fast(Key::Marker))
+    }
+
+    fn keep_marker(&self, marker: Marker) -> Marker {
+        let mut known = self.marker.lock();
+        let first_seen = match &*known {
+            Some(known) if known.write == marker.write && known.incarnation == marker.incarnation => known.first_seen,
+            Some(_) | None => marker.first_seen,
+        };
+        let marker = Marker { first_seen, ..marker };
+        *known = Some(marker.clone());
+        marker
+    }
+
+    /// Until when the store may have forgotten a lease of this duration. None if it has not.
+    pub(super) fn until_remembered(&self, marker: &Marker, lease: Duration) -> Option<BootInstant> {
+        let now = BootInstant::now();
+        let until_millis = marker.created_ms.saturating_add(millis(lease));
+        let wait = Wait { until_millis, duration: lease };
+        let by_date = wait.over_by(&self.documents.clock(), self.wall_millis(), now)?;
+        let over = by_date.min(marker.first_seen.plus(lease));
+        (over > now).then_some(over)
+    }
+
+    /// Writes the marker that `store init` writes, or that says that no candidate has used the store yet.
+    pub(super) async fn write_marker(&self, created_ms: u64) -> Result<(), StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let found = touch::get(&self.documents, Key::Marker).await?;
+            let text = MarkerText::new(created_ms, &found.version.incarnation).text();
+            let put = self.documents.put(Key::Marker, lasting(&text), Over::Exactly(&found)).await?;
+            if matches!(put, Put::Done(_)) {
+                *self.marker.lock() = None;
+                return Ok(());
+            }
+        }
+        Err(self.too_fast(Key::Marker))
+    }
+
+    /// Changes the led mark, which was read as `found`. Returns it as it was before.
+    pub(super) async fn change_led_mark(
+        &self,
+        shard: &Shard,
+        found: Option<Found>,
+        change: impl Fn(&mut LedMark),
+    ) -> Result<Option<LedMark>, StoreError> {
+        let key = Key::Led(shard);
+        let mut known = found;
+        for _ in 0..MOST_ATTEMPTS {
+            let found = match known.take() {
+                Some(found) => found,
+                None => touch::get(&self.documents, key).await?,
+            };
+            let before = LedMark::read(&found);
+            let mut mark = before.clone().unwrap_or_else(LedMark::new);
+            change(&mut mark);
+            if before.as_ref() == Some(&mark) || self.put_led_mark(shard, &mark, &found).await? {
+                return Ok(before);
+            }
+        }
+        Err(self.too_fast(key))
+    }
+
+    /// Writes the led mark over the one that was found. False if that does not stand any more.
+    pub(super) async fn put_led_mark(&self, shard: &Shard, mark: &LedMark, over: &Found) -> Result<bool, StoreError> {
+        let put = self.documents.put(Key::Led(shard), lasting(&mark.text()), Over::Exactly(over)).await?;
+        let Put::Done(written) = put else { return Ok(false) };
+        self.seen.lock().entry(shard.clone()).or_default().led_mark = written;
+        Ok(true)
+    }
+
+    /// The led mark as this process knows it.
+    pub(super) fn known_led_mark(&self, shard: &Shard) -> Option<Found> {
+        self.seen.lock().get(shard)?.led_mark.clone()
+    }
+}
+
+/// A text that nobody's leadership stands beside, and that does not end.
+pub fn lasting(text: &str) -> Draft<'_> {
+    Draft { text, leadership: None, sequence: 0, ends: Ends::Never, wakes: false, owner: None }
+}

@@ -1,0 +1,285 @@
+//! Notes: the operators' orders in the shard's own document, the others as documents beside it.
+//!
+//! The hazard: a server that only compares knows no time while it does so. So the end of a note is written from the upper
+//! end of what is known of the server's clock, and judged by the lower: no note ends early, and each may stay for some
+//! seconds more. A deletion cannot be conditional everywhere. So a note that is removed becomes an empty text; only
+//! announcements of standbys are deleted, which the next one of the same session replaces.
+
+use super::claim::Rewrite;
+use super::document::{LedMark, Orders};
+use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part, Put};
+use super::marker::{Reader, lasting};
+use super::{LeaseStore, MOST_ATTEMPTS, touch};
+use crate::lease::Shard;
+use crate::store::notes::unless_store_fails;
+use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError};
+use crate::time::millis;
+use std::time::Duration;
+
+/// The most ended announcements that one look at all deletes: its caller must not wait for a crowd.
+const MOST_SWEPT: usize = 50;
+/// For how long an announcement stays that has ended. Its standby may come back with another one.
+const SWEPT_AFTER: Duration = Duration::from_mins(10);
+
+#[async_trait::async_trait]
+impl<D: Documents> Notes for LeaseStore<D> {
+    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        if *page == Page::Orders {
+            let standing = self.look(shard, false, false, Reader::Look).await?;
+            return Ok(self.orders_in(&self.with_led_mark(shard, standing).await?));
+        }
+        let found = touch::get(&self.documents, Key::Note(shard, page)).await?;
+        let note = self.note_in(Key::Note(shard, page), &found);
+        self.known_notes.lock().insert((shard.clone(), page.clone()), found);
+        note
+    }
+
+    async fn replace(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        if *page == Page::Orders {
+            return self.replace_orders(shard, expected, draft).await;
+        }
+        self.replace_note(shard, page, expected, draft).await
+    }
+
+    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        let (mut standbys, mut ended) = (Vec::new(), Vec::new());
+        let mut each = |listed: Vec<super::documents::Listed>| {
+            let now_millis = self.documents.least_server_millis();
+            for listed in listed {
+                match (note(&listed.found, now_millis), listed.found.ours().map(|ours| ours.life)) {
+                    (Some(note), _) => standbys.push((listed.shard, note)),
+                    (None, Some(Life::Ends(ends))) if now_millis.saturating_sub(ends) > millis(SWEPT_AFTER) => {
+                        if let Part::Note(page) = listed.part {
+                            ended.push((listed.shard, page));
+                        }
+                    }
+                    (None, _) => {}
+                }
+            }
+        };
+        self.documents.list(List::Standbys(prefix), &mut each).await?;
+        for (shard, page) in ended.iter().take(MOST_SWEPT) {
+            // A user who may only read leaves them there.
+            if self.documents.remove(Key::Note(shard, page)).await.is_err() {
+                break;
+            }
+        }
+        Ok(standbys)
+    }
+}
+
+/// The note in a document. None if it was removed, or has ended at `now_millis`, the earliest time that the server's
+/// clock may show.
+fn note(found: &Found, now_millis: u64) -> Option<Note> {
+    let ours = found.ours().filter(|ours| !ours.text.is_empty())?;
+    let lasts = match ours.life {
+        Life::ForEver => None,
+        Life::Ends(ends) => Some(Duration::from_millis(ends.saturating_sub(now_millis))),
+        Life::Left { at_most } => Some(at_most),
+        Life::Over | Life::Unchanged { .. } => Some(Duration::ZERO),
+    };
+    (lasts != Some(Duration::ZERO)).then(|| Note::lasting(ours.text.clone(), lasts))
+}
+
+impl<D: Documents> LeaseStore<D> {
+    fn note_in(&self, key: Key<'_>, found: &Found) -> Result<Option<Note>, StoreError> {
+        if matches!(found.content, Content::Foreign { .. }) {
+            return Err(self.strange(key, "it is no note"));
+        }
+        // The answer has shown what time it is.
+        Ok(note(found, self.documents.least_server_millis()))
+    }
+
+    pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let keys: Vec<Key<'_>> = wanted
+            .iter()
+            .map(|(shard, page)| if *page == Page::Orders { Key::Shard(shard) } else { Key::Note(shard, page) })
+            .collect();
+        let found = match self.documents.get(&keys, false).await {
+            // One that something else wrote does the others no harm.
+            Err(error) if error.kind == ErrorKind::Misconfigured => {
+                let mut notes = Vec::with_capacity(wanted.len());
+                for (shard, page) in wanted {
+                    notes.push(unless_store_fails(self.read(shard, page).await)?);
+                }
+                return Ok(notes);
+            }
+            found => found?,
+        };
+        let mut notes = Vec::with_capacity(wanted.len());
+        for ((shard, page), found) in wanted.iter().zip(found) {
+            if *page != Page::Orders {
+                notes.push(self.note_in(Key::Note(shard, page), &found));
+                continue;
+            }
+            notes.push(match self.understand(shard, found) {
+                Ok(standing) => Ok(self.orders_in(&self.with_led_mark(shard, standing).await?)),
+                Err(error) => Err(error),
+            });
+        }
+        Ok(notes)
+    }
+
+    async fn replace_orders(
+        &self,
+        shard: &Shard,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let standing = self.look(shard, false, false, Reader::Writer).await?;
+            let is_foreign = matches!(standing.found.content, Content::Foreign { .. });
+            if is_foreign && self.documents.is_shared() {
+                match self.replace_kept_orders(shard, expected, draft).await? {
+                    Some(is_replaced) => return Ok(is_replaced),
+                    None => continue,
+                }
+            }
+            let standing = self.with_led_mark(shard, standing).await?;
+            if self.orders_in(&standing).map(|note| note.text).as_deref() != expected {
+                return Ok(false);
+            }
+            if expected.is_none() && draft.is_none() {
+                return Ok(true);
+            }
+            if is_foreign {
+                return Err(self.strange(Key::Shard(shard), "it names a leader of its own"));
+            }
+            let mut document = self.continued(shard, &standing);
+            document.orders = draft.map(|draft| Orders::new(draft, &self.documents));
+            let is_new = matches!(standing.found.content, Content::Absent);
+            let orders = Rewrite {
+                draft: &document,
+                leadership: standing.found.leadership(),
+                sequence: 0,
+                ends: if is_new { Ends::Never } else { Ends::Keep },
+                wakes: true,
+            };
+            if self.rewrite(shard, orders, Over::Text(&standing.found)).await?.is_some() {
+                if self.documents.is_shared() {
+                    self.keep_orders(shard, document.orders.as_ref()).await?;
+                }
+                return Ok(true);
+            }
+        }
+        Err(self.too_fast(Key::Shard(shard)))
+    }
+
+    /// Replaces the orders in the led mark, while another program leads. None if the mark changed meanwhile.
+    async fn replace_kept_orders(
+        &self,
+        shard: &Shard,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<Option<bool>, StoreError> {
+        let found = touch::get(&self.documents, Key::Led(shard)).await?;
+        let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
+        let now_millis = self.documents.least_server_millis();
+        let standing = mark.shared.orders.as_ref().and_then(|orders| orders.note(now_millis));
+        if standing.map(|note| note.text).as_deref() != expected {
+            return Ok(Some(false));
+        }
+        mark.shared.orders = draft.map(|draft| Orders::new(draft, &self.documents));
+        Ok(self.put_led_mark(shard, &mark, &found).await?.then_some(true))
+    }
+
+    /// Has the led mark keep the orders that the document has; `written` is what it had a moment ago.
+    async fn keep_orders(&self, shard: &Shard, written: Option<&Orders>) -> Result<(), StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            // In this order: of two writers, the one that keeps its orders last has seen the other's.
+            let found = touch::get(&self.documents, Key::Led(shard)).await?;
+            let standing = self.look(shard, false, false, Reader::Writer).await?;
+            let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
+            let orders = standing.document.as_ref().map_or(written, |document| document.orders.as_ref());
+            mark.shared.orders = orders.cloned();
+            if self.put_led_mark(shard, &mark, &found).await? {
+                return Ok(());
+            }
+        }
+        Err(self.too_fast(Key::Led(shard)))
+    }
+
+    async fn replace_note(
+        &self,
+        shard: &Shard,
+        page: &Page,
+        expected: Option<&str>,
+        draft: Option<&Note>,
+    ) -> Result<bool, StoreError> {
+        let (key, place) = (Key::Note(shard, page), (shard.clone(), page.clone()));
+        let mut known = self.known_notes.lock().remove(&place);
+        for _ in 0..MOST_ATTEMPTS {
+            let (found, is_fresh) = match known.take() {
+                Some(known) => (known, false),
+                None => (touch::get(&self.documents, key).await?, true),
+            };
+            let standing = self.note_in(key, &found)?.map(|note| note.text);
+            if standing.as_deref() != expected {
+                if is_fresh {
+                    return Ok(false);
+                }
+                // Another process may have written it since.
+                continue;
+            }
+            if draft.is_none() && expected.is_none() && is_fresh {
+                return Ok(true);
+            }
+            if draft.is_none() && matches!(page, Page::Standby(_)) {
+                return self.documents.remove(key).await.map(|()| true);
+            }
+            let ends = draft.map_or(Ends::Now, |draft| draft.lasts.map_or(Ends::Never, Ends::In));
+            let text = draft.map_or("", |draft| &draft.text);
+            let draft = Draft { text, leadership: None, sequence: 0, ends, wakes: false, owner: None };
+            match self.documents.put(key, draft, Over::Exactly(&found)).await? {
+                Put::Done(written) => {
+                    self.known_notes.lock().extend(written.map(|written| (place, written)));
+                    return Ok(true);
+                }
+                Put::Refused => {}
+            }
+        }
+        Err(self.too_fast(key))
+    }
+
+    /// Removes all notes beside a shard.
+    pub(super) async fn remove_notes(&self, shard: &Shard) -> Result<(), StoreError> {
+        let mut pages = Vec::new();
+        let mut each = |listed: Vec<super::documents::Listed>| {
+            pages.extend(listed.into_iter().filter_map(|listed| match listed.part {
+                Part::Note(page) => Some((page, listed.found)),
+                Part::Lease | Part::Led => None,
+            }));
+        };
+        self.documents.list(List::Notes(shard), &mut each).await?;
+        for (page, found) in pages {
+            if matches!(page, Page::Standby(_)) {
+                self.documents.remove(Key::Note(shard, &page)).await?;
+                continue;
+            }
+            let mut known = Some(found);
+            for attempt in 0.. {
+                let found = match known.take() {
+                    Some(found) => found,
+                    None => touch::get(&self.documents, Key::Note(shard, &page)).await?,
+                };
+                let is_empty = found.ours().is_none_or(|ours| ours.text.is_empty());
+                let empty = Draft { ends: Ends::Now, ..lasting("") };
+                let key = Key::Note(shard, &page);
+                if is_empty || self.documents.put(key, empty, Over::Exactly(&found)).await? != Put::Refused {
+                    break;
+                }
+                if attempt == MOST_ATTEMPTS {
+                    return Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(key) });
+                }
+            }
+            self.known_notes.lock().remove(&(shard.clone(), page));
+        }
+        Ok(())
+    }
+}

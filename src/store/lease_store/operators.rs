@@ -1,0 +1,243 @@
+//! What the election and operators ask for: the three traits.
+//!
+//! The hazard: an operator may end a lease while its tree still runs. So a revocation keeps the end that stands, as the
+//! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's lease.
+
+use super::claim::Rewrite;
+use super::document::LedMark;
+use super::documents::{Documents, Ends, Key, List, Listed, Marking, Over, Part};
+use super::marker::Reader;
+use super::seen::Standing;
+use super::{LeaseStore, MOST_ATTEMPTS, trial};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::server_clock::{Wait, renewed_ago};
+use crate::store::{
+    Administration, Claim, EachPage, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewed, Report,
+    StoreError, Verdict, steps,
+};
+use crate::time::BootInstant;
+use std::collections::HashSet;
+
+#[async_trait::async_trait]
+impl<D: Documents> Leases for LeaseStore<D> {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        self.claim_lease(candidate).await
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        self.observe_shard(shard).await
+    }
+
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        self.renew_lease(candidate, term, sequence, shards).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.release_lease(candidate, term).await
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.wait_for_any(std::slice::from_ref(shard)).await.map(drop)
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        self.wait_for_any(shards).await
+    }
+
+    async fn doubted(&self, shard: &Shard) {
+        self.documents.doubted(shard).await;
+    }
+}
+
+#[async_trait::async_trait]
+impl<D: Documents> Administration for LeaseStore<D> {
+    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
+        let sent = BootInstant::now();
+        let standing = self.look(shard, false, false, Reader::Look).await?;
+        let standing = self.with_led_mark(shard, standing).await?;
+        Ok(self.report(shard, &standing, sent))
+    }
+
+    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        let mut sent = BootInstant::now();
+        let mut each_listed = |listed: Vec<Listed>| {
+            let has_document: HashSet<Shard> =
+                listed.iter().filter(|listed| listed.part == Part::Lease).map(|listed| listed.shard.clone()).collect();
+            let reports = listed.into_iter().filter_map(|Listed { shard, part, found }| {
+                if part == Part::Led {
+                    let mark = LedMark::read(&found).filter(|_| !has_document.contains(&shard))?;
+                    return Some((shard, Report { holder: None, last_term: Some(mark.shared.last_term()?) }));
+                }
+                let report = match self.understand(&shard, found) {
+                    Ok(standing) if standing.document.as_ref().is_some_and(|document| !document.is_listed()) => None,
+                    Ok(standing) => Some(self.report(&shard, &standing, sent)),
+                    Err(_) => Some(Report { holder: Some(Holder::stranger()), last_term: None }),
+                };
+                Some((shard, report?))
+            });
+            let mut reports: Vec<_> = reports.collect();
+            reports.sort_by(|(one, _), (other, _)| one.cmp(other));
+            if !reports.is_empty() {
+                each(reports);
+            }
+            sent = BootInstant::now();
+        };
+        self.documents.list(List::Shards(prefix), &mut each_listed).await
+    }
+
+    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
+        for _ in 0..MOST_ATTEMPTS {
+            let sent = BootInstant::now();
+            let standing = self.look(shard, false, false, Reader::Writer).await?;
+            let names_it = standing.found.leadership().is_some_and(|leadership| leadership.term == term);
+            if !names_it || self.holder(shard, &standing, sent).is_none() {
+                return Ok(Release::NotHeld);
+            }
+            let lease = standing.longest_lease();
+            let mut draft = self.continued(shard, &standing);
+            // The end that stands when this is written may be later, and then that counts.
+            let until_millis = self.documents.server_millis(sent);
+            let rest = Wait { until_millis, duration: lease };
+            let earlier = draft.wait().filter(|earlier| earlier.until_millis > until_millis);
+            draft.set_wait(Some(
+                earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier }),
+            ));
+            (draft.lease, draft.revoked) = (None, Some(term.0));
+            let revocation = Rewrite { draft: &draft, leadership: None, sequence: 0, ends: Ends::Keep, wakes: true };
+            if self.rewrite(shard, revocation, Over::Text(&standing.found)).await?.is_some() {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(Key::Shard(shard)) })
+    }
+
+    /// The document stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
+    async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let shard = &candidate.shard;
+        let mine = |standing: &Standing| {
+            standing.found.leadership().is_some_and(|of| of.session == candidate.session && of.term <= term)
+        };
+        if !mine(&self.look(shard, false, false, Reader::Writer).await?) {
+            return Ok(Release::NotHeld);
+        }
+        self.remove_notes(shard).await?;
+        for _ in 0..MOST_ATTEMPTS {
+            let standing = self.look(shard, false, false, Reader::Writer).await?;
+            if !mine(&standing) {
+                return Ok(Release::NotHeld);
+            }
+            let mut draft = self.continued(shard, &standing);
+            (draft.lease, draft.orders, draft.forgotten, draft.term) = (None, None, true, term.0);
+            let ends = self.end_of_release(shard, &draft, true).await?;
+            let release = Rewrite { draft: &draft, leadership: None, sequence: 0, ends, wakes: true };
+            if self.rewrite(shard, release, Over::Text(&standing.found)).await?.is_some() {
+                return Ok(Release::Released);
+            }
+        }
+        Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(Key::Shard(shard)) })
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        let mut done = self.documents.prepare().await?;
+        let place = self.documents.place();
+        if self.documents.marking() != Marking::ByInit {
+            let is_new = touch_marker(self).await?;
+            done.push(steps::remembers(&place, is_new));
+            return Ok(done);
+        }
+        if self.read_marker(Reader::Look).await?.is_some() {
+            let step = steps::remembers(&place, false);
+            done.push(format!("{step}: its server was tried before, and store check tries it again"));
+            return Ok(done);
+        }
+        let races = trial::run(&self.documents)
+            .await?
+            .map_err(|how| StoreError::misconfigured(trial::dishonest(&place, &how)))?;
+        self.write_marker(self.documents.server_millis(BootInstant::now())).await?;
+        done.push(format!("{place} honours conditions: each of {races} races had one winner"));
+        done.push(steps::remembers(&place, true));
+        Ok(done)
+    }
+
+    async fn vouch(&self) -> Result<(), StoreError> {
+        if self.documents.marking() == Marking::ByInit && self.read_marker(Reader::Look).await?.is_none() {
+            return Ok(());
+        }
+        self.write_marker(0).await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        let place = self.documents.place();
+        let mut findings = self.documents.identify().await?;
+        if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
+            return Ok(findings);
+        }
+        if !trial::rights(&self.documents, &mut findings).await? {
+            return Ok(findings);
+        }
+        match trial::run(&self.documents).await {
+            Ok(Ok(races)) => {
+                findings
+                    .push(Finding::good(format!("{place} honours conditions: each of {races} races had one winner")));
+            }
+            Ok(Err(how)) => {
+                findings.push(Finding::bad(trial::dishonest(&place, &how)));
+                return Ok(findings);
+            }
+            // Reported already.
+            Err(error) if error.kind == ErrorKind::Denied => {}
+            Err(error) => return Err(error),
+        }
+        let began = match self.documents.marking() {
+            Marking::ByAnyone => touch_marker(self).await.map(Some),
+            Marking::ByWriters | Marking::ByInit => {
+                self.read_marker(Reader::Look).await.map(|marker| marker.map(|_| false))
+            }
+        };
+        match began {
+            Ok(Some(false)) => findings.push(Finding::good(steps::remembers(&place, false))),
+            Ok(Some(true)) => findings.push(Finding::doubtful(format!(
+                "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease \
+                 duration from now on"
+            ))),
+            Ok(None) if self.documents.marking() != Marking::ByInit => findings.push(Finding::doubtful(format!(
+                "{place} does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
+                 writes it"
+            ))),
+            Ok(None) => findings.push(Finding::bad(format!(
+                "{place} does not say since when it remembers, and nobody leads: run leaderctl store init"
+            ))),
+            Err(error) if error.kind == ErrorKind::Denied => return Ok(findings),
+            Err(error) if error.kind == ErrorKind::Misconfigured => findings.push(Finding::bad(error.message)),
+            Err(error) => return Err(error),
+        }
+        findings.extend(self.documents.findings().await?);
+        Ok(findings)
+    }
+}
+
+/// Has the marker name this incarnation. True if it did not before.
+async fn touch_marker<D: Documents>(store: &LeaseStore<D>) -> Result<bool, StoreError> {
+    let before = super::touch::get(&store.documents, Key::Marker).await?;
+    let marker = store.admit_marker(before.clone(), BootInstant::now(), Reader::Writer).await?;
+    Ok(marker.is_some_and(|marker| !marker.is_of(&before)))
+}
+
+impl<D: Documents> LeaseStore<D> {
+    fn report(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Report {
+        let holder = self.holder(shard, standing, sent);
+        let document = standing.document.as_ref();
+        let renewed_ago = document.and_then(|document| {
+            let lease = document.lease.as_ref()?.duration();
+            let super::documents::Life::Ends(ends) = standing.found.ours()?.life else { return None };
+            renewed_ago(&self.documents.clock(), lease, ends, BootInstant::now())
+        });
+        Report { holder: holder.map(|holder| Holder { renewed_ago, ..holder }), last_term: standing.last_term() }
+    }
+}

@@ -1,0 +1,225 @@
+//! Renewals, and the document that a leader writes again after the store forgot it.
+//!
+//! The hazard: a renewal that does not find its leadership does not say why. It was revoked, or deleted by hand, or
+//! another candidate leads: then it is lost. Or the server restarted empty, or with an older copy: then COMMAND must not
+//! be stopped for that. In the time in which nobody is granted because of it, the leader puts its own document back, over
+//! exactly what it saw, and with what stood there besides: orders that came meanwhile, and a wait.
+//!
+//! A renewal that a server answers in an incarnation that the marker does not name proves nothing, for others may lead in
+//! the one that it names. It counts once the marker names the same.
+
+use super::claim::Rewrite;
+use super::document::{Document, LedMark};
+use super::documents::{Documents, Ends, Found, Key, Leadership, Over, Renewing, Touch};
+use super::marker::Reader;
+use super::seen::{Own, Standing};
+use super::{LeaseStore, MOST_ATTEMPTS};
+use crate::lease::{Candidate, Shard, Term, usable};
+use crate::store::{ErrorKind, Note, Renewal, Renewed, StoreError};
+use crate::time::{BootInstant, millis};
+
+/// What a renewal concludes from a document that does not name its leadership.
+enum Conclusion {
+    /// The document names it now.
+    Again,
+    /// Nothing is renewed.
+    Over(Renewal),
+    /// It was written again.
+    Healed(Box<Standing>),
+}
+
+impl<D: Documents> LeaseStore<D> {
+    pub(super) async fn renew_lease(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let shard = &candidate.shard;
+        let began = BootInstant::now();
+        let leadership = Leadership { session: candidate.session.clone(), term };
+        let mut also: Vec<Key<'_>> = shards.iter().filter(|other| *other != shard).map(Key::Shard).collect();
+        let others = also.len();
+        for _ in 0..MOST_ATTEMPTS {
+            if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
+                return Ok(Renewed::alone(Renewal::Overtaken));
+            }
+            let known = self.known(shard);
+            let touch = Touch {
+                shard,
+                leadership: &leadership,
+                owner: &candidate.owner,
+                sequence,
+                lease: candidate.lease,
+                known: known.as_ref().map(|known| &known.found),
+                also: &also,
+            };
+            let touched = self.documents.touch(touch).await.inspect_err(|error| {
+                if error.kind == ErrorKind::Unknown {
+                    self.doubt(shard);
+                }
+            })?;
+            let mut told = touched.also;
+            match touched.outcome {
+                Renewing::Overtaken => return Ok(Renewed::alone(Renewal::Overtaken)),
+                Renewing::Refused => match self.conclude(candidate, &leadership, sequence).await? {
+                    Conclusion::Again => {}
+                    Conclusion::Over(renewal) => return Ok(Renewed::alone(renewal)),
+                    Conclusion::Healed(standing) => {
+                        self.count(shard, &leadership, sequence, began, &standing);
+                        let orders = shards.iter().all(|of| of == shard).then(|| self.orders_in(&standing));
+                        return Ok(Renewed {
+                            renewal: Renewal::Renewed,
+                            orders: orders.map(|orders| vec![orders; shards.len()]),
+                        });
+                    }
+                },
+                Renewing::Done => {
+                    let asked = also.len() > others;
+                    let marker = told.as_mut().filter(|_| asked).and_then(Vec::pop);
+                    if let Some(marker) = marker {
+                        self.admit_marker(marker, began, Reader::Writer).await?;
+                    }
+                    let standing = self.understand(shard, touched.found)?;
+                    if !self.is_of_the_marker(&standing.found) {
+                        self.read_marker(Reader::Writer).await?;
+                        also.truncate(others);
+                        also.push(Key::Marker);
+                        continue;
+                    }
+                    self.remember(shard, &standing);
+                    self.count(shard, &leadership, sequence, began, &standing);
+                    let orders = told.and_then(|told| self.orders_with(shard, &standing, shards, told));
+                    return Ok(Renewed { renewal: Renewal::Renewed, orders });
+                }
+            }
+        }
+        Err(self.too_fast(Key::Shard(shard)))
+    }
+
+    fn own(&self, shard: &Shard, leadership: &Leadership) -> Option<Own> {
+        self.seen.lock().get(shard)?.own.clone().filter(|own| own.leadership == *leadership)
+    }
+
+    /// Remembers a renewal that was granted, and sent at `sent`.
+    fn count(&self, shard: &Shard, leadership: &Leadership, sequence: u64, sent: BootInstant, standing: &Standing) {
+        let mut seen = self.seen.lock();
+        let own = seen.get_mut(shard).and_then(|seen| seen.own.as_mut());
+        let Some(own) = own.filter(|own| own.leadership == *leadership) else { return };
+        own.sequence = own.sequence.max(sequence);
+        own.granted = own.granted.max(sent);
+        if let Some(document) = &standing.document {
+            own.document = document.clone();
+        }
+    }
+
+    async fn conclude(
+        &self,
+        candidate: &Candidate,
+        leadership: &Leadership,
+        sequence: u64,
+    ) -> Result<Conclusion, StoreError> {
+        let shard = &candidate.shard;
+        let sent = BootInstant::now();
+        let standing = self.look(shard, false, true, Reader::Writer).await?;
+        if standing.found.leadership() == Some(leadership) {
+            return Ok(Conclusion::Again);
+        }
+        let is_later = |of: &Leadership| of.session == candidate.session && of.term > leadership.term;
+        if standing.found.leadership().is_some_and(is_later) {
+            return Ok(Conclusion::Over(Renewal::Overtaken));
+        }
+        let holder = self.holder(shard, &standing, sent);
+        let is_revoked = standing.document.as_ref().is_some_and(|document| document.revoked == Some(leadership.term.0));
+        let lost = || {
+            let renewal = if is_revoked { Renewal::Revoked } else { Renewal::Lost(holder.clone()) };
+            Ok(Conclusion::Over(renewal))
+        };
+        let Some(own) = self.own(shard, leadership) else { return lost() };
+        let is_foreign = standing.document.is_none() && standing.found.ours().is_none() && holder.is_some();
+        // Who waits for the tree of an earlier leader gives way to that leader, who has written itself again.
+        let waits = own.start_after.is_some_and(|start| start > sent);
+        let gives_way = waits && holder.is_some() && standing.session().is_some_and(|of| *of != candidate.session);
+        // A document that knows this term has ended it.
+        if is_foreign || gives_way || standing.term() >= leadership.term.0 {
+            return lost();
+        }
+        let marker = self.marker.lock().clone();
+        let longest = standing.longest_lease().max(own.lease);
+        let has_forgotten = marker.is_none_or(|marker| self.until_remembered(&marker, longest).is_some());
+        // A lower term than ours comes from an older copy. Without a marker that says so, another may have led since.
+        let is_older = standing.document.is_some() && standing.session().is_none_or(|of| *of == candidate.session);
+        let is_older = is_older || (standing.document.is_some() && holder.is_none());
+        if BootInstant::now() >= own.granted.plus(usable(own.lease)) || !(has_forgotten || is_older) {
+            return lost();
+        }
+        let standing = self.with_led_mark(shard, standing).await?;
+        let healed = self.heal(candidate, &own, sequence, &standing).await?;
+        let healed = healed.filter(|healed| self.is_of_the_marker(&healed.found));
+        Ok(healed.map_or(Conclusion::Again, |healed| Conclusion::Healed(Box::new(healed))))
+    }
+
+    /// Writes our document again. None if it changed meanwhile.
+    async fn heal(
+        &self,
+        candidate: &Candidate,
+        own: &Own,
+        sequence: u64,
+        standing: &Standing,
+    ) -> Result<Option<Standing>, StoreError> {
+        let shard = &candidate.shard;
+        let mut draft = self.continued(shard, standing);
+        let waits = [draft.wait(), own.document.wait()].into_iter().flatten();
+        draft.set_wait(waits.max_by_key(|wait| wait.until_millis));
+        (draft.term, draft.lease) = (own.leadership.term.0, own.document.lease.clone());
+        (draft.led_ms, draft.forgotten) = (0, false);
+        let leadership = Some(&own.leadership);
+        let ends = Ends::In(candidate.lease);
+        let heal = Rewrite { draft: &draft, leadership, sequence, ends, wakes: false };
+        let Some(written) = self.rewrite(shard, heal, Over::Exactly(&standing.found)).await? else {
+            return Ok(None);
+        };
+        let longest = own.document.longest_lease().max(candidate.lease);
+        let change = |mark: &mut LedMark| {
+            mark.has_lease(longest);
+            if self.documents.is_shared() {
+                mark.shared.led(own.leadership.term.0);
+            }
+        };
+        self.change_led_mark(shard, None, change).await?;
+        let complete = |draft: &mut Document| draft.led_ms = millis(longest);
+        self.complete(shard, &own.leadership, sequence, Ends::Keep, written, complete).await
+    }
+
+    /// The orders in a document.
+    pub(super) fn orders_in(&self, standing: &Standing) -> Option<Note> {
+        let now_millis = self.documents.least_server_millis();
+        standing.orders()?.note(now_millis)
+    }
+
+    /// The orders of all shards, from documents that came with a renewal. None if one of them cannot be read.
+    fn orders_with(
+        &self,
+        own: &Shard,
+        standing: &Standing,
+        shards: &[Shard],
+        told: Vec<Found>,
+    ) -> Option<Vec<Option<Note>>> {
+        let mut told = told.into_iter();
+        let mut orders = Vec::with_capacity(shards.len());
+        for shard in shards {
+            if shard == own {
+                orders.push(self.orders_in(standing));
+                continue;
+            }
+            let found = told.next()?;
+            let document = found.ours().map(|ours| Document::read(shard, ours)).transpose().ok()?;
+            if document.is_none() && (self.documents.is_shared() || !matches!(found.content, super::Content::Absent)) {
+                return None;
+            }
+            orders.push(self.orders_in(&Standing { found, document, led: None }));
+        }
+        Some(orders)
+    }
+}

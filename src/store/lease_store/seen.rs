@@ -1,0 +1,243 @@
+//! What this process remembers of a shard, and how much of a lease is left by that.
+//!
+//! The hazard: a server's clock may be set, and then every lease on it seems to have ended; or a document may be older
+//! than one that was seen before. Memory is the witness against both:
+//!
+//! - A date that contradicts what earlier answers foretold ends no lease for a whole lease. So what was once left of a
+//!   lease, on our own clock, is left whatever the server says later.
+//! - A lease that was seen unchanged (session, term and sequence) for all of its duration has ended, whatever dates say.
+//!   Where a renewal leaves no trace ([`Life::Left`]), that says nothing.
+//! - A document with a lower term than one that was seen comes from a store that has forgotten.
+
+use super::document::{Document, LedMark, Orders};
+use super::documents::{Content, Found, Leadership, Life};
+use crate::lease::{Session, Term, kept};
+use crate::store::expiry::Moment;
+use crate::store::server_clock::{Clock, Wait, left_of_lease};
+use crate::time::BootInstant;
+use std::time::Duration;
+
+/// A document as it was read or written, and its text as it was understood.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub found: Found,
+    /// None if it is absent or foreign.
+    pub document: Option<Document>,
+    /// What the led mark says, where there is no document and it was asked for.
+    pub led: Option<LedMark>,
+}
+
+impl Standing {
+    pub fn session(&self) -> Option<&Session> {
+        self.found.leadership().map(|leadership| &leadership.session)
+    }
+
+    pub fn term(&self) -> u64 {
+        self.document.as_ref().map_or(0, |document| document.term)
+    }
+
+    /// The last term, for people.
+    pub fn last_term(&self) -> Option<Term> {
+        match &self.document {
+            Some(document) => document.last_term(),
+            None => self.led.as_ref()?.shared.last_term(),
+        }
+    }
+
+    pub fn orders(&self) -> Option<&Orders> {
+        match &self.document {
+            Some(document) => document.orders.as_ref(),
+            None => self.led.as_ref()?.shared.orders.as_ref(),
+        }
+    }
+
+    pub fn knows_led(&self) -> bool {
+        self.document.as_ref().is_some_and(Document::knows_led)
+    }
+
+    pub fn longest_lease(&self) -> Duration {
+        self.document.as_ref().map_or(Duration::ZERO, Document::longest_lease)
+    }
+
+    /// The wait of a document without a lease: its tree may live until the end that stands.
+    fn ending(&self) -> Option<Wait> {
+        let ours = self.found.ours().filter(|ours| ours.leadership.is_none())?;
+        let Life::Ends(until_millis) = ours.life else { return None };
+        let duration = self.document.as_ref()?.wait()?.duration;
+        Some(Wait { until_millis, duration })
+    }
+
+    /// The wait that it says, of both the later one.
+    pub fn wait(&self) -> Option<Wait> {
+        let told = self.document.as_ref().and_then(Document::wait);
+        told.into_iter().chain(self.ending()).max_by_key(|wait| wait.until_millis)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The document as it stood when it was last read or written. None: the next write has to look first.
+    pub known: Option<Standing>,
+    /// The led mark of a shared document as this process read or wrote it last.
+    pub led_mark: Option<Found>,
+    /// The lease that this process claims; zero before its first claim.
+    pub claims: Duration,
+    sighting: Option<Sighting>,
+    /// A wait, and when it was first seen.
+    wait: Option<(Wait, BootInstant)>,
+    /// The highest term that any document showed.
+    highest: u64,
+    /// When a document first showed a lower one.
+    fell: Option<BootInstant>,
+    pub own: Option<Own>,
+}
+
+/// A leadership of this process.
+#[derive(Clone, Debug)]
+pub struct Own {
+    pub leadership: Leadership,
+    /// The highest sequence that was applied.
+    pub sequence: u64,
+    /// When the last claim or renewal was sent that was granted.
+    pub granted: BootInstant,
+    pub lease: Duration,
+    /// Before that an earlier leader's tree may run.
+    pub start_after: Option<BootInstant>,
+    pub document: Document,
+}
+
+/// A lease as it was seen.
+#[derive(Clone, Debug)]
+struct Sighting {
+    holder: String,
+    sequence: String,
+    /// When an answer first showed this sequence, and what our wall clock showed then.
+    since: BootInstant,
+    wall_millis: u64,
+    /// Once true, it stays true for this sequence.
+    has_ended: bool,
+}
+
+impl Seen {
+    /// How long nobody else may have the lease; zero if another candidate may now. None: as long as its holder lives.
+    pub fn left(&mut self, standing: &Standing, clock: &Clock, moment: Moment) -> Option<Duration> {
+        let (holder, sequence, life, whole) = match &standing.found.content {
+            Content::Absent => {
+                self.sighting = None;
+                return Some(Duration::ZERO);
+            }
+            Content::Ours(ours) => {
+                let named = ours.leadership.as_ref();
+                if named.is_none() && !matches!(ours.life, Life::Left { .. }) {
+                    self.sighting = None;
+                    return Some(Duration::ZERO);
+                }
+                let holder = named.map_or_else(String::new, |of| format!("{} {}", of.session.as_str(), of.term));
+                let whole = standing.document.as_ref().and_then(|document| Some(document.lease.as_ref()?.duration()));
+                (holder, ours.sequence.to_string(), ours.life, whole)
+            }
+            Content::Foreign { sign, life, .. } => {
+                let whole = if let Life::Unchanged { whole } = life { Some(*whole) } else { None };
+                (format!("foreign {sign}"), String::new(), *life, whole)
+            }
+        };
+        let ends = match life {
+            Life::Over => return Some(Duration::ZERO),
+            Life::ForEver => return None,
+            Life::Left { at_most } => return Some(at_most.max(Duration::from_millis(1))),
+            Life::Ends(millis) => Some(millis),
+            Life::Unchanged { .. } => None,
+        };
+        let mut sighting = self.sighting.take().filter(|known| known.holder == holder).unwrap_or(Sighting {
+            holder,
+            sequence: sequence.clone(),
+            since: moment.now,
+            wall_millis: moment.wall_millis,
+            has_ended: false,
+        });
+        if sighting.sequence != sequence {
+            (sighting.sequence, sighting.since, sighting.has_ended) = (sequence, moment.now, false);
+        }
+        let stood = moment.read_sent.since(sighting.since);
+        let left = match (ends, whole) {
+            _ if sighting.has_ended => Duration::ZERO,
+            (Some(ends), Some(whole)) => left_of_lease(clock, whole, ends, stood, moment.now, moment.wall_millis),
+            (None, whole) => kept(whole.unwrap_or_default()).saturating_sub(stood),
+            (Some(ends), None) => sighting.left_of_unknown(ends, clock, moment),
+        };
+        sighting.has_ended = left.is_zero();
+        self.sighting = Some(sighting);
+        Some(left)
+    }
+
+    /// Whether the lease that stands there was seen to have ended.
+    pub fn has_ended(&self, found: &Found) -> bool {
+        let (Some(sighting), Some(ours)) = (&self.sighting, found.ours()) else { return false };
+        let is_it = ours.leadership.as_ref().is_some_and(|of| {
+            sighting.holder == format!("{} {}", of.session.as_str(), of.term)
+                && sighting.sequence == ours.sequence.to_string()
+        });
+        is_it && sighting.has_ended
+    }
+
+    /// The wait that a document says, and when it is over. None if it is.
+    pub fn wait(
+        &mut self,
+        standing: &Standing,
+        clock: &Clock,
+        wall_millis: u64,
+        now: BootInstant,
+    ) -> Option<(Wait, BootInstant)> {
+        let wait = standing.wait()?;
+        let first_seen = self.wait.filter(|(known, _)| *known == wait).map_or(now, |(_, first_seen)| first_seen);
+        self.wait = Some((wait, first_seen));
+        let by_age = first_seen.plus(wait.duration);
+        let over = wait.over_by(clock, wall_millis, now)?.min(by_age);
+        (over > now).then_some((wait, over))
+    }
+
+    /// Learns the term of a document that was read as it stands. Returns until when a lower term than one that was seen
+    /// keeps everybody from leading: a lease of this duration may have been forgotten.
+    pub fn until_trusted(&mut self, standing: &Standing, lease: Duration, now: BootInstant) -> Option<BootInstant> {
+        if standing.document.is_none() || standing.term() >= self.highest {
+            self.highest = self.highest.max(standing.term());
+            self.fell = None;
+            return None;
+        }
+        self.fell.get_or_insert(now);
+        self.until_risen(lease, now)
+    }
+
+    /// The same, of the document that was learnt last.
+    pub fn until_risen(&self, lease: Duration, now: BootInstant) -> Option<BootInstant> {
+        self.fell.map(|fell| fell.plus(lease)).filter(|until| *until > now)
+    }
+
+    /// The highest term that was seen.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    pub fn learn_term(&mut self, term: u64) {
+        self.highest = self.highest.max(term);
+    }
+}
+
+/// For how long dates have to agree before one ends a lease of another program whose duration is not known. Where they do
+/// not, it has to stand unchanged for so long too.
+const UNKNOWN_LEASE: Duration = Duration::from_mins(1);
+
+impl Sighting {
+    /// What is left of a lease whose duration is not known.
+    fn left_of_unknown(&self, ends: u64, clock: &Clock, moment: Moment) -> Duration {
+        let until = |millis: u64| Duration::from_millis(ends.saturating_sub(millis));
+        let stood = moment.now.since(self.since);
+        let patience = UNKNOWN_LEASE.saturating_sub(stood);
+        match clock.bounds(moment.now) {
+            Some(bounds) if clock.agreed_for(moment.now, UNKNOWN_LEASE) => until(bounds.lower),
+            Some(bounds) => until(bounds.lower).max(patience),
+            // Our wall clock alone, but not if it jumps, and not if it is ahead at first sight.
+            None => until(moment.wall_millis).max(until(self.wall_millis).saturating_sub(stood)).max(patience),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The trial of a server: rights, and whether it honours conditions, tried by writers that race.
+//!
+//! The hazard: a server may ignore a condition, or compare and write in two steps that others come between. The second
+//! kind looks right until two candidates race, and then both lead. So many writers replace the same version of a document
+//! at the same time, again and again. Exactly one may succeed. A server whose threads run on several processors fails
+//! within a few races. One that fails in one race of a hundred may pass.
+
+use super::documents::{Documents, Found, Key, List, Over, Put};
+use super::marker::lasting;
+use super::touch;
+use crate::lease::Session;
+use crate::store::{ErrorKind, Finding, StoreError, parallel};
+
+/// Documents that are fought for at the same time.
+const LANES: usize = 4;
+/// Writers of each.
+const WRITERS: usize = 8;
+/// Races for each, one after another.
+const ROUNDS: usize = 16;
+/// Races of a lane in which the server may fail to answer a writer.
+const MOST_FAILURES: usize = 4;
+
+/// Tries the conditions. Returns how many races had one winner, or else what the server did wrong.
+pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<usize, String>, StoreError> {
+    let name = random_name()?;
+    let names: Vec<String> = (0..LANES).map(|lane| format!("{name}-{lane}")).collect();
+    let tried = parallel::all(names.iter().map(|name| lane(documents, Key::Scratch(name)))).await;
+    for name in &names {
+        // Nobody reads it; a user who may not delete keeps some hundred bytes.
+        let _ = documents.remove(Key::Scratch(name)).await;
+    }
+    for lane in tried {
+        if let Some(fault) = lane? {
+            return Ok(Err(fault));
+        }
+    }
+    Ok(Ok(LANES * ROUNDS))
+}
+
+fn random_name() -> Result<String, StoreError> {
+    let random = Session::random();
+    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
+    Ok(random.as_str().to_owned())
+}
+
+/// What to tell an operator of a server that failed the trial.
+pub fn dishonest(place: &str, how: &str) -> String {
+    format!("{place} does not honour conditional writes ({how}), so two candidates can both lead: use another server")
+}
+
+/// Races for one document. Returns what the server did wrong.
+async fn lane<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Option<String>, StoreError> {
+    let absent = touch::get(documents, key).await?;
+    if !write(documents, key, &absent).await? {
+        return Ok(Some("it refuses to write what is absent".to_owned()));
+    }
+    if write(documents, key, &absent).await? {
+        return Ok(Some("it writes over what is there as if it were absent".to_owned()));
+    }
+    let first = touch::get(documents, key).await?;
+    let (mut standing, mut failures) = (first.clone(), 0);
+    for round in 0..ROUNDS {
+        let (mut winners, mut failure) = (0, None);
+        for outcome in parallel::all((0..WRITERS).map(|_| write(documents, key, &standing))).await {
+            match outcome {
+                Ok(true) => winners += 1,
+                Ok(false) => {}
+                // It may have won unheard; the others tell enough.
+                Err(error) if error.kind == ErrorKind::Unknown => failure = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if winners > 1 {
+            return Ok(Some(format!("{winners} of {WRITERS} writers won the same race")));
+        }
+        if let Some(failure) = failure {
+            failures += 1;
+            if failures > MOST_FAILURES {
+                return Err(failure);
+            }
+        } else if round == 0 && winners == 0 {
+            return Ok(Some("it refuses to replace the version that it named".to_owned()));
+        }
+        standing = touch::get(documents, key).await?;
+    }
+    if write(documents, key, &first).await? {
+        return Ok(Some("it replaces a version that no longer stands".to_owned()));
+    }
+    Ok(None)
+}
+
+/// One write. False if it was refused.
+async fn write<D: Documents + ?Sized>(documents: &D, key: Key<'_>, over: &Found) -> Result<bool, StoreError> {
+    let text = random_name()?;
+    Ok(documents.put(key, lasting(&text), Over::Exactly(over)).await? != Put::Refused)
+}
+
+/// Does with a scratch document what an election does with a shard's. False if further checks are pointless.
+pub async fn rights<D: Documents + ?Sized>(documents: &D, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
+    let name = random_name()?;
+    let key = Key::Scratch(&name);
+    let before = findings.len();
+    let absent = documents.get(&[key], false).await;
+    let put = match &absent {
+        Ok(absent) => match absent.first() {
+            Some(absent) => write(documents, key, absent).await.map(drop),
+            None => Ok(()),
+        },
+        Err(_) => Ok(()),
+    };
+    let failures = [absent.as_ref().err(), put.as_ref().err()].into_iter().flatten();
+    if let Some(error) = failures.into_iter().find(|error| error.kind == ErrorKind::Misconfigured) {
+        findings.push(Finding::bad(error.message.clone()));
+        return Ok(false);
+    }
+    permission(absent.map(drop), findings, Finding::bad)?;
+    permission(put, findings, Finding::bad)?;
+    // A leader can do without the list, and without deleting.
+    permission(documents.list(List::Shards(&name), &mut |_| {}).await, findings, Finding::doubtful)?;
+    permission(documents.remove(key).await, findings, Finding::doubtful)?;
+    if findings.len() == before {
+        findings.push(Finding::good("may do all that an election needs: read, write, list and delete documents"));
+    }
+    Ok(true)
+}
+
+fn permission(
+    tried: Result<(), StoreError>,
+    findings: &mut Vec<Finding>,
+    finding: fn(String) -> Finding,
+) -> Result<(), StoreError> {
+    match tried {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind == ErrorKind::Denied => {
+            findings.push(finding(format!("permission missing: {error}")));
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}

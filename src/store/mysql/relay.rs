@@ -1,0 +1,241 @@
+//! Between the library and the server: the socket, TLS, and what the library may not see.
+//!
+//! The library opens its own sockets, and its own TLS knows fewer modes than ours. So it is given a socket of this
+//! process, and what it says is passed on: during the login packet by packet, because TLS begins in the middle of it, and
+//! then as it is.
+//!
+//! The hazards:
+//!
+//! - The library takes that socket for a safe place, and shows it a password that the server has to see. So no login that
+//!   ends in such a question, or might another time, goes on where the way to the server is a network without TLS.
+//! - Another process may find the socket. Only this one is listened to, and the name is random.
+//! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
+
+use super::failure::{Site, Trouble};
+use crate::lease::Session;
+use crate::store::StoreError;
+use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::socket::Socket;
+use crate::store::tls_mode::TlsMode;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{UnixListener, UnixStream};
+use tokio_rustls::TlsConnector;
+
+/// The packets of a login are shorter.
+const LONGEST: usize = 1 << 16;
+/// What a server must be able to do, as the library asks: the protocol since 4.1, and several statements in a request.
+const NEEDED: u32 = 1 << 9 | 1 << 16;
+const TLS: u32 = 1 << 11;
+/// The part of a login that a client shows before TLS.
+const BEFORE_TLS: usize = 32;
+const FAILED: u8 = 255;
+const WELCOME: u8 = 0;
+/// The server knows the password from an earlier login; it has to see it itself (`caching_sha2_password`).
+const KNOWN: [u8; 2] = [1, 3];
+const UNKNOWN: [u8; 2] = [1, 4];
+
+trait Bytes: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Bytes for S {}
+
+/// A server that has greeted us.
+pub struct Greeted {
+    stream: Box<dyn Bytes>,
+    greeting: Packet,
+    offers_tls: bool,
+    is_remote: bool,
+}
+
+struct Packet {
+    sequence: u8,
+    body: Vec<u8>,
+}
+
+impl Packet {
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, Trouble> {
+        let mut head = [0; 4];
+        stream.read_exact(&mut head).await?;
+        let [low, middle, high, sequence] = head;
+        let length = u32::from_le_bytes([low, middle, high, 0]) as usize;
+        if length > LONGEST {
+            return Err(Trouble::Garbled);
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        Ok(Self { sequence, body })
+    }
+
+    async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let [low, middle, high, _] = u32::try_from(self.body.len()).unwrap_or(0).to_le_bytes();
+        stream.write_all(&[&[low, middle, high, self.sequence], &self.body[..]].concat()).await?;
+        stream.flush().await
+    }
+
+    /// The same, so many packets later.
+    fn later(self, by: u8) -> Self {
+        Self { sequence: self.sequence.wrapping_add(by), ..self }
+    }
+}
+
+impl Greeted {
+    /// Hears what a server says first.
+    pub async fn by(socket: Socket, site: &Site) -> Result<Self, StoreError> {
+        let is_remote = matches!(socket, Socket::Tcp(_));
+        let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
+        let greeting = Packet::read(&mut stream).await;
+        let greeting = greeting.map_err(|trouble| site.unconnected(&trouble))?;
+        let offers_tls = match (greeting.body.first(), capabilities(&greeting.body)) {
+            (Some(&FAILED), _) => false,
+            (_, None) => return Err(site.unconnected(&Trouble::Garbled)),
+            (_, Some(capabilities)) if capabilities & NEEDED != NEEDED => {
+                return Err(StoreError::misconfigured(format!(
+                    "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
+                     several statements at once: use a later one, or name the server itself",
+                    site.server,
+                    NEEDED & !capabilities
+                )));
+            }
+            (_, Some(capabilities)) => capabilities & TLS != 0,
+        };
+        Ok(Self { stream, greeting, offers_tls, is_remote })
+    }
+
+    /// Which TLS is to be spoken. As the clients do: what does not leave this machine needs none.
+    pub fn tls<'a>(
+        &self,
+        tls: Option<&'a TlsConnector>,
+        mode: TlsMode,
+        site: &Site,
+    ) -> Result<Option<&'a TlsConnector>, StoreError> {
+        let tls = tls.filter(|_| self.is_remote && self.greeting.body.first() != Some(&FAILED));
+        if tls.is_some() && !self.offers_tls && mode != TlsMode::Prefer {
+            return Err(StoreError::misconfigured(format!(
+                "{} does not speak TLS: turn TLS on, or do without it with ssl-mode=PREFERRED",
+                site.server
+            )));
+        }
+        Ok(tls.filter(|_| self.offers_tls))
+    }
+
+    /// Passes on what the library and the server say to each other, until one of them is gone.
+    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> Trouble {
+        match self.log_in(door, tls, &site).await {
+            Ok(mut library) => match copy_bidirectional(&mut library, &mut self.stream).await {
+                Ok(_) => Trouble::closed(),
+                Err(error) => error.into(),
+            },
+            Err(trouble) => trouble,
+        }
+    }
+
+    async fn log_in(
+        &mut self,
+        door: Door,
+        tls: Option<(TlsConnector, String)>,
+        site: &Site,
+    ) -> Result<UnixStream, Trouble> {
+        let mut library = door.opened().await?;
+        let mut packet = Packet { sequence: self.greeting.sequence, body: std::mem::take(&mut self.greeting.body) };
+        // The request for TLS is one packet that the library knows nothing of.
+        let more = u8::from(tls.is_some());
+        packet.write(&mut library).await?;
+        if packet.body.first() != Some(&FAILED) {
+            packet = Packet::read(&mut library).await?;
+            if let Some((tls, name)) = tls {
+                self.encrypt(&mut packet, &tls, name).await?;
+            }
+            packet.later(more).write(&mut self.stream).await?;
+        }
+        loop {
+            let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
+            if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
+                return Err(Trouble::Unfit(site.exposed()));
+            }
+            packet.write(&mut library).await?;
+            match packet.body.first() {
+                Some(&WELCOME) => return Ok(library),
+                // The library has to answer nothing. What follows a failure is still a part of the login.
+                Some(&FAILED) => {}
+                _ if packet.body == KNOWN => {}
+                _ => Packet::read(&mut library).await?.later(more).write(&mut self.stream).await?,
+            }
+        }
+    }
+
+    /// Begins TLS, as the login in `packet` is about to be sent.
+    async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), Trouble> {
+        let Some(shown) = packet.body.get_mut(..BEFORE_TLS) else {
+            return Err(Trouble::Garbled);
+        };
+        for (byte, flag) in shown.iter_mut().zip(TLS.to_le_bytes()) {
+            *byte |= flag;
+        }
+        Packet { sequence: packet.sequence, body: shown.to_vec() }.write(&mut self.stream).await?;
+        let name = ServerName::try_from(name);
+        let name = name.map_err(|error| StoreError::misconfigured(format!("the host is no name for TLS: {error}")));
+        let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
+        self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
+        Ok(())
+    }
+}
+
+/// The capabilities in a greeting. None if it is none of MySQL's.
+fn capabilities(greeting: &[u8]) -> Option<u32> {
+    let (&version, rest) = greeting.split_first()?;
+    let name = rest.iter().position(|&byte| byte == 0).filter(|_| version == 10)?;
+    // Behind the name: a number, half of the scramble, and a zero; then the lower half, a character set, and a status.
+    let rest = rest.get(name + 1 + 4 + 8 + 1..)?;
+    Some(u32::from_le_bytes([*rest.first()?, *rest.get(1)?, *rest.get(5)?, *rest.get(6)?]))
+}
+
+/// The socket that the library connects to.
+pub struct Door {
+    listener: UnixListener,
+    /// As the library wants it: a path that begins with a zero is none in the file system.
+    pub path: String,
+}
+
+impl Door {
+    pub fn new() -> io::Result<Self> {
+        let name = Session::random().map_err(|error| io::Error::other(error.to_string()))?;
+        let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name.as_str())?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: UnixListener::from_std(listener)?, path: format!("\0{}", name.as_str()) })
+    }
+
+    async fn opened(self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            if stream.peer_cred()?.pid() == i32::try_from(std::process::id()).ok() {
+                return Ok(stream);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+
+    const GREETING: &[u8] = b"\x0a5.5.5-10.11.6-MariaDB\0\x08\0\0\0abcdefgh\0\xfe\xf7\x2d\x02\0\xff\x81\x15\
+                              \0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0mysql_native_password\0";
+
+    #[test]
+    fn a_greeting_says_what_the_server_can_do() {
+        assert_eq!(capabilities(GREETING), Some(0x81ff_f7fe));
+        assert_eq!(capabilities(b"SSH-2.0-OpenSSH_9.2"), None);
+    }
+
+    #[test]
+    fn a_million_greetings_of_any_bytes_are_read_or_refused() {
+        fuzz::run("greeting of mysql://", |source, input| {
+            let bytes = source.bend(&[GREETING]);
+            input.show(|| format!("{bytes:?}"));
+            if capabilities(&bytes).is_some() { Fate::Accepted } else { Fate::Refused }
+        });
+    }
+}

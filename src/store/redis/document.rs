@@ -1,0 +1,210 @@
+//! What the keys are called, and how a script's answer shows a document.
+//!
+//! ```text
+//! PREFIX{leases}:store                 hash: the marker; and in its fields led:SHARD that a shard was led, and its longest lease
+//! PREFIX{leases}:lock:SHARD            hash: who leads, the last term, the operators' orders
+//! PREFIX{leases}:note:history:SHARD, note:runs:, note:jobs:, note:once:SHARD=JOB
+//! PREFIX{leases}:note:standby:SHARD=SESSION
+//! PREFIX{leases}:check:NAME            what store check writes
+//! PREFIX{leases}:changed:SHARD         channel: that the document changed
+//! ```
+//!
+//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them: who deletes that one too
+//! deletes the marker, and then the server counts as one that has forgotten everything. In a cluster all keys must be on
+//! one node, because a script may touch no others: the word in braces selects that node.
+
+use super::script;
+use crate::lease::{Session, Shard, Term};
+use crate::store::Page;
+use crate::store::lease_store::documents::{Content, Found, Key, Leadership, Life, List, Ours, Part, Version};
+use redis::Value;
+
+/// The mark after a shard's name. It is not in the alphabet of shards.
+const MARK: char = '=';
+const STANDBY: &str = "note:standby:";
+/// What the keys of a list may begin with.
+const KINDS: [&str; 6] = ["lock", "note:history", "note:runs", "note:jobs", "note:once", "note:standby"];
+
+/// Where a document is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub key: String,
+    /// The field of the marker's hash, for a led mark.
+    pub field: String,
+}
+
+/// The names of keys.
+#[derive(Clone, Debug)]
+pub struct Names {
+    pub prefix: String,
+}
+
+impl Names {
+    pub fn key(&self, what: &str) -> String {
+        format!("{}{{leases}}:{what}", self.prefix)
+    }
+
+    pub fn marker(&self) -> String {
+        self.key("store")
+    }
+
+    pub fn channel(&self, key: Key<'_>) -> String {
+        let shard = if let Key::Shard(shard) = key { shard.as_str() } else { "" };
+        self.key(&format!("changed:{shard}"))
+    }
+
+    pub fn place(&self, key: Key<'_>) -> Place {
+        let own = |what: String| Place { key: self.key(&what), field: String::new() };
+        match key {
+            Key::Marker => Place { key: self.marker(), field: String::new() },
+            Key::Led(shard) => Place { key: self.marker(), field: format!("led:{shard}") },
+            // The operators' orders are in the shard's own document.
+            Key::Shard(shard) | Key::Note(shard, Page::Orders) => own(format!("lock:{shard}")),
+            Key::Note(shard, Page::History) => own(format!("note:history:{shard}")),
+            Key::Note(shard, Page::Runs) => own(format!("note:runs:{shard}")),
+            Key::Note(shard, Page::Jobs) => own(format!("note:jobs:{shard}")),
+            Key::Note(shard, Page::Once(job)) => own(format!("note:once:{shard}{MARK}{job}")),
+            Key::Note(shard, Page::Standby(session)) => own(format!("{STANDBY}{shard}{MARK}{}", session.as_str())),
+            Key::Scratch(name) => own(format!("check:{name}")),
+        }
+    }
+
+    /// A pattern that matches the keys of a list, and perhaps more.
+    pub fn pattern(&self, list: List<'_>) -> String {
+        let beginning = |what: &str| literally(&self.key(what));
+        match list {
+            List::Shards(prefix) => beginning("lock:") + &literally(prefix) + "*",
+            List::Standbys(prefix) => beginning(STANDBY) + &literally(prefix) + "*",
+            List::Notes(shard) => beginning("note:") + "*:" + &literally(shard.as_str()) + "*",
+        }
+    }
+
+    /// The shard of a key in a list, and what it is to it. None for the key of anything else.
+    pub fn listed(&self, list: List<'_>, key: &str) -> Option<(Shard, Part)> {
+        let own = key.strip_prefix(&self.key(""))?;
+        // A shard's name may have colons in it.
+        let (kind, name) = KINDS.iter().find_map(|kind| Some((*kind, own.strip_prefix(kind)?.strip_prefix(':')?)))?;
+        let (name, mark) = name.split_once(MARK).map_or((name, None), |(name, mark)| (name, Some(mark)));
+        let shard: Shard = name.parse().ok()?;
+        let part = match (kind, mark) {
+            ("lock", None) => Part::Lease,
+            ("note:history", None) => Part::Note(Page::History),
+            ("note:runs", None) => Part::Note(Page::Runs),
+            ("note:jobs", None) => Part::Note(Page::Jobs),
+            ("note:once", Some(job)) => Part::Note(Page::Once(job.parse().ok()?)),
+            ("note:standby", Some(session)) => Part::Note(Page::Standby(Session::from_record(session))),
+            _ => return None,
+        };
+        // The prefix of a pattern may be longer than the shard's name.
+        let is_listed = match list {
+            List::Shards(prefix) | List::Standbys(prefix) => shard.as_str().starts_with(prefix),
+            List::Notes(of) => shard == *of,
+        };
+        is_listed.then_some((shard, part))
+    }
+}
+
+/// A pattern that matches only `text`.
+fn literally(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if "*?[]\\".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// A document as a script shows it. The error says why it is not one of ours; None: it could not be read.
+pub fn read(answer: &Value, incarnation: &str) -> Option<Result<Found, String>> {
+    let Value::Array(words) = answer else { return None };
+    let word = |index: usize| words.get(index).and_then(script::text).unwrap_or_default();
+    let version = |write| Version { write, incarnation: incarnation.to_owned() };
+    match word(0).as_str() {
+        "unread" => None,
+        "absent" => Some(Ok(Found { content: Content::Absent, version: version(word(1)) })),
+        "strange" => Some(Err(word(1))),
+        _ => Some(ours(words).map(|ours| Found { content: Content::Ours(ours), version: version(word(1)) })),
+    }
+}
+
+fn ours(words: &[Value]) -> Result<Ours, String> {
+    let word = |index: usize| match words.get(index) {
+        Some(Value::BulkString(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| "it is no text".to_owned()),
+        _ => Err("it is incomplete".to_owned()),
+    };
+    let number = |index: usize, what: &str| word(index)?.parse::<u64>().map_err(|_| format!("its {what} is no number"));
+    let (session, ends) = (word(3)?, word(6)?);
+    let leadership = (!session.is_empty()).then(|| {
+        Ok::<_, String>(Leadership { session: Session::from_record(&session), term: Term(number(4, "term")?) })
+    });
+    Ok(Ours {
+        text: word(2)?,
+        leadership: leadership.transpose()?,
+        sequence: number(5, "sequence")?,
+        life: if ends.is_empty() { Life::ForEver } else { Life::Ends(number(6, "end")?) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Source};
+
+    fn names() -> Names {
+        Names { prefix: "a:".to_owned() }
+    }
+
+    #[test]
+    fn a_key_says_which_document_it_is() {
+        for name in ["db", "a/b", "w#2", "app:web:1"] {
+            let shard: Shard = name.parse().expect("a shard");
+            let key = names().place(Key::Shard(&shard)).key;
+            assert_eq!(names().listed(List::Shards(""), &key), Some((shard.clone(), Part::Lease)));
+            let session = Session::from_record("00000000-0000-4000-8000-000000000000");
+            let once = Page::Once("a-b".parse().expect("a job"));
+            for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
+                let key = names().place(Key::Note(&shard, &page)).key;
+                assert_eq!(names().listed(List::Notes(&shard), &key), Some((shard.clone(), Part::Note(page))), "{key}");
+            }
+        }
+        let other = "a:{leases}:lock:db";
+        assert_eq!(names().listed(List::Shards("dbx"), other), None);
+        assert_eq!(names().listed(List::Notes(&"d".parse().expect("a shard")), other), None);
+        assert_eq!(names().listed(List::Shards(""), "a:{leases}:check:x"), None);
+    }
+
+    #[test]
+    fn a_pattern_takes_nothing_but_letters_from_a_prefix() {
+        assert_eq!(literally("leaderrun:{leases}:l"), "leaderrun:{leases}:l");
+        assert_eq!(literally("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+    }
+
+    fn any_value(source: &mut Source) -> Value {
+        match source.below(8) {
+            0 => Value::Nil,
+            1 => Value::Int(source.signed()),
+            2 => Value::BulkString(source.bend(&[b"{\"format\":1}", b"1795268611017"])),
+            _ => {
+                let words = ["2", "absent", "strange", "unread", "", "7", "1795268611017", "w-1"];
+                Value::BulkString((*source.of(&words)).into())
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_answers_of_scripts_are_documents_or_strange() {
+        fuzz::run("document of redis://", |source, input| {
+            let values: Vec<Value> = (0..source.below(9)).map(|_| any_value(source)).collect();
+            let answer = if source.one_in(8) { any_value(source) } else { Value::Array(values) };
+            input.show(|| format!("{answer:?}"));
+            let read = read(&answer, "run");
+            if let Some(Ok(Found { content: Content::Ours(ours), .. })) = &read {
+                let Value::Array(words) = &answer else { panic!("it has seven words") };
+                assert_eq!(words.get(2), Some(&Value::BulkString(ours.text.clone().into())));
+            }
+            (&read.and_then(Result::ok)).into()
+        });
+    }
+}

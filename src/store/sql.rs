@@ -1,0 +1,235 @@
+//! The stores `postgres://` and, in another dialect, `mysql://`: a table with a row for each document, judged by the
+//! server's clock.
+//!
+//! The hazards, and the defence against each:
+//!
+//! - Two candidates claim at once. A write names the version over which it applies, in its condition, which the server
+//!   checks again once it has locked the row, at every isolation level. Under a strict one the second write fails (40001),
+//!   and then nothing was applied.
+//! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. Each write has a random
+//!   name, and applies over one other alone.
+//! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server failed
+//!   over to a replica that had not received everything. See `statements` for how that is known.
+//! - A user deletes the row of a lease that is held. A rule on the table prevents it.
+//! - The server's clock is set. A candidate that saw the lease before still waits for what it saw; a candidate that has
+//!   just started cannot know.
+
+mod client;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod statements;
+
+use super::allowance::{self, MOST_LISTED};
+use super::expiry::ServerTime;
+use super::lease_store::documents::{
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
+    Touched, Version,
+};
+use super::server_clock::Clock;
+use super::{Finding, Holder, StoreError};
+use crate::lease::Session;
+use crate::time::{BootInstant, wall_clock_millis};
+use client::{Answer, Client, Request, Wake};
+use parking_lot::Mutex;
+use statements::{LIST_PAGE, Place, Row};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How many documents one request reads: the longest notes have to fit into what a connection may read (`allowance`).
+const PAGE: usize = 100;
+/// How often a renewal is sent again that is contradicted by what it shows.
+const MOST_ATTEMPTS: usize = 5;
+/// From the end of a subscription to the next one.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The documents.
+pub struct Rows<C> {
+    client: Arc<C>,
+    clock: Mutex<Clock>,
+}
+
+impl<C: Client> Rows<C> {
+    pub(super) fn new(client: Arc<C>) -> Self {
+        Self { client, clock: Mutex::default() }
+    }
+
+    /// Sends a request, and reads the rows of its answer: one at least.
+    async fn ask(&self, request: &Request) -> Result<(Vec<Row>, bool), StoreError> {
+        let sent = BootInstant::now();
+        let Answer { rows, again } = self.client.ask(request).await?;
+        let received = BootInstant::now();
+        let rows: Option<Vec<Row>> = rows.iter().map(|cells| Row::read(cells)).collect();
+        let rows = rows.filter(|rows| !rows.is_empty());
+        let rows = rows.ok_or_else(|| self.not_understood())?;
+        let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
+        self.clock.lock().sample_millis(now_millis, sent, received);
+        Ok((rows, again))
+    }
+
+    /// What the rows show at a place.
+    fn at(&self, place: &Place, rows: &[Row]) -> Result<Found, StoreError> {
+        if let Some(row) = rows.iter().find(|row| row.place.as_ref() == Some(place)) {
+            return row.found.clone().map_err(|why| {
+                let name = self.name_of(place);
+                StoreError::misconfigured(format!(
+                    "{name} was written by something else ({why}): delete it, or use another with table=NAME"
+                ))
+            });
+        }
+        let absence = rows.first().map(|row| row.absence.clone());
+        let version = absence.ok_or_else(|| self.not_understood())?;
+        Ok(Found { content: Content::Absent, version })
+    }
+
+    fn not_understood(&self) -> StoreError {
+        StoreError::unknown(format!("cannot understand the answer of {}", self.place()))
+    }
+
+    fn name_of(&self, place: &Place) -> String {
+        let table = &self.client.statements().table;
+        let Place { shard, part } = place;
+        if shard.is_empty() {
+            format!("the row {part} of table {table}")
+        } else {
+            format!("the row {part} of shard {shard} in table {table}")
+        }
+    }
+}
+
+impl<C: Client> ServerTime for Rows<C> {
+    fn clock(&self) -> Clock {
+        self.clock.lock().clone()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        wall_clock_millis()
+    }
+}
+
+#[async_trait::async_trait]
+impl<C: Client> Documents for Rows<C> {
+    fn place(&self) -> String {
+        self.client.place()
+    }
+
+    fn name(&self, key: Key<'_>) -> String {
+        self.name_of(&Place::of(key))
+    }
+
+    /// A request that finds the shared connection in use makes another one, and closes it afterwards.
+    fn lanes(&self) -> usize {
+        2
+    }
+
+    async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let places: Vec<Place> = keys.iter().map(|&key| Place::of(key)).collect();
+        let mut all = Vec::with_capacity(keys.len());
+        for page in places.chunks(PAGE) {
+            let (rows, _) = self.ask(&self.client.statements().get(page)).await?;
+            for place in page {
+                all.push(self.at(place, &rows)?);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+        let version = Session::random();
+        let version =
+            version.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let place = Place::of(key);
+        let put = self.client.statements().put(&place, version.as_str(), &draft, over);
+        let (rows, again) = self.ask(&put).await?;
+        let mut found = self.at(&place, &rows)?;
+        if found.version.write != version.as_str() && again {
+            // The first of them may have been applied while the other one waited for the row.
+            let (rows, _) = self.ask(&self.client.statements().get(std::slice::from_ref(&place))).await?;
+            found = self.at(&place, &rows)?;
+        }
+        Ok(if found.version.write == version.as_str() { Put::Done(Some(found)) } else { Put::Refused })
+    }
+
+    async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        let (place, statements) = (Place::of(Key::Shard(touch.shard)), self.client.statements());
+        let also: Vec<Place> = touch.also.iter().map(|&key| Place::of(key)).collect();
+        let request = statements.touch(&touch, &also);
+        for _ in 0..MOST_ATTEMPTS {
+            let (rows, _) = self.ask(&request).await?;
+            let found = self.at(&place, &rows)?;
+            let sequence = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
+            let outcome = match sequence.map(|ours| ours.sequence) {
+                None => Renewing::Refused,
+                Some(sequence) if sequence > touch.sequence => Renewing::Overtaken,
+                Some(sequence) if sequence == touch.sequence => Renewing::Done,
+                // It changed while the statement waited for it.
+                Some(_) => continue,
+            };
+            let also = also.iter().map(|place| self.at(place, &rows).ok()).collect();
+            return Ok(Touched { outcome, found, also });
+        }
+        Err(StoreError::unknown(format!("{} changes faster than it can be renewed", self.name_of(&place))))
+    }
+
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
+        self.client.ask(&self.client.statements().remove(&Place::of(key))).await.map(drop)
+    }
+
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let (mut count, mut behind) = (0, Place { shard: String::new(), part: String::new() });
+        loop {
+            let (rows, _) = self.ask(&self.client.statements().list(list, &behind)).await?;
+            let end = rows.last().filter(|_| rows.len() >= LIST_PAGE).and_then(|row| row.place.clone());
+            count += rows.len();
+            if count > MOST_LISTED {
+                return Err(allowance::too_long(&self.place()));
+            }
+            let listed = rows.into_iter().filter_map(|row| {
+                // Another program may have written a name that no shard has.
+                let (shard, part) = row.place?.listed()?;
+                let found = row.found.unwrap_or_else(|_| Found {
+                    content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
+                    version: Version::default(),
+                });
+                Some(Listed { shard, part, found })
+            });
+            each(listed.collect());
+            let Some(end) = end else { return Ok(()) };
+            behind = end;
+        }
+    }
+
+    async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        let places: Vec<Place> = keys.iter().map(|&key| Place::of(key)).collect();
+        let shards: Vec<&str> = places.iter().map(|place| place.shard.as_str()).collect();
+        loop {
+            let mut subscription = self.client.subscribe().await?;
+            let mut wanted = 0..keys.len();
+            loop {
+                for (index, found) in wanted.clone().zip(self.get(&keys[wanted], false).await?) {
+                    if each(index, found).is_break() {
+                        return Ok(());
+                    }
+                }
+                wanted = match subscription.next(&shards).await {
+                    Wake::Changed(index) => index..index + 1,
+                    Wake::Look => 0..keys.len(),
+                    Wake::Ended => break,
+                };
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        self.client.prepare().await
+    }
+
+    async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
+        self.client.identify().await
+    }
+
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        self.client.findings().await
+    }
+}

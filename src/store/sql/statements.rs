@@ -1,0 +1,458 @@
+//! The statements, of all dialects side by side, and how their rows are read.
+//!
+//! One table has all documents, a row for each:
+//!
+//! ```text
+//! shard  part              version    text   session   term  sequence  ends
+//! ''     marker            a write's  JSON   (below)   0     0         NULL
+//! db     lease             random     JSON   leader's  7     3         in milliseconds since 1970, by the server's clock
+//! db     led               name       JSON   ''        0     0         NULL: never
+//! db     history, runs, jobs, once/JOB, standby/SESSION: notes
+//! ```
+//!
+//! The hazards:
+//!
+//! - A statement sees the table as it was when the statement began; only the rows that it writes to are the latest. So
+//!   every decision is in the condition of the write, which is checked again once the row is locked. A row that comes with
+//!   a write that was not applied may be older than the one that prevented it.
+//! - The clock is read once, before the statement waits for a row. So what ends by it ends early rather than late, but not
+//!   before its time counted from when the request was sent.
+//! - The server may have lost writes, or the rows come out of a dump. So each answer says in which incarnation of the
+//!   table it was given, and a write applies only in the one in which its writer read.
+//! - A row's values may be anything: another program may have written them, or a user by hand.
+//!
+//! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery from a
+//! backup, and the transaction that wrote the marker first: a row that was restored was written by another one than it
+//! says. So the marker's session says which transaction wrote it, and for which incarnation.
+
+use super::client::{Cell, Request, Value};
+use crate::lease::{Session, Shard, Term};
+use crate::store::Page;
+use crate::store::lease_store::documents::{
+    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Over, Part, Touch, Version,
+};
+use crate::time::millis;
+use std::time::Duration;
+
+/// The most rows in one answer.
+pub const LIST_PAGE: usize = 500;
+/// In place of the timeline, in the text of a request: not every server can tell it.
+pub const TIMELINE: &str = "@timeline@";
+/// The columns, in the order in which they are written.
+pub const NAMES: &str = "shard, part, version, text, session, term, sequence, ends";
+/// The number of the transaction, as `xmin` will show it.
+const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
+
+const MARKER: &str = "marker";
+const LEASE: &str = "lease";
+const LED: &str = "led";
+const ONCE: &str = "once/";
+const STANDBY: &str = "standby/";
+const SCRATCH: &str = "check/";
+/// The longest duration: the server adds the time to it, in 63 bits.
+const MOST_MILLIS: u64 = 1 << 62;
+
+/// Which row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub shard: String,
+    pub part: String,
+}
+
+impl Place {
+    pub fn of(key: Key<'_>) -> Self {
+        let (shard, part) = match key {
+            Key::Marker => ("", MARKER.to_owned()),
+            // The operators' orders are in the shard's own document.
+            Key::Shard(shard) | Key::Note(shard, Page::Orders) => (shard.as_str(), LEASE.to_owned()),
+            Key::Led(shard) => (shard.as_str(), LED.to_owned()),
+            Key::Note(shard, Page::History) => (shard.as_str(), "history".to_owned()),
+            Key::Note(shard, Page::Runs) => (shard.as_str(), "runs".to_owned()),
+            Key::Note(shard, Page::Jobs) => (shard.as_str(), "jobs".to_owned()),
+            Key::Note(shard, Page::Once(job)) => (shard.as_str(), format!("{ONCE}{job}")),
+            Key::Note(shard, Page::Standby(session)) => (shard.as_str(), format!("{STANDBY}{}", session.as_str())),
+            Key::Scratch(name) => ("", format!("{SCRATCH}{name}")),
+        };
+        Self { shard: shard.to_owned(), part }
+    }
+
+    /// The shard of a row in a list, and what it is to it. None for the row of anything else.
+    pub fn listed(&self) -> Option<(Shard, Part)> {
+        let note = |part: &str| match part {
+            "history" => Some(Page::History),
+            "runs" => Some(Page::Runs),
+            "jobs" => Some(Page::Jobs),
+            _ => match (part.strip_prefix(ONCE), part.strip_prefix(STANDBY)) {
+                (Some(job), _) => Some(Page::Once(job.parse().ok()?)),
+                (None, session) => Some(Page::Standby(Session::from_record(session?))),
+            },
+        };
+        let part = match self.part.as_str() {
+            LEASE => Part::Lease,
+            LED => Part::Led,
+            part => Part::Note(note(part)?),
+        };
+        Some((self.shard.parse().ok()?, part))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Postgres,
+}
+
+/// The statements for one table.
+pub struct Statements {
+    pub dialect: Dialect,
+    /// Its name, quoted.
+    pub table: String,
+    /// The channel on which changes are announced, where there is such a thing.
+    pub channel: String,
+    /// Bounds the wait for a row that another session has locked.
+    pub patience: Duration,
+}
+
+impl Request {
+    fn new() -> Self {
+        Self { text: String::new(), values: Vec::new() }
+    }
+
+    fn value(&mut self, value: Value) -> String {
+        self.values.push(value);
+        format!("${}", self.values.len())
+    }
+
+    fn word(&mut self, text: &str) -> String {
+        self.value(Value::Text(text.to_owned()))
+    }
+
+    fn number(&mut self, number: u64) -> String {
+        self.value(Value::Number(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn duration(&mut self, duration: Duration) -> String {
+        self.number(millis(duration).min(MOST_MILLIS))
+    }
+}
+
+impl Statements {
+    /// `c`: the clock, and the settings of this transaction: a server that does not wait for its disk may forget what it
+    /// confirmed, and some poolers know no `statement_timeout`, which does not count once a statement has begun either.
+    /// `i`: the incarnation, and which write of the marker this is.
+    fn context(&self) -> String {
+        let (table, patience) = (&self.table, self.patience.as_millis().max(1));
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "c AS MATERIALIZED (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, \
+                 {TIMELINE}::text AS timeline, set_config('lock_timeout', '{patience}', true), \
+                 CASE WHEN current_setting('synchronous_commit') = 'off' \
+                 THEN set_config('synchronous_commit', 'local', true) END), \
+                 i AS MATERIALIZED (SELECT coalesce(m.version, '')::text AS marker, CASE \
+                 WHEN m.version IS NULL THEN c.timeline || ' new' \
+                 WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.timeline \
+                 THEN c.timeline || ' ' || split_part(m.session, ' ', 3) \
+                 ELSE c.timeline || ' ' || m.xmin::text END AS incarnation \
+                 FROM c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}')"
+            ),
+        }
+    }
+
+    /// The columns of the answer to every request but [`Statements::remove`], and one row at least, for the rows `r`.
+    fn answer(&self, rows: &str) -> String {
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "SELECT c.now, i.incarnation, i.marker, r.shard::text, r.part::text, r.version::text, r.text::text, \
+                 r.session::text, r.term::bigint, r.sequence::bigint, r.ends::bigint \
+                 FROM c CROSS JOIN i LEFT JOIN ({rows}) AS r ON true"
+            ),
+        }
+    }
+
+    /// The rows at these places.
+    fn rows_at(&self, request: &mut Request, places: &[Place]) -> String {
+        let at = |place: &Place| {
+            let (shard, part) = (request.word(&place.shard), request.word(&place.part));
+            format!("({shard}, {part})")
+        };
+        let places: Vec<String> = places.iter().map(at).collect();
+        format!("SELECT {NAMES} FROM {} WHERE (shard, part) IN ({})", self.table, places.join(", "))
+    }
+
+    pub fn get(&self, places: &[Place]) -> Request {
+        let mut request = Request::new();
+        let rows = self.rows_at(&mut request, places);
+        request.text = match self.dialect {
+            Dialect::Postgres => format!("WITH {} {}", self.context(), self.answer(&rows)),
+        };
+        request
+    }
+
+    /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over an
+    /// absence, if anything stands there, or the marker was written again. The answer shows the row.
+    pub fn put(&self, place: &Place, version: &str, draft: &Draft<'_>, over: Over<'_>) -> Request {
+        let (found, judged) = match over {
+            Over::Exactly(found) => (found, found.ours()),
+            Over::Text(found) => (found, None),
+        };
+        let (is_new, is_marker) = (found.content == Content::Absent, place.part == MARKER);
+        let mut request = Request::new();
+        let values = &mut request;
+        let (shard, part) = (values.word(&place.shard), values.word(&place.part));
+        let (version, text) = (values.word(version), values.word(draft.text));
+        let before = values.word(&found.version.write);
+        let incarnation = values.word(&found.version.incarnation);
+        let (session, term) = draft.leadership.map_or(("", 0), |of| (of.session.as_str(), of.term.0));
+        let term = values.number(term);
+        let sequence = match draft.ends {
+            Ends::Keep if !is_new => "d.sequence".to_owned(),
+            Ends::Keep | Ends::In(_) | Ends::Now | Ends::Never => values.number(draft.sequence),
+        };
+        let ends = match draft.ends {
+            Ends::Keep if !is_new => "d.ends".to_owned(),
+            Ends::Keep | Ends::Never => "NULL".to_owned(),
+            Ends::In(lasts) => format!("c.now + {}", values.duration(lasts)),
+            Ends::Now => "c.now".to_owned(),
+        };
+        // Where a lease was judged, it must not have been prolonged since.
+        let judged = judged.map(|ours| {
+            let sequence = values.number(ours.sequence);
+            match ours.life {
+                Life::Ends(ends) => format!("AND d.sequence = {sequence} AND d.ends = {}", values.number(ends)),
+                _ => format!("AND d.sequence = {sequence} AND d.ends IS NULL"),
+            }
+        });
+        let (table, context, judged) = (&self.table, self.context(), judged.unwrap_or_default());
+        let rows = self.rows_at(values, std::slice::from_ref(place));
+        request.text = match self.dialect {
+            Dialect::Postgres => {
+                let session = if is_marker {
+                    format!("{THIS_TRANSACTION} || ' ' || i.incarnation")
+                } else {
+                    values.word(session)
+                };
+                let write = if is_new {
+                    format!(
+                        "INSERT INTO {table} AS d ({NAMES}) \
+                         SELECT {shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends} FROM c, i \
+                         WHERE i.incarnation = {incarnation} AND i.marker = {before} \
+                         ON CONFLICT (shard, part) DO NOTHING RETURNING {NAMES}"
+                    )
+                } else {
+                    format!(
+                        "UPDATE {table} AS d SET version = {version}, text = {text}, session = {session}, \
+                         term = {term}, sequence = {sequence}, ends = {ends} FROM c, i \
+                         WHERE d.shard = {shard} AND d.part = {part} AND d.version = {before} \
+                         AND i.incarnation = {incarnation} {judged} RETURNING d.{}",
+                        NAMES.replace(", ", ", d.")
+                    )
+                };
+                // Only if it was applied, and with it.
+                let (notice, told) = if draft.wakes {
+                    let notice = format!(
+                        ", n AS (SELECT pg_notify({}, w.shard)::text AS told FROM w)",
+                        values.word(&self.channel)
+                    );
+                    (notice, " WHERE (SELECT count(n.told) FROM n) >= 0")
+                } else {
+                    (String::new(), "")
+                };
+                let answer = self.answer(&format!("SELECT * FROM w UNION ALL {rows} AND NOT EXISTS (SELECT FROM w)"));
+                format!("WITH {context}, w AS ({write}){notice} {answer}{told}")
+            }
+        };
+        request
+    }
+
+    /// Renews, if the row names this leadership with a lower sequence. The answer shows the row, and the others.
+    pub fn touch(&self, touch: &Touch<'_>, also: &[Place]) -> Request {
+        let mut request = Request::new();
+        let values = &mut request;
+        let place = Place::of(Key::Shard(touch.shard));
+        let (shard, session) = (values.word(&place.shard), values.word(touch.leadership.session.as_str()));
+        let (term, sequence) = (values.number(touch.leadership.term.0), values.number(touch.sequence));
+        let lease = values.duration(touch.lease);
+        let (table, context) = (&self.table, self.context());
+        let own = self.rows_at(values, std::slice::from_ref(&place));
+        let others = if also.is_empty() { String::new() } else { self.rows_at(values, also) };
+        request.text = match self.dialect {
+            Dialect::Postgres => {
+                let others = if others.is_empty() { others } else { format!(" UNION ALL {others}") };
+                let rows = format!("SELECT * FROM w UNION ALL {own} AND NOT EXISTS (SELECT FROM w){others}");
+                format!(
+                    "WITH {context}, w AS (UPDATE {table} AS d SET sequence = {sequence}, ends = c.now + {lease} FROM c \
+                     WHERE d.shard = {shard} AND d.part = '{LEASE}' AND d.session = {session} AND d.term = {term} \
+                     AND d.sequence < {sequence} RETURNING d.{}) {}",
+                    NAMES.replace(", ", ", d."),
+                    self.answer(&rows)
+                )
+            }
+        };
+        request
+    }
+
+    /// Without WITH, because the rule against deleting leases is applied to this statement.
+    pub fn remove(&self, place: &Place) -> Request {
+        let mut request = Request::new();
+        let (shard, part) = (request.word(&place.shard), request.word(&place.part));
+        request.text = format!("DELETE FROM {} WHERE shard = {shard} AND part = {part}", self.table);
+        request
+    }
+
+    /// A page of the rows `behind` this place, in the order of shard and part.
+    pub fn list(&self, list: List<'_>, behind: &Place) -> Request {
+        let mut request = Request::new();
+        let (shard, part) = (request.word(&behind.shard), request.word(&behind.part));
+        let begins = |column: &str, with: &str| match self.dialect {
+            Dialect::Postgres => format!("starts_with({column}, {with})"),
+        };
+        let which = match list {
+            List::Shards(prefix) => format!("part = '{LEASE}' AND {}", begins("shard", &request.word(prefix))),
+            List::Standbys(prefix) => {
+                let of_standbys = begins("part", &format!("'{STANDBY}'"));
+                format!("{of_standbys} AND {}", begins("shard", &request.word(prefix)))
+            }
+            List::Notes(of) => {
+                format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", request.word(of.as_str()))
+            }
+        };
+        let rows = format!(
+            "SELECT {NAMES} FROM {} WHERE {which} AND (shard, part) > ({shard}, {part}) ORDER BY shard, part \
+             LIMIT {LIST_PAGE}",
+            self.table
+        );
+        request.text = match self.dialect {
+            Dialect::Postgres => format!("WITH {} {} ORDER BY r.shard, r.part", self.context(), self.answer(&rows)),
+        };
+        request
+    }
+
+    /// Makes the table, and what keeps a user from deleting the marker, a led mark, or a lease that is held.
+    pub fn creation(&self) -> [String; 2] {
+        let table = &self.table;
+        match self.dialect {
+            // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
+            Dialect::Postgres => [
+                format!(
+                    "CREATE TABLE {table} (shard text COLLATE \"C\", part text COLLATE \"C\", \
+                     version text COLLATE \"C\" NOT NULL, text text COLLATE \"C\" NOT NULL, \
+                     session text COLLATE \"C\" NOT NULL, term bigint NOT NULL, sequence bigint NOT NULL, ends bigint, \
+                     PRIMARY KEY (shard, part)) WITH (fillfactor = 50)"
+                ),
+                format!(
+                    "CREATE OR REPLACE RULE {RULE} AS ON DELETE TO {table} \
+                     WHERE old.part IN ('{MARKER}', '{LED}') OR (old.part = '{LEASE}' \
+                     AND extract(epoch FROM clock_timestamp()) * 1000 < \
+                     old.ends + CASE WHEN old.session = '' THEN 0 ELSE {A_DAY_MILLIS} END) \
+                     DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {RULE}"
+                ),
+            ],
+        }
+    }
+}
+
+/// Turns a DELETE of what has to stay into nothing.
+pub const RULE: &str = "leaderrun_keep";
+const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
+
+/// A row of an answer.
+#[derive(Debug)]
+pub struct Row {
+    pub now_millis: u64,
+    /// What is not there has this version.
+    pub absence: Version,
+    /// None: there was no row.
+    pub place: Option<Place>,
+    /// An error says why it is none of ours.
+    pub found: Result<Found, String>,
+}
+
+impl Row {
+    /// Reads the columns of [`Statements::answer`]. None if it makes no sense.
+    pub fn read(cells: &[Cell]) -> Option<Self> {
+        let [now, incarnation, marker, shard, part, rest @ ..] = cells else { return None };
+        let version = |write: &Cell| {
+            Some(Version { write: write.text()?.to_owned(), incarnation: incarnation.text()?.to_owned() })
+        };
+        let (now_millis, absence) = (now.number()?, version(marker)?);
+        let [write, document @ ..] = rest else { return None };
+        if *shard == Cell::Null {
+            let found = Ok(Found { content: Content::Absent, version: absence.clone() });
+            return Some(Self { now_millis, absence, place: None, found });
+        }
+        let place = Place { shard: shard.text()?.to_owned(), part: part.text()?.to_owned() };
+        let version = version(write)?;
+        let found = ours(document, place.part == LEASE).map(|ours| Found { content: Content::Ours(ours), version });
+        Some(Self { now_millis, absence, place: Some(place), found })
+    }
+}
+
+fn ours(cells: &[Cell], is_led: bool) -> Result<Ours, String> {
+    let [text, session, term, sequence, ends] = cells else { return Err("it is incomplete".to_owned()) };
+    let word = |cell: &Cell, what: &str| cell.text().map(str::to_owned).ok_or_else(|| format!("its {what} is no text"));
+    let number = |cell: &Cell, what: &str| cell.number().ok_or_else(|| format!("its {what} is no number"));
+    let session = word(session, "session")?;
+    let term = Term(number(term, "term")?);
+    // That of the marker is something else.
+    let leads = is_led && !session.is_empty();
+    Ok(Ours {
+        text: word(text, "text")?,
+        leadership: leads.then(|| Leadership { session: Session::from_record(&session), term }),
+        sequence: number(sequence, "sequence")?,
+        life: if *ends == Cell::Null { Life::ForEver } else { Life::Ends(number(ends, "end")?) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate, Source};
+
+    #[test]
+    fn a_row_says_which_document_it_is() {
+        let shard: Shard = "app:web/1#2".parse().expect("a shard");
+        assert_eq!(Place::of(Key::Shard(&shard)).listed(), Some((shard.clone(), Part::Lease)));
+        assert_eq!(Place::of(Key::Led(&shard)).listed(), Some((shard.clone(), Part::Led)));
+        let session = Session::from_record("00000000-0000-4000-8000-000000000000");
+        let once = Page::Once("a-b".parse().expect("a job"));
+        for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
+            let place = Place::of(Key::Note(&shard, &page));
+            assert_eq!(place.listed(), Some((shard.clone(), Part::Note(page))), "{place:?}");
+        }
+        for key in [Key::Marker, Key::Scratch("x")] {
+            assert_eq!(Place::of(key).listed(), None);
+        }
+    }
+
+    fn any_cell(source: &mut Source) -> Cell {
+        match source.below(8) {
+            0 => Cell::Null,
+            1 => Cell::Strange,
+            2 => Cell::Number(source.signed()),
+            3..6 => Cell::Number(1_795_268_611_017),
+            _ => Cell::Text((*source.of(&["", "lease", "marker", "a-b", "7"])).to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_million_rows_of_any_values_are_documents_or_strange() {
+        fuzz::run("row of sql", |source, input| {
+            let text = |text: &str| Cell::Text(text.to_owned());
+            let mut cells = vec![Cell::Number(1), text("1 7"), text("w"), text("db"), text("lease"), text("v")];
+            cells.extend([text("{}"), text("s"), Cell::Number(7), Cell::Number(1), Cell::Null]);
+            for _ in 0..source.below(3) {
+                let place = source.below(11);
+                cells[place] = any_cell(source);
+            }
+            input.show(|| format!("{cells:?}"));
+            match Row::read(&cells) {
+                Some(Row { found: Ok(found), .. }) => {
+                    assert!(found.ours().is_none_or(|ours| ours.leadership.is_some()
+                        || cells[7].text() == Some("")
+                        || cells[4].text() != Some("lease")));
+                    Fate::Accepted
+                }
+                Some(Row { found: Err(_), .. }) | None => Fate::Refused,
+            }
+        });
+    }
+}

@@ -1,0 +1,205 @@
+//! How many requests it takes, and what they write. What happens around them is tested once for every store
+//! (tests/lease_store).
+
+use super::*;
+use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
+use leaderrun::internals::store::Leases as _;
+use leaderrun::internals::store::{
+    Administration as _, ErrorKind, Note, Notes as _, Observation, Page, Release, Renewal,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use tokio::time::sleep;
+
+const HOUR: u64 = 3_600_000;
+
+fn an_hour_ahead() -> u64 {
+    millis_now() + HOUR
+}
+
+fn an_hour_behind() -> u64 {
+    millis_now() - HOUR
+}
+
+fn updates(proxy: &Proxy) -> [usize; 2] {
+    let actions = proxy.actions();
+    ["UpdateItem", "GetItem"].map(|wanted| actions.iter().filter(|action| *action == wanted).count())
+}
+
+#[tokio::test]
+async fn a_claim_and_a_release_write_two_items_a_renewal_one_and_a_poll_reads_one() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let proxy = Proxy::before(&server);
+    let (leader, standby) = (store(&proxy.endpoint(), &table).await, store(&proxy.endpoint(), &table).await);
+    let (one, two) = (candidate("one"), candidate("two"));
+    let term = lead(&leader, &one).await;
+    leader.release(&one, term).await.unwrap();
+    proxy.actions();
+
+    let term = lead(&leader, &one).await;
+    assert_eq!(updates(&proxy), [2, 0]);
+    for sequence in 1..=3 {
+        assert_eq!(leader.renew(&one, term, sequence).await.unwrap(), Renewal::Renewed);
+    }
+    assert_eq!(updates(&proxy), [3, 0]);
+    // The first look of a process knows the table's marker as well.
+    assert!(matches!(standby.observe(&one.shard).await.unwrap(), Observation::Held(_)));
+    proxy.actions();
+    let strong = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&strong);
+    proxy.rule(move |request| {
+        counted.fetch_add(usize::from(request.body.contains("\"ConsistentRead\":true")), Ordering::Relaxed);
+        Fate::Pass
+    });
+    for _ in 0..3 {
+        assert!(matches!(standby.observe(&one.shard).await.unwrap(), Observation::Held(_)));
+    }
+    assert_eq!((updates(&proxy), strong.load(Ordering::Relaxed)), ([0, 3], 0));
+    proxy.pass();
+    leader.release(&one, term).await.unwrap();
+    assert_eq!(updates(&proxy), [2, 0]);
+
+    // A standby reads the led mark before it writes it for the first time.
+    assert_eq!(standby.observe(&one.shard).await.unwrap(), Observation::Free);
+    proxy.actions();
+    lead(&standby, &two).await;
+    assert_eq!(updates(&proxy), [2, 1]);
+}
+
+#[tokio::test]
+async fn the_item_tells_who_leads_since_when_and_until_when() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let leader = store(&server.endpoint(), &table).await;
+    let one = candidate("one");
+    let term = lead(&leader, &one).await;
+    leader.renew(&one, term, 1).await.unwrap();
+
+    let record = item(&client, &table, "LOCK").await.unwrap();
+    assert_eq!(record["ownerId"], text("one"));
+    assert_eq!(record["session"], text(one.session.as_str()));
+    let expires = millis_in(&record, "expiresMs");
+    assert_eq!(millis_in(&record, "ttl"), expires.div_ceil(1000));
+    let lease = expires - millis_now();
+    assert!((14_900..=17_500).contains(&lease), "{lease} ms are left");
+
+    let report = store(&server.endpoint(), &table).await.inspect(&one.shard).await.unwrap();
+    assert_eq!(report.last_term, Some(term));
+    let holder = report.holder.unwrap();
+    assert_eq!((holder.owner.as_str(), holder.host.as_deref(), holder.pid), ("one", Some("here"), Some(7)));
+    assert_eq!((holder.session, holder.term), (Some(one.session.clone()), Some(term)));
+    assert!(holder.since_millis.is_some_and(|since| since.abs_diff(millis_now()) < 10_000));
+    assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(13) && left < Duration::from_secs(18)));
+}
+
+#[tokio::test]
+async fn a_standby_whose_wall_clock_is_an_hour_off_takes_over_in_time_and_not_before() {
+    for wall_clock in [an_hour_ahead, an_hour_behind] {
+        let server = Server::start();
+        let table = server.table("locks").await;
+        let leader = store(&server.endpoint(), &table).await;
+        let standby = store_with_wall_clock(&server.endpoint(), &table, wall_clock).await;
+        let start = Instant::now();
+        lead(&leader, &with_lease("one", Duration::from_secs(3))).await;
+        while standby.observe(&shard()).await.unwrap() != Observation::Free {
+            sleep(Duration::from_millis(50)).await;
+        }
+        let waited = start.elapsed();
+        assert!(waited > Duration::from_secs(3) && waited < Duration::from_secs(30), "{waited:?}");
+        lead(&standby, &candidate("two")).await;
+    }
+}
+
+#[tokio::test]
+async fn dynamodbs_ttl_takes_a_note_a_day_after_its_end_and_never_one_without() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let soon = Note::lasting("soon".to_owned(), Some(Duration::from_mins(1)));
+    assert_eq!(store.replace(&shard(), &Page::History, None, Some(&soon)).await, Ok(true));
+    let note = item(&client, &table, "HISTORY").await.expect("it stands");
+    assert_eq!(note["text"], text("soon"));
+    let (left, ttl) = (millis_in(&note, "expiresMs") - millis_now(), millis_in(&note, "ttl"));
+    assert!((59_000..=63_000).contains(&left), "{left} ms are left");
+    assert!(ttl * 1000 >= millis_in(&note, "expiresMs") + 24 * HOUR, "{ttl}");
+
+    let ever = Note::for_ever("ever");
+    assert_eq!(store.replace(&shard(), &Page::History, Some("soon"), Some(&ever)).await, Ok(true));
+    let note = item(&client, &table, "HISTORY").await.expect("it stands");
+    assert!(!note.contains_key("ttl") && !note.contains_key("expiresMs"), "{note:?}");
+}
+
+#[tokio::test]
+async fn what_something_else_wrote_in_the_place_of_a_note_is_named_and_not_written_over() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let whole = [("text", text("note")), ("write", text("w")), ("sequence", number(0))];
+    for (name, value) in
+        [("text", number(7)), ("write", number(7)), ("sequence", text("one")), ("expiresMs", text("tomorrow"))]
+    {
+        let put = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("RUNS"));
+        let put = whole.iter().fold(put, |put, (name, value)| put.item(*name, value.clone())).item(name, value);
+        put.send().await.unwrap();
+        for error in [
+            store.read(&shard(), &Page::Runs).await.unwrap_err(),
+            store.replace(&shard(), &Page::Runs, None, Some(&Note::for_ever("mine"))).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind, ErrorKind::Misconfigured);
+            assert!(error.message.contains("pk=SHARD#db/main, sk=RUNS"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn records_of_an_earlier_build_are_named() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let put = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
+    let put = put.item("ownerId", text("one")).item("ttl", number(1_500_000_000)).item("beat", number(3));
+    put.send().await.unwrap();
+    let error = store(&server.endpoint(), &table).await.claim(&candidate("one")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("(an earlier build of leaderrun did): delete it"), "{error}");
+}
+
+#[tokio::test]
+async fn hundreds_of_standbys_are_found_once_each_and_those_that_ended_are_deleted() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let put = |number: usize| {
+        let put = client.put_item().table_name(&table).item("sk", text(&format!("STANDBY#{number}")));
+        put.item("write", text("w")).item("sequence", super::number(0))
+    };
+    let mut wanted = Vec::new();
+    for waiting in 0..300 {
+        let name = format!("crowd/{:03}", waiting / 2);
+        put(waiting).item("pk", text(&format!("SHARD#{name}"))).item("text", text("note")).send().await.unwrap();
+        wanted.push(name);
+    }
+    let ended = number(millis_now() - HOUR);
+    let gone = put(0).item("pk", text("SHARD#crowd/x")).item("text", text("gone")).item("expiresMs", ended);
+    gone.send().await.unwrap();
+    let found = store.standbys("crowd/").await.unwrap();
+    let mut found: Vec<_> = found.iter().map(|(shard, _)| shard.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(found, wanted);
+    let left = client.scan().table_name(&table).consistent_read(true).send().await.unwrap();
+    assert!(!left.items().iter().any(|item| item["pk"] == text("SHARD#crowd/x")));
+}
+
+#[tokio::test]
+async fn what_another_program_keeps_beside_a_shard_is_not_forgotten_with_it() {
+    let server = Server::start();
+    let (client, table) = (server.client(), server.table("locks").await);
+    let store = store(&server.endpoint(), &table).await;
+    let request = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("CONFIG"));
+    request.send().await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    assert_eq!(store.forget(&one, term).await.unwrap(), Release::Released);
+    assert!(item(&client, &table, "CONFIG").await.is_some());
+}

@@ -1,0 +1,150 @@
+//! Guard and backstop know how late they are woken. A tracer that stops them stands for a scheduler that does not run
+//! them: nothing but the clock shows that they stood still.
+
+use crate::support::fleet::{Fleet, children_of, leaderctl, wait_until_or};
+use crate::support::redis::Server;
+use crate::support::server::{Server as _, is_gone, prepare};
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use std::time::{Duration, Instant};
+
+/// How long they are stopped.
+const PAUSE: Duration = Duration::from_secs(2);
+
+struct Leader {
+    server: Server,
+    fleet: Fleet,
+    guard: Pid,
+    backstop: Pid,
+}
+
+impl Leader {
+    fn with_lease(lease: &str) -> Self {
+        let mut server = Server::forgetful();
+        prepare(&server);
+        server.grow_old();
+        let mut fleet = Fleet::new();
+        let store = format!("redis://{}", server.address());
+        fleet.start("one", &["--lease", lease, "--renew", "1s", "--kill-after", "1s", "--store", &store], &[], &[]);
+        fleet.leader();
+        let backstop = Pid::from_raw(children_of(fleet.pid("one").as_raw())[0]);
+        let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+        Self { server, fleet, guard, backstop }
+    }
+
+    /// None while it does not lead.
+    fn guard_now(&self) -> Option<Pid> {
+        let backstop = *children_of(self.fleet.pid("one").as_raw()).first()?;
+        children_of(backstop).first().copied().map(Pid::from_raw)
+    }
+
+    fn wait_for_another_guard(&self, than: Pid) {
+        let leads = |guard: Pid| guard != than && !children_of(guard.as_raw()).is_empty();
+        wait_until_or("another guard runs", || self.fleet.logs(), || self.guard_now().is_some_and(leads));
+    }
+
+    fn why(&self) -> String {
+        let store = format!("redis://{}", self.server.address());
+        let output = leaderctl().args(["why", "shard", "--store", &store]).output().expect("leaderctl runs");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn wait_for(&self, said: &str) {
+        wait_until_or(said, || format!("{}\n{}", self.why(), self.fleet.logs()), || self.why().contains(said));
+    }
+}
+
+fn stop(pid: Pid) {
+    ptrace::seize(pid, ptrace::Options::empty()).expect("we may trace it");
+    ptrace::interrupt(pid).expect("it runs");
+    waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it stops");
+    std::thread::sleep(PAUSE);
+    ptrace::detach(pid, None).expect("it is stopped");
+}
+
+/// Waits until it has slept several times more, and so has looked at the clock in between.
+fn wait_until_awake(pid: Pid) {
+    let sleeps = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.and_then(|count| count.trim().parse::<u64>().ok()).expect("it is counted")
+    };
+    let before = sleeps();
+    wait_until_or("it is awake", || format!("{pid} slept {before} times"), || sleeps() > before + 5);
+}
+
+#[test]
+fn why_names_the_processes_that_ps_shows_as_numbers_alone() {
+    let leader = Leader::with_lease("15s");
+    leader.wait_for(&format!("its backstop is process {}, its guard process {}\n", leader.backstop, leader.guard));
+}
+
+#[test]
+fn a_late_guard_makes_the_deadline_earlier_and_leads_on() {
+    let leader = Leader::with_lease("60s");
+    for process in [leader.guard, leader.backstop] {
+        stop(process);
+        leader.wait_for("one: guard or backstop was woken ");
+        leader.wait_for(" late, so the command is stopped ");
+    }
+    assert!(!leader.fleet.logs().contains("lost"), "{}", leader.fleet.logs());
+    assert!(!leader.fleet.logs().contains("outside the guarantee"), "{}", leader.fleet.logs());
+}
+
+/// The next guard has measured nothing when its candidate is frozen, which would otherwise kill the tree early by what it
+/// remembers itself. Half of the outage that the timing allows is some seven seconds.
+#[test]
+fn the_first_deadline_of_the_next_guard_is_earlier_by_what_the_last_one_measured() {
+    let leader = Leader::with_lease("20s");
+    let lasts_alone = || {
+        let guard = leader.guard_now().expect("it leads");
+        leader.fleet.signal("one", Signal::SIGSTOP);
+        let begun = Instant::now();
+        wait_until_or("the guard ends", || leader.fleet.logs(), || is_gone(guard.as_raw()));
+        leader.fleet.signal("one", Signal::SIGCONT);
+        begun.elapsed()
+    };
+    let first = lasts_alone();
+    leader.wait_for_another_guard(leader.guard);
+    let guard = leader.guard_now().expect("it leads");
+    stop(guard);
+    leader.wait_for(" late, so the command is stopped ");
+    kill(guard, Signal::SIGKILL).expect("it is there");
+    leader.wait_for_another_guard(guard);
+    let next = lasts_alone();
+    assert!(next + Duration::from_secs(3) < first, "{next:?}, at first {first:?}\n{}", leader.fleet.logs());
+}
+
+#[test]
+fn a_guard_that_is_too_late_for_the_lease_is_warned_of_once_and_leads_on() {
+    let leader = Leader::with_lease("8s");
+    for _ in 0..2 {
+        stop(leader.guard);
+        leader.wait_for("late, which is outside the guarantee: raise --lease or the CPU limit");
+    }
+    let logs = leader.fleet.logs();
+    assert_eq!(logs.matches("outside the guarantee").count(), 1, "{logs}");
+    assert!(!logs.contains("lost"), "{logs}");
+}
+
+/// Seconds for which they are stopped here: longer than a busy machine makes anybody wait.
+const STOPPED: u64 = 8;
+
+#[test]
+fn what_a_sigstop_and_a_sigcont_do_is_no_lateness() {
+    let leader = Leader::with_lease("60s");
+    for process in [leader.guard, leader.backstop] {
+        kill(process, Signal::SIGSTOP).expect("it is there");
+        std::thread::sleep(Duration::from_secs(STOPPED));
+        kill(process, Signal::SIGCONT).expect("it is there");
+        wait_until_awake(process);
+    }
+    let said = leader.why();
+    // The machine of the test may itself be late, and candidates of other tests have been stopped.
+    let of_ours = said.lines().find_map(|line| line.trim_start().strip_prefix("one: guard or backstop was woken "));
+    // "431ms late", "1s 288ms late".
+    let seconds = of_ours.and_then(|late| late.split_once("s ")).map_or(0, |(seconds, _)| seconds.parse().unwrap_or(0));
+    assert!(seconds < STOPPED / 2, "{said}");
+}

@@ -1,0 +1,560 @@
+//! Servers that are broken or not what the URL says: their answers have no end, no meaning, or never arrive. Candidates
+//! and operators end in time with one line, and take little memory. It is one limit (`store::allowance`) or one of a
+//! library, so one flood a client shows it.
+//!
+//! The hazard is for this machine. So each server stops by itself, after some time and after some number of bytes, and
+//! the programs that meet it have a limit on their address space.
+
+#![cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::fleet::{Fleet, leaderctl, leaderrun, wait_until, wait_until_or, wakes_in_a_second};
+use support::server::{Server, prepare};
+
+/// All that one server sends, to all of its clients.
+const MOST_SENT: u64 = 2 << 30;
+/// After this a server says nothing more.
+const LONGEST: Duration = Duration::from_mins(1);
+/// Generous: libraries reserve what they never touch.
+const ADDRESS_SPACE: u64 = 600 << 20;
+/// What a program may have touched at most, code included: half of it on a fast machine, where NATS's library reads tens of
+/// MiB between two looks at its counter. Without a bound it would be hundreds.
+const MOST_RESIDENT_KIB: u64 = 128 << 10;
+/// Long enough to read some MiB of a flood on a busy machine: what cuts it off is the bound on bytes, not the time.
+const REQUEST_TIMEOUT: &str = "6s";
+/// Some attempts of that, on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Unable to reach the store.
+const UNAVAILABLE: i32 = 69;
+const CONFIGURATION: i32 = 78;
+
+struct Hostile {
+    address: SocketAddr,
+    server: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    over: AtomicBool,
+    sent: AtomicU64,
+    /// Connections that the other side closed while it was flooded.
+    cut_off: AtomicU64,
+}
+
+/// A client of a hostile server.
+struct Victim {
+    stream: TcpStream,
+    server: Arc<State>,
+    begun: Instant,
+}
+
+impl Hostile {
+    /// Serves each client in this way, in a thread of its own.
+    fn that(way: impl Fn(&mut Victim) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let hostile = Self { address: listener.local_addr().expect("it is bound"), server: Arc::default() };
+        let (state, way, begun) = (Arc::clone(&hostile.server), Arc::new(way), Instant::now());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if state.over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (server, way) = (Arc::clone(&state), Arc::clone(&way));
+                thread::spawn(move || {
+                    let wait = Some(Duration::from_secs(1));
+                    let _ = stream.set_write_timeout(wait).and_then(|()| stream.set_read_timeout(wait));
+                    let _ = way(&mut Victim { stream, server, begun });
+                });
+            }
+        });
+        hostile
+    }
+
+    fn sent(&self) -> u64 {
+        self.server.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.server.over.store(true, Ordering::Relaxed);
+        // It waits for a client.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Victim {
+    /// An error when the server has had its time, or said enough.
+    fn go_on(&self) -> io::Result<()> {
+        let State { over, sent, .. } = &*self.server;
+        if over.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) > MOST_SENT || self.begun.elapsed() > LONGEST {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(())
+    }
+
+    fn says(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.go_on()?;
+            match self.stream.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => {
+                    self.server.sent.fetch_add(length as u64, Ordering::Relaxed);
+                    rest = &rest[length..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says this again and again.
+    fn repeats(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let many = bytes.repeat((256 << 10) / bytes.len() + 1);
+        loop {
+            self.says(&many)?;
+        }
+    }
+
+    /// Nothing that anybody understands.
+    fn raves(&mut self) -> io::Result<()> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut noise = Vec::with_capacity(64 << 10);
+        while noise.len() < 64 << 10 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            noise.extend(state.to_le_bytes());
+        }
+        self.repeats(&noise)
+    }
+
+    /// Takes what is sent, for ever.
+    fn listens(&mut self) -> io::Result<()> {
+        loop {
+            self.hears(1)?;
+        }
+    }
+
+    /// Waits until at least that many bytes came; answers them, and what came with them.
+    fn hears(&mut self, least: usize) -> io::Result<Vec<u8>> {
+        let (mut heard, mut chunk) = (Vec::new(), [0; 16 << 10]);
+        while heard.len() < least {
+            self.go_on()?;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => heard.extend_from_slice(&chunk[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(heard)
+    }
+
+    /// Waits until this was said.
+    fn hears_of(&mut self, word: &[u8]) -> io::Result<Vec<u8>> {
+        let mut heard = Vec::new();
+        while !heard.windows(word.len()).any(|window| window == word) {
+            heard.extend(self.hears(1)?);
+            // Nobody asks this much.
+            assert!(heard.len() < 1 << 20, "a question without end");
+        }
+        Ok(heard)
+    }
+}
+
+/// How a program ended that met a hostile server.
+#[derive(Debug)]
+struct End {
+    status: Option<i32>,
+    said: String,
+    resident_kib: u64,
+    took: Duration,
+}
+
+/// Runs a program with a bound on its memory, and watches what it touches of that.
+fn meet(command: &Command) -> End {
+    let mut bounded = Command::new("prlimit");
+    bounded.arg(format!("--as={ADDRESS_SPACE}")).arg("--core=0").arg("--").arg(command.get_program());
+    bounded.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bounded.env(name, value),
+            None => bounded.env_remove(name),
+        };
+    }
+    let begun = Instant::now();
+    let mut child = bounded.spawn().unwrap_or_else(|error| panic!("prlimit: {error}: install util-linux"));
+    let (status_file, mut resident_kib) = (format!("/proc/{}/status", child.id()), 0);
+    let status = loop {
+        // Of a process that has ended nothing is told any more.
+        if let Some(resident) = resident_peak(&status_file) {
+            resident_kib = resident;
+        }
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            break status;
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill().expect("it can be killed");
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    let mut said = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("messages are text");
+    let said = said.chars().take(4000).collect();
+    End { status: status.code(), said, resident_kib, took: begun.elapsed() }
+}
+
+fn resident_peak(status_file: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(status_file).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// A candidate and an operator meet such a server: both end in time, with one of these statuses and one clear line, and
+/// take little memory. Answers the lines.
+fn both_survive(hostile: &Hostile, url: &str, statuses: &[i32]) -> Vec<String> {
+    let mut candidate = leaderrun();
+    candidate.args(["-n", "--lease", "30s", "--store", url, "db/main", "--", "true"]);
+    let mut operator = leaderctl();
+    operator.args(["--request-timeout", REQUEST_TIMEOUT, "--store", url, "status", "db/main"]);
+    thread::scope(|scope| {
+        let ends = [candidate, operator].map(|command| scope.spawn(move || meet(&command)));
+        ends.map(|end| assert_survived(hostile, &end.join().expect("it is met"), statuses)).to_vec()
+    })
+}
+
+fn assert_survived(hostile: &Hostile, end: &End, statuses: &[i32]) -> String {
+    assert!(end.took < PATIENCE, "{end:?}");
+    assert!(end.status.is_some_and(|status| statuses.contains(&status)), "{end:?}");
+    assert!(end.resident_kib < MOST_RESIDENT_KIB, "{end:?}, of {} bytes that were sent", hostile.sent());
+    // What a candidate logs meanwhile ends with fields: that it tries again, and that it could not give back what it may
+    // have been granted.
+    let lines = end.said.lines().filter(|line| !line.contains(" shard=\"db/main\" owner="));
+    let [line] = lines.collect::<Vec<_>>()[..] else { panic!("not one line: {end:?}") };
+    // Where the machine is slow, the candidate's time is over before that of the store's client.
+    let names_it = line.contains(&hostile.address.to_string()) || line.contains("the store did not answer within");
+    assert!(names_it && line.len() < 1000, "{end:?}");
+    line.to_owned()
+}
+
+/// Passes everything on between candidates and an honest server, until it has to flood: then it says things without end
+/// in the server's place.
+struct Injector {
+    address: SocketAddr,
+    floods: Arc<AtomicBool>,
+    /// Something was passed on.
+    passed: Arc<AtomicBool>,
+    server: Arc<State>,
+}
+
+impl Injector {
+    /// What it says begins with `opening`, and goes on with `filling`.
+    fn before(target: SocketAddr, opening: &'static [u8], filling: &'static [u8]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let injector = Self { address, floods: Arc::default(), passed: Arc::default(), server: Arc::default() };
+        let (floods, passed) = (Arc::clone(&injector.floods), Arc::clone(&injector.passed));
+        let state = Arc::clone(&injector.server);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if state.over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (floods, passed, server) = (Arc::clone(&floods), Arc::clone(&passed), Arc::clone(&state));
+                thread::spawn(move || {
+                    let _ = client.set_write_timeout(Some(Duration::from_secs(1)));
+                    let victim = Victim { stream: client, server, begun: Instant::now() };
+                    let _ = relay(victim, target, [&floods, &passed], opening, filling);
+                });
+            }
+        });
+        injector
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        self.server.over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn relay(
+    mut victim: Victim,
+    target: SocketAddr,
+    [floods, passed]: [&AtomicBool; 2],
+    opening: &[u8],
+    filling: &[u8],
+) -> io::Result<()> {
+    let mut server = TcpStream::connect(target)?;
+    server.set_read_timeout(Some(Duration::from_millis(20)))?;
+    let (mut requests, mut to_server) = (victim.stream.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        let _ = io::copy(&mut requests, &mut to_server);
+        let _ = to_server.shutdown(std::net::Shutdown::Both);
+    });
+    let mut chunk = [0; 16 << 10];
+    while !floods.load(Ordering::Relaxed) {
+        match server.read(&mut chunk) {
+            Ok(0) => return victim.stream.shutdown(std::net::Shutdown::Both),
+            Ok(length) => {
+                victim.stream.write_all(&chunk[..length])?;
+                passed.store(true, Ordering::Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let many = filling.repeat((64 << 10) / filling.len() + 1);
+    let mut said = victim.says(opening);
+    while said.is_ok() && floods.load(Ordering::Relaxed) {
+        said = victim.says(&many);
+    }
+    let was_cut_off = said.is_err_and(|error| error.kind() != io::ErrorKind::QuotaExceeded);
+    victim.server.cut_off.fetch_add(u64::from(was_cut_off), Ordering::Relaxed);
+    victim.stream.shutdown(std::net::Shutdown::Both)
+}
+
+/// A standby whose connections say things without end in the middle of their lives cuts them off, takes little memory,
+/// and leads in its turn once they are as they were.
+fn a_standby_survives(server: &dyn Server, opening: &'static [u8], filling: &'static [u8]) {
+    let flags = ["--lease", "6s", "--renew", "1s", "--retry", "500ms", "--kill-after", "1s", "--store"];
+    let injector = Injector::before(server.address(), opening, filling);
+    let mut fleet = Fleet::new();
+    let with_url = |url: &str| flags.iter().map(|&flag| flag.to_owned()).chain([url.to_owned()]).collect::<Vec<_>>();
+    let mut start = |owner: &str, address: SocketAddr| {
+        let mut bounded = Command::new("prlimit");
+        bounded.arg(format!("--as={ADDRESS_SPACE}")).arg("--core=0").arg("--").arg(leaderrun().get_program());
+        bounded.env("LEADERRUN_CONFIG", "/dev/null");
+        let flags = with_url(&server.url(address));
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        fleet.start_as(bounded, owner, &flags, &[], server.environment());
+        if owner == "one" {
+            fleet.leader();
+        }
+    };
+    start("one", server.address());
+    start("two", injector.address);
+    let status_file = format!("/proc/{}/status", fleet.pid("two"));
+    let resident = || resident_peak(&status_file).expect("it lives");
+    wait_until("it was answered", || injector.passed.load(Ordering::Relaxed));
+    injector.floods.store(true, Ordering::Relaxed);
+    wait_until("it has cut them off", || injector.server.cut_off.load(Ordering::Relaxed) > 1);
+    injector.floods.store(false, Ordering::Relaxed);
+    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
+    fleet.stop("one");
+    fleet.leader_where(|life| life.owner == "two");
+    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
+    fleet.conclude();
+}
+
+/// The server of a store as far as a client that knows nothing of it gets: it greets, and waits for a request.
+struct Sham {
+    /// `ADDRESS` stands for its own.
+    url: &'static str,
+    greets: fn(&mut Victim) -> io::Result<()>,
+    opening: &'static [u8],
+    filling: fn() -> Vec<u8>,
+}
+
+fn url(hostile: &Hostile, sham: &Sham) -> String {
+    sham.url.replace("ADDRESS", &hostile.address.to_string())
+}
+
+fn an_answer_without_end_is_cut_off(sham: &Sham) {
+    let Sham { greets, opening, filling, .. } = *sham;
+    let hostile = Hostile::that(move |victim| {
+        greets(victim)?;
+        victim.says(opening)?;
+        victim.repeats(&filling())
+    });
+    for line in both_survive(&hostile, &url(&hostile, sham), &[UNAVAILABLE]) {
+        assert!(line.contains("answered with more than ") || line.contains("the answer has no end"), "{line}");
+    }
+}
+
+fn noise_and_silence_are_given_up_in_time(sham: &Sham) {
+    let hostile = Hostile::that(|victim| {
+        victim.hears(1)?;
+        victim.raves()
+    });
+    both_survive(&hostile, &url(&hostile, sham), &[UNAVAILABLE, CONFIGURATION]);
+    let hostile = Hostile::that(Victim::listens);
+    both_survive(&hostile, &url(&hostile, sham), &[UNAVAILABLE]);
+}
+
+macro_rules! shams {
+    ($($store:ident, $feature:literal: $sham:expr;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            mod $store {
+                use super::*;
+
+                #[test]
+                fn an_answer_without_end_is_cut_off() {
+                    super::an_answer_without_end_is_cut_off(&$sham);
+                }
+
+                #[test]
+                fn noise_and_silence_are_given_up_in_time() {
+                    super::noise_and_silence_are_given_up_in_time(&$sham);
+                }
+            }
+        )*
+    };
+}
+
+shams! {
+    dynamodb, "dynamodb": Sham {
+        url: "dynamodb://locks?region=eu-west-1&endpoint=http://ADDRESS",
+        greets: |victim| victim.hears_of(b"\r\n\r\n").map(drop),
+        opening: b"HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\ntransfer-encoding: chunked\r\n\r\n",
+        filling: || [&b"4000\r\n"[..], &[b' '; 0x4000], b"\r\n"].concat(),
+    };
+    // Acknowledgements of pings, which no limit of HTTP/2 knows.
+    etcd, "etcd": Sham {
+        url: "etcd://ADDRESS/leases",
+        greets: |victim| {
+            victim.hears_of(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
+            victim.says(b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0")?;
+            victim.hears(1).map(drop)
+        },
+        opening: b"",
+        // A frame of a type that nobody knows, which is to be ignored (RFC 9113, 4.1).
+        filling: || [&b"\0\x40\0\xfa\0\0\0\0\0"[..], &[0; 0x4000]].concat(),
+    };
+    mysql, "mysql": Sham {
+        url: "mysql://app@ADDRESS/db?ssl-mode=DISABLED",
+        greets: lets_in_by_mysql,
+        // A packet of sixteen megabytes.
+        opening: b"\xfe\xff\xff\x01",
+        filling: || vec![0; 1024],
+    };
+    nats, "nats": Sham {
+        url: "nats://ADDRESS/locks",
+        greets: |victim| {
+            greets_by_nats(victim)?;
+            victim.hears(1).map(drop)
+        },
+        opening: b"MSG a 1 4294967296\r\n",
+        filling: || vec![0; 1024],
+    };
+    // A row of two gigabytes.
+    postgres, "postgres": Sham {
+        url: "postgres://app@ADDRESS/db?sslmode=disable",
+        greets: |victim| {
+            victim.hears(8)?;
+            victim.says(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I")?;
+            victim.hears(1).map(drop)
+        },
+        opening: b"D\x7f\xff\xff\xff",
+        filling: || vec![0; 1024],
+    };
+    redis, "redis": Sham {
+        url: "redis://ADDRESS",
+        greets: |victim| victim.hears(1).map(drop),
+        opening: b"$4294967296\r\n",
+        filling: || vec![0; 1024],
+    };
+    sentinel, "redis": Sham {
+        url: "redis+sentinel://ADDRESS/main",
+        greets: |victim| victim.hears(1).map(drop),
+        opening: b"$4294967296\r\n",
+        filling: || vec![0; 1024],
+    };
+}
+
+fn greets_by_nats(victim: &mut Victim) -> io::Result<()> {
+    victim.says(
+        b"INFO {\"server_id\":\"x\",\"server_name\":\"x\",\"version\":\"2.10.0\",\"go\":\"go1\",\"host\":\"127.0.0.1\",\
+          \"port\":4222,\"headers\":true,\"max_payload\":1048576,\"proto\":1,\"client_id\":1}\r\n",
+    )?;
+    victim.hears_of(b"PING\r\n")?;
+    victim.says(b"PONG\r\n")
+}
+
+/// It can everything that a client may ask of a server, TLS among it.
+fn lets_in_by_mysql(victim: &mut Victim) -> io::Result<()> {
+    let body = b"\x0a8.0.36\0\x08\0\0\0abcdefgh\0\xff\xff\x2d\x02\0\xff\xdf\x15\0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0\
+                 caching_sha2_password\0";
+    let length = u8::try_from(body.len()).expect("short");
+    victim.says(&[&[length, 0, 0, 0], &body[..]].concat())?;
+    victim.hears(36)?;
+    victim.says(b"\x07\0\0\x02\0\0\0\x02\0\0\0")?;
+    victim.hears(5).map(drop)
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_server_of_mysql_that_asks_for_a_file_gets_none() {
+    let hostile = Hostile::that(|victim| {
+        lets_in_by_mysql(victim)?;
+        victim.says(b"\x0c\0\0\x01\xfb/etc/passwd")?;
+        victim.listens()
+    });
+    let url = format!("mysql://app@{}/db?ssl-mode=DISABLED", hostile.address);
+    for line in both_survive(&hostile, &url, &[UNAVAILABLE]) {
+        assert!(line.contains("is it MySQL?"), "{line}");
+    }
+}
+
+/// A thousand candidates that do anything while they wait keep a busy server on their machine from answering.
+#[cfg(feature = "nats")]
+#[test]
+fn a_server_of_nats_that_only_greets_is_waited_for_asleep() {
+    let hostile = Hostile::that(|victim| {
+        greets_by_nats(victim)?;
+        victim.listens()
+    });
+    let mut fleet = Fleet::new();
+    fleet.start("one", &["--store", &format!("nats://{}/locks", hostile.address)], &[], &[]);
+    wait_until_or("it tells why it waits", || fleet.logs(), || fleet.logs().contains("did not answer within"));
+    let wakes = wakes_in_a_second(fleet.pid("one"));
+    assert!(wakes < 40, "{wakes} in a second");
+    fleet.stop("one");
+}
+
+macro_rules! flooded_standbys {
+    ($($store:ident, $feature:literal: $server:expr, $opening:expr;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            #[test]
+            fn $store() {
+                let mut server = $server;
+                prepare(&server);
+                server.grow_old();
+                a_standby_survives(&server, $opening, &[0; 1024]);
+            }
+        )*
+    };
+}
+
+// Each has a limit of its own, or of its library.
+flooded_standbys! {
+    a_standby_on_nats_that_is_flooded_is_one_again, "nats":
+        support::nats::Server::start(), b"MSG a 1 4294967296\r\n";
+    a_standby_on_postgres_that_is_flooded_is_one_again, "postgres":
+        support::postgres::Server::start(), b"D\x7f\xff\xff\xff";
+    a_standby_on_redis_that_is_flooded_is_one_again, "redis":
+        support::redis::Server::start(), b"$4294967296\r\n";
+}

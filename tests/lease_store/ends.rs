@@ -1,0 +1,266 @@
+//! Ends and waits: on the server's clock, and what a candidate's own clock adds to that.
+
+use crate::world::*;
+use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
+use leaderrun::internals::store::{Administration, Holder, Leases, Note, Notes, Page, Release, Renewal, Report};
+
+#[test]
+fn a_lease_that_is_not_renewed_ends_and_not_before() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        advance(seconds(5));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        let standby = world.client();
+        let (grant, took) = standby.in_time(&candidate("two"));
+        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
+        assert!(grant.term > term && grant.start_after.is_none(), "{style:?} {grant:?}");
+        assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))), "{style:?}");
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld), "{style:?}");
+    }
+}
+
+#[test]
+fn who_comes_after_a_crash_need_not_watch_the_lease_for_all_of_its_length() {
+    for style in [SCRIPTED, COMPARING, HIDING, STAMPING] {
+        let world = World::old(style);
+        let term = world.client().lead(&candidate("one"));
+        advance(LEASE + SLACK);
+        assert!(world.client().lead(&candidate("two")) > term, "{style:?}");
+    }
+}
+
+#[test]
+fn a_server_clock_that_is_set_forward_ends_no_lease() {
+    for style in [SCRIPTED, COMPARING, STAMPING] {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        advance(seconds(3));
+        let (standby, two) = (world.client(), candidate("two"));
+        standby.refused(&two);
+        // The standby does not see this renewal.
+        advance(seconds(1));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        world.server.step(3_600_000);
+        advance(seconds(2));
+        let (grant, took) = standby.in_time(&two);
+        assert!(grant.term > term);
+        assert!(took + seconds(2) >= LEASE, "{style:?}: {took:?} after it was set");
+        assert!(took < LEASE + SLACK, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() {
+    let world = World::old(COMPARING);
+    world.client().lead(&candidate("one"));
+    // Whoever starts now sees no contradiction.
+    world.server.step(3_600_000);
+    let (_, took) = world.client().in_time(&candidate("two"));
+    assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
+}
+
+#[test]
+fn renewals_that_leave_no_trace_keep_the_lease() {
+    let world = World::old(HIDING);
+    let (client, one, term) = leader(&world);
+    let standby = world.client();
+    for sequence in 1..20 {
+        standby.refused(&candidate("two"));
+        advance(seconds(3));
+        assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+    }
+}
+
+#[test]
+fn renewals_keep_the_lease_where_no_clock_is_known() {
+    for style in [TIMELESS, Style { touches: false, ..TIMELESS }] {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let standby = world.client();
+        for sequence in 1..20 {
+            standby.refused(&candidate("two"));
+            advance(seconds(3));
+            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+        }
+        let (_, took) = standby.in_time(&candidate("two"));
+        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn orders_to_a_dead_leaders_shard_do_not_keep_its_lease() {
+    for style in ALL {
+        let world = World::old(style);
+        world.client().lead(&candidate("one"));
+        let standby = world.client();
+        let two = candidate("two");
+        for number in 0..5 {
+            standby.refused(&two);
+            advance(seconds(3));
+            world.client().order(&format!("order {number}"));
+        }
+        let (_, took) = standby.in_time(&two);
+        assert!(took < SLACK, "{style:?}: {took:?} more");
+    }
+}
+
+#[test]
+fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, operator) = (world.client(), candidate("one"), world.client());
+        let term = client.lead(&one);
+        advance(seconds(4));
+        assert_eq!(
+            now(operator.store.revoke(&shard(), leaderrun::internals::lease::Term(term.0 + 1))),
+            Ok(Release::NotHeld)
+        );
+        // Its last renewal arrives between the operator's look and the operator's write.
+        let session = one.clone();
+        operator.line.next(
+            put_of_shard,
+            Fate::After(Box::new(move || assert_eq!(client.renew(&session, term, 1), Renewal::Renewed))),
+        );
+        assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::Released));
+        assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::NotHeld));
+        assert_eq!(world.client().renew(&one, term, 2), Renewal::Revoked, "{style:?}");
+        advance(seconds(1));
+        let grant = world.client().granted(&candidate("two"));
+        assert!(grant.term > term && wait_of(&grant) >= LEASE - seconds(1), "{style:?} {grant:?}");
+        assert!(wait_of(&grant) <= LEASE + SLACK, "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
+    for style in ALL {
+        let world = World::old(style);
+        let long = Candidate { lease: LEASE * 8, ..candidate("one") };
+        let term = world.client().lead(&long);
+        let operator = world.client();
+        assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::Released));
+        let ends = LEASE * 8;
+        // Orders.
+        operator.order("pause");
+        // A leadership that has not started anything, and is given back.
+        advance(LEASE);
+        let (client, two) = (world.client(), candidate("two"));
+        let grant = client.granted(&two);
+        assert!(wait_of(&grant) >= ends - LEASE, "{style:?} {grant:?}");
+        assert_eq!(client.renew(&two, grant.term, 1), Renewal::Renewed);
+        assert_eq!(now(client.store.release(&two, grant.term)), Ok(Release::Released));
+        // One that crashes.
+        let grant = world.client().granted(&candidate("three"));
+        assert!(wait_of(&grant) >= ends - LEASE, "{style:?} {grant:?}");
+        advance(LEASE + SLACK);
+        let (client, four) = (world.client(), candidate("four"));
+        let (grant, _) = client.in_time(&four);
+        assert!(wait_of(&grant) >= ends - LEASE * 4, "{style:?} {grant:?}");
+        // One that forgets the shard.
+        assert_eq!(now(client.store.forget(&four, grant.term)), Ok(Release::Released));
+        let (client, five) = (world.client(), candidate("five"));
+        let grant = client.granted(&five);
+        assert!(wait_of(&grant) >= ends - LEASE * 4, "{style:?} {grant:?}");
+        // One that is revoked itself.
+        assert_eq!(now(operator.store.revoke(&shard(), grant.term)), Ok(Release::Released));
+        let (client, six) = (world.client(), candidate("six"));
+        let grant = client.granted(&six);
+        assert!(wait_of(&grant) >= ends - LEASE * 4, "{style:?} {grant:?}");
+        assert_eq!(now(client.store.release(&six, grant.term)), Ok(Release::Released));
+        // Until it is over for everybody.
+        advance(ends + UNTIL_A_WALL_CLOCK_KNOWS);
+        world.client().lead(&candidate("seven"));
+    }
+}
+
+#[test]
+fn a_wait_is_over_after_its_length_even_if_the_clock_was_set_back() {
+    for style in [SCRIPTED, COMPARING, STAMPING] {
+        let world = World::old(style);
+        let term = world.client().lead(&candidate("one"));
+        assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
+        world.server.step(-3_600_000);
+        let client = world.client();
+        let two = candidate("two");
+        let grant = client.granted(&two);
+        assert!(wait_of(&grant) > LEASE - seconds(1) && wait_of(&grant) < LEASE + SLACK, "{style:?} {grant:?}");
+        now(client.store.release(&two, grant.term)).unwrap();
+        advance(LEASE / 2);
+        let grant = client.granted(&two);
+        assert!(wait_of(&grant) < LEASE * 3 / 4, "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn an_end_written_by_a_wrong_clock_is_written_again() {
+    let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
+    let (client, one, term) = leader(&world);
+    // The answer to the renewal is the first to show that the server is an hour ahead.
+    let server = std::sync::Arc::clone(&world.server);
+    client.line.next(renewal, Fate::After(Box::new(move || server.step(3_600_000))));
+    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    let ends = world.server.contents().get(&Name::Shard(shard())).unwrap().ends.unwrap();
+    assert!(ends >= world.server.now() + 15_000, "{ends}");
+}
+
+#[test]
+fn a_claim_by_a_wrong_clock_is_written_again() {
+    let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
+    let (client, one) = (world.client(), candidate("one"));
+    // It knows that the store remembers, whatever dates say.
+    now(client.store.observe(&shard())).unwrap();
+    advance(LEASE * 2);
+    let server = std::sync::Arc::clone(&world.server);
+    client.line.next(put_of_shard, Fate::After(Box::new(move || server.step(3_600_000))));
+    client.granted(&one);
+    let ends = world.server.contents().get(&Name::Shard(shard())).unwrap().ends.unwrap();
+    assert!(ends >= world.server.now() + 15_000, "{ends}");
+}
+
+#[test]
+fn a_look_tells_when_the_lease_was_renewed_and_a_list_tells_the_same() {
+    for style in [SCRIPTED, STAMPING, COMPARING] {
+        let world = World::old(style);
+        let term = world.client().lead(&candidate("one"));
+        advance(seconds(6));
+        let other = world.client();
+        let report = now(other.store.inspect(&shard())).unwrap();
+        let holder = report.holder.clone().expect("one leads");
+        let ago = holder.renewed_ago.expect("it is known");
+        assert!(ago >= seconds(3) && ago <= seconds(9), "{style:?} {ago:?}");
+        assert_eq!((holder.term, report.last_term), (Some(term), Some(term)));
+        let mut list = now(other.store.list("db")).unwrap();
+        let timeless = |report: Report| {
+            let holder = report.holder.map(|holder| Holder { expires_in: None, renewed_ago: None, ..holder });
+            Report { holder, ..report }
+        };
+        let listed = list.remove(0);
+        assert!(list.is_empty() && listed.1.holder.as_ref().is_some_and(|holder| holder.renewed_ago.is_some()));
+        assert_eq!((listed.0, timeless(listed.1)), (shard(), timeless(report)));
+        assert_eq!(now(other.store.list("dc")), Ok(Vec::new()));
+        advance(LEASE + SLACK);
+        let list = now(other.store.list("")).unwrap();
+        assert_eq!((&list[0].1.holder, list[0].1.last_term), (&None, Some(term)));
+    }
+}
+
+#[test]
+fn a_note_ends_after_its_time_and_not_before() {
+    for style in [SCRIPTED, COMPARING, STAMPING, HIDING] {
+        let world = World::old(style);
+        let client = world.client();
+        let note = Note::lasting("soon over".to_owned(), Some(LEASE));
+        for page in [Page::Orders, Page::History] {
+            assert_eq!(now(client.store.replace(&shard(), &page, None, Some(&note))), Ok(true));
+            advance(LEASE - seconds(1));
+            let read = now(world.client().store.read(&shard(), &page)).unwrap();
+            assert_eq!(read.map(|note| note.text).as_deref(), Some("soon over"), "{style:?} {page:?}");
+            advance(seconds(1) + SLACK);
+            assert_eq!(now(world.client().store.read(&shard(), &page)), Ok(None), "{style:?} {page:?}");
+            // What has ended is not in the way.
+            assert_eq!(now(client.store.replace(&shard(), &page, None, Some(&note))), Ok(true), "{style:?} {page:?}");
+        }
+    }
+}

@@ -1,0 +1,606 @@
+//! A store that has forgotten: it restarted empty or behind, was wiped, was restored, or somebody deleted a document.
+
+use crate::world::*;
+use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::lease_store::documents::Marking;
+use leaderrun::internals::store::lease_store::memory::{Name, Step, Style};
+use leaderrun::internals::store::{Administration, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
+
+#[test]
+fn the_first_leader_waits_until_the_store_is_a_lease_old() {
+    for style in LIVING {
+        let world = World::new(style);
+        let holder = world.client().refused(&candidate("one"));
+        assert_eq!(holder.doubt, Some(Doubt::FirstUse), "{holder:?}");
+        let (grant, took) = world.client().in_time(&candidate("two"));
+        assert_eq!(grant.start_after, None, "{style:?}");
+        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn nobody_leads_on_a_server_that_was_not_tried() {
+    let world = World::new(COMPARING);
+    let client = world.client();
+    let error = now(client.store.claim(&candidate("one"))).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+    assert!(error.message.contains("store init"), "{error}");
+    let done = now(client.store.prepare()).unwrap();
+    assert!(done[0].contains("64 races"), "{done:?}");
+    assert_eq!(client.refused(&candidate("one")).doubt, Some(Doubt::FirstUse));
+    now(client.store.vouch()).unwrap();
+    client.lead(&candidate("one"));
+}
+
+#[test]
+fn an_operator_who_vouches_is_believed_for_this_life_of_the_server_alone() {
+    for style in LIVING {
+        let world = World::old(style);
+        let client = world.client();
+        let one = candidate("one");
+        let term = client.lead(&one);
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        world.server.restart();
+        client.refused(&one);
+    }
+}
+
+#[test]
+fn a_wiped_store_makes_the_next_leader_wait_and_terms_go_on_rising() {
+    for style in LIVING {
+        let world = World::old(style);
+        let term = world.client().lead(&candidate("one"));
+        world.server.wipe();
+        world.server.restart();
+        for _ in 0..2 {
+            let (grant, took) = world.client().in_time(&candidate("two"));
+            assert!(grant.term > term, "{grant:?}");
+            assert!(took + wait_of(&grant) >= LEASE, "{style:?}: {took:?}");
+            world.server.wipe();
+        }
+    }
+}
+
+#[test]
+fn a_claim_that_crosses_a_failover_does_not_take_a_term_again() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (one, two) = (candidate("one"), candidate("two"));
+        let client = world.client();
+        let term = client.lead(&one);
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        // The replica has the release, and not what comes after it.
+        let replica = world.server.contents();
+        let (slow, quick) = (world.client(), world.client());
+        now(slow.store.observe(&shard())).unwrap();
+        let acknowledged = quick.lead(&two);
+        let server = std::sync::Arc::clone(&world.server);
+        slow.line.next(
+            any_put,
+            Fate::After(Box::new(move || {
+                server.restart();
+                server.restore(replica);
+            })),
+        );
+        slow.refused(&one);
+        assert_eq!(quick.renew(&two, acknowledged, 1), Renewal::Renewed, "{style:?}");
+        advance(LEASE + SLACK);
+        let (grant, _) = slow.in_time(&one);
+        assert!(grant.term > acknowledged && grant.start_after.is_none(), "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_wiped_between_look_and_write_makes_its_next_leader_wait() {
+    for style in ALL {
+        let world = World::old(style);
+        let client = world.client();
+        // Another shard's leadership has shown the marker.
+        let server = std::sync::Arc::clone(&world.server);
+        client.line.next(put_of_shard, Fate::After(Box::new(move || server.wipe())));
+        let grant = client.granted(&candidate("one"));
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_leader_outlives_a_store_that_restarts_empty_even_if_a_standby_claims_first() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        advance(seconds(4));
+        world.server.wipe();
+        world.server.restart();
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        advance(LEASE - seconds(1));
+        let holder = standby.refused(&candidate("two"));
+        assert_eq!(holder.session, Some(one.session.clone()), "{style:?}");
+        assert!(world.server.contents().contains_key(&Name::Led(shard())), "{style:?}");
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        advance(LEASE);
+        assert!(standby.lead(&candidate("two")) > term, "{style:?}");
+    }
+}
+
+#[test]
+fn without_a_marker_where_only_an_operator_writes_it_leaders_lead_on_and_nobody_else_does() {
+    let world = World::old(COMPARING);
+    let (client, one, term) = leader(&world);
+    world.server.wipe();
+    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+    let error = now(world.client().store.claim(&candidate("two"))).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured);
+}
+
+#[test]
+fn a_leader_outlives_a_failover_to_an_older_copy() {
+    for style in LIVING {
+        // Its own document of before, that of the leader before it, and that of nobody.
+        for copy in 0..3 {
+            let world = World::old(style);
+            let mut copies = vec![world.server.contents()];
+            let (before, zero) = (world.client(), candidate("zero"));
+            let earlier = before.lead(&zero);
+            copies.push(world.server.contents());
+            now(before.store.release(&zero, earlier)).unwrap();
+            let (client, one, term) = leader(&world);
+            copies.push(world.server.contents());
+            for sequence in 1..=7 {
+                advance(seconds(1));
+                assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+            }
+            world.server.restart();
+            world.server.restore(copies.remove(copy));
+            assert_eq!(client.renew(&one, term, 8), Renewal::Renewed, "{style:?} {copy}");
+            let standby = world.client();
+            advance(LEASE - seconds(1));
+            let holder = standby.refused(&candidate("two"));
+            assert_eq!(holder.session, Some(one.session.clone()), "{style:?} {copy}: {holder:?}");
+        }
+    }
+}
+
+#[test]
+fn terms_go_on_rising_after_a_failover_to_an_older_copy() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let mut last = client.lead(&one);
+        now(client.store.release(&one, last)).unwrap();
+        let older = world.server.contents();
+        for _ in 0..5 {
+            last = client.lead(&one);
+            now(client.store.release(&one, last)).unwrap();
+        }
+        world.server.restart();
+        world.server.restore(older);
+        // Whoever comes now has seen none of them.
+        let (grant, took) = world.client().in_time(&candidate("two"));
+        assert!(grant.term > last && took >= LEASE, "{style:?}: {grant:?} after {last}");
+    }
+}
+
+#[test]
+fn a_leader_writes_its_document_again_only_while_its_lease_counts() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        advance(LEASE - seconds(1));
+        world.server.wipe();
+        world.server.restart();
+        world.client().refused(&candidate("two"));
+        advance(seconds(2));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None), "{style:?}");
+    }
+}
+
+#[test]
+fn a_leadership_that_was_revoked_is_lost_however_young_the_store_is() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.server.restart();
+        assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Revoked, "{style:?}");
+    }
+}
+
+#[test]
+fn orders_that_came_to_an_empty_store_outlive_the_leader_that_writes_itself_again() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.server.wipe();
+        world.server.restart();
+        world.client().order("pause");
+        let renewed = now(client.store.renew_and_read(&one, term, 1, &[shard()])).unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed, "{style:?}");
+        let orders = renewed.orders.expect("they came").remove(0).map(|note| note.text);
+        assert_eq!(orders.as_deref(), Some("pause"));
+        assert_eq!(world.client().orders().as_deref(), Some("pause"), "{style:?}");
+    }
+}
+
+#[test]
+fn a_wait_outlives_the_leader_that_writes_itself_again() {
+    for style in LIVING {
+        let world = World::old(style);
+        let long = Candidate { lease: LEASE * 4, ..candidate("one") };
+        let term = world.client().lead(&long);
+        assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
+        let (client, two) = (world.client(), candidate("two"));
+        let grant = client.granted(&two);
+        assert!(wait_of(&grant) > LEASE * 3, "{grant:?}");
+        world.server.wipe();
+        world.server.restart();
+        // It writes its document, and dies before it has written how long the longest lease was.
+        client.line.next(put_of_led, Fate::Lost);
+        now(client.store.renew(&two, grant.term, 1)).unwrap_err();
+        let (grant, took) = world.client().in_time(&candidate("three"));
+        assert!(took + wait_of(&grant) > LEASE * 3, "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_document_written_again_knows_of_no_led_mark_until_that_is_written_too() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.server.wipe();
+        world.server.restart();
+        // Its last write is lost: nothing was counted yet.
+        client.line.next(put_of_led, Fate::Lost);
+        assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
+        assert_eq!(world.text()["led_ms"], 0, "{style:?}");
+        // Of whoever claims it now is known that somebody led.
+        advance(LEASE + SLACK);
+        assert!(!world.server.contents().contains_key(&Name::Led(shard())));
+        world.client().in_time(&candidate("two"));
+        assert!(world.server.contents().contains_key(&Name::Led(shard())), "{style:?}");
+    }
+}
+
+#[test]
+fn a_store_that_forgot_a_leader_is_young_for_the_longest_lease_of_which_it_knows() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, long) = (world.client(), Candidate { lease: LEASE * 4, ..candidate("long") });
+        let term = client.lead(&long);
+        now(client.store.release(&long, term)).unwrap();
+        let older = world.server.contents();
+        client.lead(&long);
+        world.server.restart();
+        world.server.restore(older);
+        let (_, took) = world.client().in_time(&candidate("short"));
+        assert!(took >= LEASE * 4, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn a_standby_that_knew_the_leader_is_refused_by_a_store_that_was_wiped() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        world.server.wipe();
+        assert_eq!(standby.refused(&candidate("two")).doubt, Some(Doubt::Forgotten), "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_store_and_a_leader_that_die_together_cost_one_lease() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (_dead, _, term) = leader(&world);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        world.server.restart();
+        // A look, and no claim.
+        now(standby.store.observe(&shard())).unwrap();
+        advance(LEASE + seconds(1));
+        let (grant, took) = standby.in_time(&candidate("two"));
+        assert!(grant.term > term && took < seconds(3), "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn a_renewal_that_is_the_first_to_meet_a_new_life_marks_it() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let marker = || world.server.contents().get(&Name::Marker).unwrap().text.clone();
+        let before = marker();
+        world.server.restart();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_ne!(marker(), before, "{style:?}");
+        let known = marker();
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+        world.client().refused(&candidate("two"));
+        assert_eq!(marker(), known, "{style:?}");
+    }
+}
+
+#[test]
+fn a_look_does_not_mark_where_looks_may_go_to_another_node() {
+    let world = World::old(Style { marking: Marking::ByWriters, ..SCRIPTED });
+    let (client, one, term) = leader(&world);
+    let standby = world.client();
+    now(standby.store.observe(&shard())).unwrap();
+    let marker = || world.server.contents().get(&Name::Marker).unwrap().text.clone();
+    let before = marker();
+    world.server.restart();
+    now(standby.store.observe(&shard())).unwrap();
+    assert_eq!(marker(), before);
+    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    assert_ne!(marker(), before);
+}
+
+#[test]
+fn a_marker_from_the_future_is_written_again() {
+    for style in [SCRIPTED, STAMPING] {
+        let world = World::old(style);
+        let marker = format!(
+            "{{\"format\":1,\"what\":\"\",\"created_ms\":{},\"incarnation\":\"life 0\"}}",
+            world.server.now() + 86_400_000
+        );
+        world.edit(|contents| contents.get_mut(&Name::Marker).unwrap().text = marker.clone());
+        world.client().refused(&candidate("one"));
+        assert_ne!(world.server.contents().get(&Name::Marker).unwrap().text, marker);
+        let (_, took) = world.client().in_time(&candidate("one"));
+        assert!(took < LEASE + SLACK, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn a_marker_is_young_to_one_process_for_no_longer_than_a_lease() {
+    for style in [SCRIPTED, STAMPING] {
+        let world = World::new(style);
+        let client = world.client();
+        client.refused(&candidate("one"));
+        // It is dated right, and then the clock is set back.
+        advance(seconds(2));
+        world.server.step(-1_000);
+        let (_, took) = client.in_time(&candidate("one"));
+        assert!(took < LEASE + SLACK, "{style:?}: {took:?}");
+    }
+}
+
+#[test]
+fn who_saw_a_higher_term_than_the_document_shows_waits_a_lease_and_takes_a_higher_one() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, first) = leader(&world);
+        now(client.store.release(&one, first)).unwrap();
+        let yesterday = world.server.contents();
+        for _ in 0..5 {
+            let last = client.lead(&one);
+            now(client.store.release(&one, last)).unwrap();
+        }
+        let (leader, two, standby) = (world.client(), candidate("two"), world.client());
+        let term = leader.lead(&two);
+        standby.refused(&one);
+        // The marker is restored with all the rest, so no life of the server has ended.
+        let marker = yesterday.get(&Name::Marker).unwrap().clone();
+        world.server.restore(yesterday);
+        let holder = standby.refused(&one);
+        assert_eq!(holder.doubt, Some(Doubt::Forgotten), "{style:?} {holder:?}");
+        assert_eq!(world.server.contents().get(&Name::Marker), Some(&marker));
+        let (grant, took) = standby.in_time(&one);
+        assert!(grant.term > term, "{style:?}: {grant:?} after {term}");
+        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
+        // The leader finds another session's lease, and gives up.
+        assert!(matches!(leader.renew(&two, term, 1), Renewal::Lost(Some(_))), "{style:?}");
+    }
+}
+
+#[test]
+fn terms_rise_for_who_saw_them_even_if_the_clock_is_set_back_too() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, first) = leader(&world);
+        now(client.store.release(&one, first)).unwrap();
+        let yesterday = world.server.contents();
+        advance(LEASE);
+        let term = client.lead(&one);
+        now(client.store.release(&one, term)).unwrap();
+        world.server.restore(yesterday);
+        world.server.step(-3_600_000);
+        let (grant, _) = client.in_time(&one);
+        assert!(grant.term > term, "{style:?}: {grant:?} after {term}");
+    }
+}
+
+#[test]
+fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
+    for style in ALL {
+        let world = World::old(style);
+        let (before, zero) = (world.client(), candidate("zero"));
+        let earlier = before.lead(&zero);
+        let led = world.server.contents();
+        now(before.store.release(&zero, earlier)).unwrap();
+        let released = world.server.contents();
+        let (client, one, term) = leader(&world);
+        world.server.restore(released);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        world.server.restore(led);
+        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 2) else {
+            panic!("{style:?}: it leads beside zero")
+        };
+        assert_eq!(holder.session, Some(zero.session));
+    }
+}
+
+#[test]
+fn a_document_deleted_by_hand_ends_the_leadership_and_makes_the_next_one_wait() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.delete();
+        let (next, two) = (world.client(), candidate("two"));
+        let grant = next.granted(&two);
+        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("{style:?}: renewed") };
+        assert_eq!(holder.session, Some(two.session.clone()));
+        // Neither a release nor a crash of the next one ends the wait.
+        advance(seconds(2));
+        assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
+        let grant = world.client().granted(&candidate("three"));
+        assert!(wait_of(&grant) >= LEASE - seconds(2), "{style:?} {grant:?}");
+        world.delete();
+        assert_eq!(next.renew(&two, grant.term, 1), Renewal::Lost(None));
+    }
+}
+
+#[test]
+fn a_longer_lease_that_was_known_is_waited_for() {
+    for style in ALL {
+        let world = World::old(style);
+        let long = Candidate { lease: LEASE * 4, ..candidate("long") };
+        let client = world.client();
+        let term = client.lead(&long);
+        assert_eq!(now(client.store.release(&long, term)), Ok(Release::Released));
+        let (short, one) = (world.client(), candidate("short"));
+        let term = short.lead(&one);
+        world.delete();
+        let grant = world.client().granted(&candidate("next"));
+        assert!(grant.term > term && wait_of(&grant) > LEASE * 4 - seconds(1), "{style:?} {grant:?}");
+        // Its successor may not be the first to have it, and still waits for it.
+        advance(LEASE + SLACK);
+        let (grant, _) = world.client().in_time(&candidate("after"));
+        assert!(wait_of(&grant) > LEASE * 2, "{style:?} {grant:?}");
+        advance(LEASE * 4 + UNTIL_A_WALL_CLOCK_KNOWS);
+        let (grant, _) = world.client().in_time(&candidate("last"));
+        assert_eq!(grant.start_after, None, "{style:?}");
+    }
+}
+
+#[test]
+fn a_shard_that_was_led_and_deleted_between_look_and_write_makes_its_next_leader_wait() {
+    for style in ALL {
+        let world = std::sync::Arc::new(World::old(style));
+        let client = world.client();
+        let between = std::sync::Arc::clone(&world);
+        let act = move || {
+            between.client().lead(&candidate("one"));
+            between.delete();
+        };
+        client.line.next(put_of_shard, Fate::After(Box::new(act)));
+        let grant = client.granted(&candidate("two"));
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_pause_on_a_deleted_shard_does_not_hide_that_it_was_led() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.delete();
+        world.client().order("pause --keep");
+        let grant = world.client().granted(&candidate("two"));
+        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+        assert!(matches!(client.renew(&one, term, 1), Renewal::Lost(Some(_))), "{style:?}");
+    }
+}
+
+#[test]
+fn a_first_claim_is_five_requests_and_a_later_one_two_and_a_renewal_one() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        assert_eq!(client.line.steps().len(), 5, "{style:?}");
+        // The led mark of a shared document is written with it.
+        let shared = usize::from(style.is_shared);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert_eq!(client.line.steps().len(), 1, "{style:?}");
+        now(client.store.release(&one, term)).unwrap();
+        assert_eq!(client.line.steps().len(), 1 + shared, "{style:?}");
+        let standby = world.client();
+        assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free));
+        standby.line.steps();
+        let marker = usize::from(!world.lives());
+        let term = standby.lead(&one);
+        // What the look showed is enough, but for the marker where a look does not ask for it.
+        assert_eq!(standby.line.steps().len(), 1 + marker + 2 * shared, "{style:?}");
+        now(standby.store.release(&one, term)).unwrap();
+        let term = standby.lead(&one);
+        now(standby.store.release(&one, term)).unwrap();
+        assert_eq!(standby.line.steps().len(), 3 + 3 * shared, "{style:?}");
+        client.line.steps();
+        let longer = Candidate { lease: LEASE * 2, ..candidate("two") };
+        client.lead(&longer);
+        let steps = client.line.steps();
+        assert!(steps.len() <= 6 + shared, "{style:?} {steps:?}");
+    }
+}
+
+#[test]
+fn what_concludes_something_is_no_read_that_may_be_behind() {
+    use leaderrun::internals::store::lease_store::memory::Step;
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let is_behind = |client: &Client| {
+            let steps = client.line.steps();
+            steps.iter().any(|step| matches!(step, Step::Get { may_be_behind: true, .. }))
+        };
+        let term = client.lead(&one);
+        client.renew(&one, term, 1);
+        world.delete();
+        client.renew(&one, term, 2);
+        client.in_time(&one);
+        now(client.store.inspect(&shard())).unwrap();
+        now(client.store.revoke(&shard(), term)).unwrap();
+        client.order("pause");
+        assert!(!is_behind(&client), "{style:?}");
+        now(client.store.observe(&shard())).unwrap();
+        assert!(is_behind(&client), "{style:?}");
+    }
+}
+
+#[test]
+fn who_waits_for_the_tree_of_an_earlier_leader_gives_way_once_that_one_has_written_itself_again() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.delete();
+        let (next, two) = (world.client(), candidate("two"));
+        let grant = next.granted(&two);
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+        advance(seconds(5));
+        world.server.wipe();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert!(matches!(next.renew(&two, grant.term, 1), Renewal::Lost(Some(_))), "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn of_two_that_come_after_two_deletions_the_later_one_has_the_higher_term() {
+    for style in ALL {
+        let world = World::old(style);
+        leader(&world);
+        world.delete();
+        let first = world.client().granted(&candidate("two"));
+        world.delete();
+        let second = world.client().granted(&candidate("three"));
+        assert!(second.term > first.term, "{style:?} {first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_claim_after_an_answer_that_took_long_has_a_term_of_now() {
+    for style in ALL {
+        let world = World::old(style);
+        let client = world.client();
+        client.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
+        let term = client.lead(&candidate("one"));
+        assert!(term.0 < world.server.now() + 8_000, "{style:?}: {term} at {}", world.server.now());
+    }
+}

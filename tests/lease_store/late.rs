@@ -1,0 +1,428 @@
+//! Requests that arrive late, twice or never, answers that are lost, and writes that cross.
+
+use crate::world::*;
+use leaderrun::internals::lease::{Session, Shard, Term};
+use leaderrun::internals::store::lease_store::memory::Step;
+use leaderrun::internals::store::{
+    Administration, Claim, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
+};
+use std::sync::Arc;
+
+#[test]
+fn a_late_copy_of_a_renewal_changes_nothing_of_a_later_leadership_of_the_same_session() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let old = client.lead(&one);
+        client.line.next(renewal, Fate::Copied);
+        assert_eq!(client.renew(&one, old, 1), Renewal::Renewed);
+        assert_eq!(now(client.store.release(&one, old)), Ok(Release::Released));
+        let term = client.lead(&one);
+        world.client().order("hand over");
+        let before = world.server.contents();
+        client.line.deliver();
+        assert_eq!(world.server.contents(), before, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(world.text()["term"], term.0);
+    }
+}
+
+#[test]
+fn a_late_renewal_does_not_take_what_the_session_has_released() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Late);
+        assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        client.line.deliver();
+        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None, "{style:?}");
+        world.client().lead(&candidate("two"));
+    }
+}
+
+#[test]
+fn a_late_renewal_does_not_replace_orders_that_came_since() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Late);
+        now(client.store.renew(&one, term, 1)).unwrap_err();
+        world.client().order("pause");
+        client.line.deliver();
+        assert_eq!(world.client().orders().as_deref(), Some("pause"), "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+    }
+}
+
+#[test]
+fn a_late_claim_disturbs_nobody() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, two) = (world.client(), candidate("one"), candidate("two"));
+        let first = client.lead(&one);
+        now(client.store.release(&one, first)).unwrap();
+        client.line.next(put_of_shard, Fate::Late);
+        assert_eq!(now(client.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
+        let other = world.client();
+        let term = other.lead(&two);
+        client.line.deliver();
+        assert_eq!(other.renew(&two, term, 1), Renewal::Renewed, "{style:?}");
+        now(other.store.release(&two, term)).unwrap();
+        // Neither of the same session: what it leads, and what it has given back.
+        client.line.next(put_of_shard, Fate::Late);
+        now(client.store.claim(&one)).unwrap_err();
+        let term = client.lead(&one);
+        client.line.deliver();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        now(client.store.release(&one, term)).unwrap();
+        client.line.next(put_of_shard, Fate::Late);
+        now(client.store.claim(&one)).unwrap_err();
+        let term = client.lead(&one);
+        now(client.store.release(&one, term)).unwrap();
+        client.line.deliver();
+        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None, "{style:?}");
+    }
+}
+
+#[test]
+fn a_late_release_does_not_end_a_later_leadership() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let old = client.lead(&one);
+        client.line.next(put_of_shard, Fate::Late);
+        assert_eq!(now(client.store.release(&one, old)).unwrap_err().kind, ErrorKind::Unknown);
+        assert_eq!(now(client.store.release(&one, old)), Ok(Release::Released));
+        let term = client.lead(&one);
+        client.line.deliver();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        // Nor does one that is sent for the old term, by whoever gives back what a dead process left.
+        assert_eq!(now(world.client().store.release(&one, old)), Ok(Release::NotHeld), "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+        assert_eq!(now(world.client().store.release(&one, Term(0))), Ok(Release::Released));
+    }
+}
+
+/// An operator ends a term by force, and reads it; meanwhile the candidate gives it back and leads again in the same
+/// session; then the operator's write arrives.
+#[test]
+fn a_revocation_of_one_term_does_not_end_the_next_one_of_the_same_candidate() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (Arc::new(world.client()), candidate("one"));
+        let old = client.lead(&one);
+        let operator = world.client();
+        let (holder, session) = (Arc::clone(&client), one.clone());
+        let act = move || {
+            now(holder.store.release(&session, old)).unwrap();
+            holder.lead(&session);
+        };
+        operator.line.next(put_of_shard, Fate::After(Box::new(act)));
+        assert_eq!(now(operator.store.revoke(&shard(), old)), Ok(Release::NotHeld), "{style:?}");
+        let report = now(operator.store.inspect(&shard())).unwrap();
+        let term = report.holder.expect("it leads").term.expect("its term is known");
+        assert!(term > old);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        // And the same if the write itself is what is late.
+        operator.line.next(put_of_shard, Fate::Late);
+        now(operator.store.revoke(&shard(), term)).unwrap_err();
+        now(client.store.release(&one, term)).unwrap();
+        let term = client.lead(&one);
+        operator.line.deliver();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_renewal_and_an_operator_do_not_refuse_each_other() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.steps();
+        let operator = world.client();
+        client.line.next(renewal, Fate::After(Box::new(move || operator.order("pause"))));
+        let renewed = now(client.store.renew_and_read(&one, term, 1, &[shard()])).unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed, "{style:?}");
+        assert_eq!(renewed.orders.unwrap()[0].as_ref().map(|note| note.text.as_str()), Some("pause"), "{style:?}");
+        // Where the server can only compare, an operator costs two more trips.
+        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 3 }, "{style:?}");
+        // The other way round.
+        let (operator, session) = (world.client(), one.clone());
+        operator.orders();
+        operator.line.steps();
+        operator.line.next(
+            put_of_shard,
+            Fate::After(Box::new(move || assert_eq!(client.renew(&session, term, 2), Renewal::Renewed))),
+        );
+        operator.order("resume");
+        let puts = operator.line.steps().iter().filter(|step| put_of_shard(step)).count();
+        assert_eq!(puts, if style.touches { 1 } else { 2 }, "{style:?}");
+    }
+}
+
+#[test]
+fn renewals_that_arrive_out_of_order_only_go_forward() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        advance(seconds(1));
+        client.line.next(renewal, Fate::Late);
+        now(client.store.renew(&one, term, 1)).unwrap_err();
+        advance(seconds(1));
+        assert_eq!(client.renew(&one, term, 3), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Overtaken, "{style:?}");
+        assert_eq!(world.client().renew(&one, term, 2), Renewal::Overtaken, "{style:?}");
+        let before = world.server.contents();
+        client.line.deliver();
+        assert_eq!(world.server.contents(), before, "{style:?}");
+        assert_eq!(client.renew(&one, term, 4), Renewal::Renewed);
+    }
+}
+
+#[test]
+fn a_takeover_does_not_apply_over_a_lease_that_a_late_renewal_has_just_prolonged() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Late);
+        now(client.store.renew(&one, term, 1)).unwrap_err();
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        advance(LEASE + SLACK);
+        let line = client.line.clone();
+        standby.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
+        if style.touches {
+            let holder = standby.refused(&candidate("two"));
+            assert_eq!(holder.session, Some(one.session.clone()), "{style:?}");
+            assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        } else {
+            // The end that it brings has passed as well, but it is looked at.
+            standby.granted(&candidate("two"));
+            assert_eq!(standby.line.steps().iter().filter(|step| put_of_shard(step)).count(), 2, "{style:?}");
+            assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))), "{style:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_arrives_twice_counts_once() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        client.line.next(put_of_shard, Fate::Twice);
+        let term = client.lead(&one);
+        client.line.steps();
+        client.line.next(renewal, Fate::Twice);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.line.steps().len(), 1, "{style:?}");
+        client.line.next(put_of_shard, Fate::Twice);
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        // The led mark of a shared document says first that the tree is dead.
+        assert_eq!(client.line.steps().len(), 1 + usize::from(style.is_shared), "{style:?}");
+    }
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_granted_again_with_a_higher_term_and_a_whole_lease() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let first = client.lead(&one);
+        now(client.store.release(&one, first)).unwrap();
+        client.line.next(put_of_shard, Fate::Unheard);
+        assert_eq!(now(client.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
+        advance(seconds(10));
+        let term = client.lead(&one);
+        assert!(term.0 > first.0 + 1, "{style:?}");
+        advance(seconds(10));
+        world.client().refused(&candidate("two"));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_first_claim_whose_answer_was_lost_is_granted_again() {
+    for style in ALL {
+        for lost in 1..=3 {
+            let world = World::old(style);
+            let (client, one) = (world.client(), candidate("one"));
+            let mut puts = 0;
+            while puts < lost - 1 {
+                client.line.next(any_put, Fate::After(Box::new(|| {})));
+                puts += 1;
+            }
+            client.line.next(any_put, Fate::Unheard);
+            now(client.store.claim(&one)).unwrap_err();
+            let grant = client.granted(&one);
+            assert_eq!(client.renew(&one, grant.term, 1), Renewal::Renewed, "{style:?} {lost}");
+            assert!(matches!(world.client().claim(&candidate("two")), Claim::Refused(_)), "{style:?} {lost}");
+            assert_eq!(now(client.store.release(&one, grant.term)), Ok(Release::Released));
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_the_last_renewal_does_not_prolong_the_lease_of_a_leader_that_died() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Copied);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        let before = world.server.contents();
+        advance(seconds(10));
+        client.line.deliver();
+        assert_eq!(world.server.contents(), before, "{style:?}");
+    }
+}
+
+#[test]
+fn orders_that_cross_a_first_claim_make_its_leader_wait_for_nothing() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, operator) = (world.client(), candidate("one"), world.client());
+        client.line.next(put_of_shard, Fate::After(Box::new(|| {})));
+        client.line.next(put_of_shard, Fate::After(Box::new(move || operator.order("pause --keep"))));
+        let term = client.lead(&one);
+        assert_eq!(client.orders().as_deref(), Some("pause --keep"), "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_renewal_of_an_earlier_term_is_no_loss_of_a_later_one() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("one"));
+        let old = client.lead(&one);
+        let term = client.lead(&one);
+        assert_eq!(client.renew(&one, old, 1), Renewal::Overtaken, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_renewal_whose_answer_was_lost_is_recognised() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Unheard);
+        now(client.store.renew(&one, term, 1)).unwrap_err();
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        client.line.next(renewal, Fate::Refused);
+        assert_eq!(now(client.store.renew(&one, term, 3)).unwrap_err().kind, ErrorKind::NotApplied);
+        client.line.next(renewal, Fate::Lost);
+        assert_eq!(now(client.store.renew(&one, term, 4)).unwrap_err().kind, ErrorKind::Unknown);
+        assert_eq!(client.renew(&one, term, 5), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_not_held_any_more() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(put_of_shard, Fate::Unheard);
+        now(client.store.release(&one, term)).unwrap_err();
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld), "{style:?}");
+        world.client().lead(&candidate("two"));
+    }
+}
+
+#[test]
+fn a_process_that_acts_for_another_gives_back_what_that_led() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        // Its last renewal is still on the way.
+        client.line.next(renewal, Fate::Late);
+        now(client.store.renew(&one, term, 1)).unwrap_err();
+        let heir = world.client();
+        let line = client.line.clone();
+        heir.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
+        assert_eq!(now(heir.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        world.client().lead(&candidate("two"));
+    }
+}
+
+#[test]
+fn orders_of_other_shards_come_with_a_renewal_and_do_it_no_harm() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let parent: Shard = "db".parse().unwrap();
+        let operator = world.client();
+        let note = Note::for_ever("pause all");
+        assert_eq!(now(operator.store.replace(&parent, &Page::Orders, None, Some(&note))), Ok(true));
+        client.line.steps();
+        let shards = [parent.clone(), shard()];
+        let renewed = now(client.store.renew_and_read(&one, term, 1, &shards)).unwrap();
+        assert_eq!(renewed.orders, Some(vec![Some(note), None]), "{style:?}");
+        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 2 }, "{style:?}");
+        if !style.touches {
+            client.line.next(|step| matches!(step, Step::Get { .. }), Fate::Refused);
+            let renewed = now(client.store.renew_and_read(&one, term, 2, &shards)).unwrap();
+            assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
+        }
+    }
+}
+
+#[test]
+fn two_processes_with_one_owner_are_two() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one) = (world.client(), candidate("same"));
+        let term = client.lead(&one);
+        let other = leaderrun::internals::lease::Candidate { session: Session::random().unwrap(), ..one.clone() };
+        let stranger = world.client();
+        assert!(matches!(stranger.renew(&other, term, 9), Renewal::Lost(Some(_))), "{style:?}");
+        assert_eq!(now(stranger.store.release(&other, term)), Ok(Release::NotHeld));
+        stranger.refused(&other);
+    }
+}
+
+fn soon<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(seconds(20), future).await.expect("it is heard") })
+}
+
+#[test]
+fn a_standby_hears_of_a_release_and_of_nothing_else() {
+    for style in [SCRIPTED, HIDING] {
+        let world = World::old(style);
+        let (client, one, standby) = (world.client(), candidate("one"), world.client());
+        let term = client.lead(&one);
+        standby.refused(&candidate("two"));
+        let shards = [shard(), "other".parse().unwrap()];
+        soon(async {
+            let mut wait = std::pin::pin!(standby.store.changed(&shards[0]));
+            let quiet = std::time::Duration::from_millis(20);
+            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+            assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+            world.client().order("nothing for standbys");
+            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+            now(client.store.release(&one, term)).unwrap();
+            wait.await.unwrap();
+        });
+        // What came before it listened is not missed, and it says which of several it was.
+        assert_eq!(soon(standby.store.any_changed(&shards)), Ok(0));
+        standby.lead(&candidate("two"));
+        assert_eq!(soon(standby.store.any_changed(&shards)), Ok(1));
+    }
+}
+
+/// Otherwise it would claim without a pause.
+#[test]
+fn a_standby_of_a_store_that_may_have_forgotten_hears_of_nothing() {
+    for style in [SCRIPTED, HIDING] {
+        let world = World::new(style);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        assert!(matches!(now(standby.store.observe(&shard())), Ok(Observation::Held(_))), "{style:?}");
+        soon(async {
+            let shard = shard();
+            let wait = tokio::time::timeout(std::time::Duration::from_millis(20), standby.store.changed(&shard));
+            wait.await.expect_err("nobody may lead yet")
+        });
+    }
+}

@@ -1,0 +1,12 @@
+//! The lease protocol over documents in memory: what goes wrong around a server, told once for every store.
+//!
+//! The clock stands still unless a story turns it, so nothing here waits, and no time depends on the machine.
+
+mod ends;
+mod explored;
+mod forgotten;
+mod late;
+mod notes;
+mod shared;
+mod texts;
+mod world;

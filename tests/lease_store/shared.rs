@@ -1,0 +1,209 @@
+//! Documents that other programs replace and delete: the led mark keeps what would be lost with them.
+
+use crate::world::*;
+use leaderrun::internals::lease::Term;
+use leaderrun::internals::store::lease_store::documents::{Content, Life};
+use leaderrun::internals::store::lease_store::memory::Name;
+use leaderrun::internals::store::{Administration, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The lease of another program, which ends so long after now.
+fn held_by_another(world: &World, left: Duration) -> Content {
+    let ends = world.server.now() + u64::try_from(left.as_millis()).unwrap();
+    let holder = Holder { owner: "another".to_owned(), ..Holder::default() };
+    Content::Foreign { holder, sign: "1".to_owned(), life: Life::Ends(ends) }
+}
+
+/// Another program takes the lease that is free, and ends in good order: it deletes what it knows.
+fn another_leads_and_releases(world: &World) {
+    world.write_foreign(Some(held_by_another(world, LEASE)), "");
+    advance(seconds(1));
+    world.delete();
+}
+
+fn paused(world: &World) -> Client {
+    let operator = world.client();
+    operator.order("pause --keep");
+    operator
+}
+
+#[test]
+fn a_term_and_a_pause_survive_another_programs_lease_and_nobody_waits() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    paused(&world);
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+    another_leads_and_releases(&world);
+    let other = world.client();
+    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
+    let report = now(other.store.inspect(&shard())).unwrap();
+    assert_eq!((report.holder, report.last_term), (None, Some(term)));
+    assert!(other.lead(&candidate("two")) > term);
+    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn a_term_and_a_pause_survive_a_crash_whose_document_is_deleted_and_its_tree_is_waited_for() {
+    let world = World::old(SHARED);
+    let (_, _, term) = leader(&world);
+    paused(&world);
+    world.delete();
+    let other = world.client();
+    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
+    let grant = other.granted(&candidate("two"));
+    assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn orders_are_given_and_taken_back_while_another_program_leads_and_leave_its_document_alone() {
+    let world = World::old(SHARED);
+    let theirs = held_by_another(&world, LEASE);
+    world.write_foreign(Some(theirs.clone()), "");
+    let operator = paused(&world);
+    assert_eq!(operator.orders().as_deref(), Some("pause --keep"));
+    assert_eq!(world.server.get(&[Name::Shard(shard())])[0].content, theirs);
+    let change = |expected, draft: Option<&str>| {
+        let note = draft.map(Note::for_ever);
+        now(operator.store.replace(&shard(), &Page::Orders, expected, note.as_ref()))
+    };
+    assert_eq!(change(None, Some("other")), Ok(false));
+    assert_eq!(change(Some("pause --keep"), None), Ok(true));
+    assert_eq!(operator.orders(), None);
+    assert_eq!(change(None, Some("pause --keep")), Ok(true));
+    world.delete();
+    let leader = world.client();
+    leader.lead(&candidate("one"));
+    assert_eq!(leader.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn an_order_that_crosses_the_claim_over_another_programs_lease_is_not_lost() {
+    let world = World::old(SHARED);
+    world.write_foreign(Some(held_by_another(&world, Duration::ZERO)), "");
+    advance(seconds(90));
+    let client = world.client();
+    let operator = world.client();
+    // The operator has seen that another program leads.
+    let between = move || operator.order("pause --keep");
+    client.line.next(put_of_shard, Fate::After(Box::new(between)));
+    let (grant, _) = client.in_time(&candidate("one"));
+    assert_eq!(world.client().orders().as_deref(), Some("pause --keep"), "{grant:?}");
+}
+
+#[test]
+fn of_two_operators_who_cross_the_led_mark_keeps_what_the_document_says() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    let (first, second) = (world.client(), world.client());
+    first.line.next(put_of_led, Fate::After(Box::new(move || second.order("second"))));
+    first.order("first");
+    let orders = world.client().orders();
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+    another_leads_and_releases(&world);
+    assert_eq!(world.client().orders(), orders);
+    assert_eq!(orders.as_deref(), Some("second"));
+}
+
+#[test]
+fn who_gives_up_while_it_has_to_wait_leaves_a_document_that_holds_others_off() {
+    let world = World::old(SHARED);
+    leader(&world);
+    world.delete();
+    let (client, two) = (world.client(), candidate("two"));
+    let grant = client.granted(&two);
+    assert!(wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+    assert_eq!(now(client.store.release(&two, grant.term)), Ok(Release::Released));
+    let kept = world.server.contents()[&Name::Shard(shard())].clone();
+    let left = kept.ends.unwrap().saturating_sub(world.server.now());
+    assert!(Duration::from_millis(left) > LEASE - seconds(1), "{left}");
+    // And the tree may still run if the document vanishes.
+    world.delete();
+    assert!(wait_of(&world.client().granted(&candidate("three"))) > LEASE - seconds(1));
+}
+
+#[test]
+fn a_mark_that_comes_late_says_nothing_of_a_later_leadership() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+    client.line.next(put_of_led, Fate::Late);
+    now(client.store.claim(&one)).unwrap_err();
+    advance(LEASE + SLACK);
+    let (other, two) = (world.client(), candidate("two"));
+    let (grant, _) = other.in_time(&two);
+    client.line.deliver();
+    assert_eq!(other.renew(&two, grant.term, 1), Renewal::Renewed);
+    world.delete();
+    let grant = world.client().granted(&candidate("three"));
+    assert!(wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+}
+
+#[test]
+fn a_release_that_comes_late_does_not_call_a_later_tree_dead() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    client.line.next(put_of_led, Fate::Late);
+    now(client.store.release(&one, term)).unwrap_err();
+    advance(LEASE + SLACK);
+    world.client().in_time(&candidate("two"));
+    client.line.deliver();
+    world.delete();
+    let grant = world.client().granted(&candidate("three"));
+    assert!(wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+}
+
+#[test]
+fn a_list_shows_a_shard_whose_document_is_gone_unless_it_is_forgotten() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+    let last_term = |client: &Client| {
+        let list = now(client.store.list("")).unwrap();
+        list.into_iter().map(|(_, report)| report.last_term).collect::<Vec<Option<Term>>>()
+    };
+    assert_eq!(last_term(&client), [Some(term)]);
+    another_leads_and_releases(&world);
+    assert_eq!(last_term(&client), [Some(term)]);
+    let term = client.lead(&one);
+    assert_eq!(now(client.store.forget(&one, term)), Ok(Release::Released));
+    assert_eq!(last_term(&client), []);
+    another_leads_and_releases(&world);
+    assert_eq!(last_term(&client), []);
+    assert!(client.lead(&one) > term);
+}
+
+#[test]
+fn a_lease_of_another_program_ends_by_a_date_that_is_agreed_on_or_after_it_stood_long_unchanged() {
+    let world = World::old(SHARED);
+    let (client, one) = (world.client(), candidate("one"));
+    world.write_foreign(Some(held_by_another(&world, seconds(10))), "");
+    assert!(matches!(now(client.store.observe(&shard())), Ok(Observation::Held(holder)) if holder.owner == "another"));
+    let (_, took) = client.in_time(&one);
+    assert!(took >= seconds(10) && took < seconds(60) + SLACK, "{took:?}");
+    // The clock jumps ahead of it.
+    let world = World::old(SHARED);
+    let client = world.client();
+    world.write_foreign(Some(held_by_another(&world, seconds(100))), "");
+    client.refused(&one);
+    world.server.step(3_600_000);
+    let (_, took) = client.in_time(&one);
+    assert!(took > seconds(59), "{took:?}");
+}
+
+#[test]
+fn a_claim_whose_document_is_deleted_before_the_led_mark_names_it_leads_nobody() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+    let (server, other) = (Arc::clone(&world.server), world.client());
+    let between = move || {
+        let mut contents = server.contents();
+        contents.remove(&Name::Shard(shard()));
+        server.restore(contents);
+        other.lead(&candidate("two"));
+    };
+    client.line.next(put_of_led, Fate::After(Box::new(between)));
+    client.refused(&one);
+}

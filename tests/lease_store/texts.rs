@@ -1,0 +1,177 @@
+//! What stands in a document: members of later releases, later formats, and what other programs write.
+
+use crate::world::*;
+use leaderrun::internals::store::lease_store::documents::{Content, Life, Marking};
+use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
+use leaderrun::internals::store::{
+    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Verdict,
+};
+use serde_json::json;
+
+/// Adds a member of a later release.
+fn add_a_member(world: &World, name: &Name) {
+    world.edit(|contents| {
+        let kept = contents.get_mut(name).expect("it is there");
+        let mut text: serde_json::Value = serde_json::from_str(&kept.text).unwrap();
+        text["later"] = json!({ "more": [1, 2, u64::MAX] });
+        kept.text = text.to_string();
+    });
+}
+
+#[test]
+fn members_of_a_later_release_survive_whatever_is_written() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        now(client.store.release(&one, term)).unwrap();
+        add_a_member(&world, &Name::Shard(shard()));
+        let survives = |what: &str| assert_eq!(world.text()["later"]["more"][2], u64::MAX, "{style:?} {what}");
+        let client = world.client();
+        let term = client.lead(&one);
+        survives("a claim");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        survives("a renewal");
+        client.order("pause");
+        survives("orders");
+        if world.lives() {
+            world.server.restart();
+            let older = world.server.contents();
+            now(client.store.release(&one, term)).unwrap();
+            let term = {
+                advance(LEASE + SLACK);
+                client.in_time(&one).0.term
+            };
+            world.server.restart();
+            world.server.restore(older);
+            assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+            survives("a document that its leader wrote again");
+            assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+            survives("a release");
+            return;
+        }
+        assert_eq!(now(client.store.revoke(&shard(), term)), Ok(Release::Released));
+        survives("a revocation");
+    }
+}
+
+#[test]
+fn a_led_mark_keeps_what_it_does_not_know() {
+    let world = World::old(SCRIPTED);
+    let (client, one, term) = leader(&world);
+    now(client.store.release(&one, term)).unwrap();
+    add_a_member(&world, &Name::Led(shard()));
+    client.lead(&leaderrun::internals::lease::Candidate { lease: LEASE * 2, ..one });
+    let text = world.server.contents().get(&Name::Led(shard())).unwrap().text.clone();
+    assert!(text.contains("later") && text.contains("30000"), "{text}");
+}
+
+#[test]
+fn a_later_format_is_refused_by_name_and_never_replaced() {
+    for style in ALL {
+        for text in
+            [r#"{"format":2,"shard":17}"#, "nonsense", "", r#"{"format":1,"shard":"other","term":1,"led_ms":1}"#]
+        {
+            let world = World::old(style);
+            let client = world.client();
+            world.write_foreign(None, text);
+            let before = world.server.contents();
+            let one = candidate("one");
+            let errors = [
+                now(client.store.claim(&one)).unwrap_err(),
+                now(client.store.observe(&shard())).unwrap_err(),
+                now(client.store.renew(&one, leaderrun::internals::lease::Term(1), 1)).unwrap_err(),
+                now(client.store.release(&one, leaderrun::internals::lease::Term(1))).unwrap_err(),
+                now(client.store.revoke(&shard(), leaderrun::internals::lease::Term(1))).unwrap_err(),
+                now(client.store.read(&shard(), &Page::Orders)).unwrap_err(),
+                now(client.store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x")))).unwrap_err(),
+            ];
+            for error in errors {
+                assert_eq!(error.kind, ErrorKind::Misconfigured, "{style:?} {error}");
+                assert!(error.message.contains("db/main"), "{error}");
+                assert!(!text.contains("format\":2") || error.message.contains("format is 2"), "{error}");
+            }
+            assert_eq!(world.server.contents(), before, "{style:?}");
+            // It is listed as a holder, for it keeps every candidate from leading.
+            let list = now(client.store.list("")).unwrap();
+            assert!(list[0].1.holder.is_some(), "{style:?}");
+        }
+    }
+}
+
+#[test]
+fn what_another_program_holds_is_named_and_kept_until_it_ends() {
+    let holder = Holder { owner: "their leader".to_owned(), ..Holder::default() };
+    for style in [SCRIPTED, COMPARING, STAMPING] {
+        let world = World::old(style);
+        let client = world.client();
+        let foreign = |life| Content::Foreign { holder: holder.clone(), sign: "1".to_owned(), life };
+        world.write_foreign(Some(foreign(Life::ForEver)), "");
+        let before = world.server.contents();
+        assert_eq!(client.refused(&candidate("one")).owner, "their leader", "{style:?}");
+        assert!(
+            matches!(now(client.store.observe(&shard())), Ok(Observation::Held(held)) if held.owner == "their leader")
+        );
+        assert_eq!(now(client.store.list("")).unwrap()[0].1.holder.as_ref().unwrap().owner, "their leader");
+        let error = now(client.store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x")))).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Misconfigured);
+        assert_eq!(world.server.contents(), before);
+        advance(LEASE * 10);
+        client.refused(&candidate("one"));
+
+        let world = World::old(style);
+        let client = world.client();
+        world.write_foreign(Some(foreign(Life::Ends(world.server.now() + 20_000))), "");
+        let (_, took) = client.in_time(&candidate("one"));
+        assert!(took >= seconds(19) && took < seconds(20) + SLACK, "{style:?} {took:?}");
+    }
+}
+
+#[test]
+fn what_another_program_keeps_without_a_date_is_free_once_it_stood_unchanged() {
+    let holder = Holder { owner: "their leader".to_owned(), ..Holder::default() };
+    for style in [SCRIPTED, Style { tells: Tells::Nothing, ..STAMPING }] {
+        let world = World::old(style);
+        let client = world.client();
+        let foreign = |sign: &str| Content::Foreign {
+            holder: holder.clone(),
+            sign: sign.to_owned(),
+            life: Life::Unchanged { whole: LEASE },
+        };
+        for sign in ["1", "2", "3"] {
+            world.write_foreign(Some(foreign(sign)), "");
+            client.refused(&candidate("one"));
+            advance(LEASE - seconds(1));
+            client.refused(&candidate("one"));
+        }
+        let (_, took) = client.in_time(&candidate("one"));
+        assert!(took < SLACK, "{style:?} {took:?}");
+    }
+}
+
+#[test]
+fn a_marker_that_something_else_wrote_is_named_and_kept() {
+    for style in ALL {
+        let world = World::old(style);
+        world.edit(|contents| contents.get_mut(&Name::Marker).unwrap().text = "nonsense".to_owned());
+        let error = now(world.client().store.claim(&candidate("one"))).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{style:?} {error}");
+        assert_eq!(world.server.contents().get(&Name::Marker).unwrap().text, "nonsense");
+    }
+}
+
+#[test]
+fn a_check_tells_rights_conditions_and_the_marker() {
+    for style in ALL {
+        let world = World::new(style);
+        let client = world.client();
+        let verdicts = |client: &Client| {
+            let findings = now(client.store.check()).unwrap();
+            findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+        };
+        let missing = if style.marking == Marking::ByInit { Verdict::Bad } else { Verdict::Doubtful };
+        assert_eq!(verdicts(&client), [Verdict::Good, Verdict::Good, missing], "{style:?}");
+        now(client.store.prepare()).unwrap();
+        assert_eq!(verdicts(&client), [Verdict::Good; 3], "{style:?}");
+        assert!(world.server.contents().keys().all(|name| *name == Name::Marker), "{style:?}");
+    }
+}

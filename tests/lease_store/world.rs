@@ -1,0 +1,331 @@
+//! A server in memory, a clock that a story turns, and ways to the server that do what the story says.
+
+use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::lease_store::documents::{Content, Marking};
+use leaderrun::internals::store::lease_store::memory::{Kept, Memory, Name, Server, Step, Style, Tells, Way};
+use leaderrun::internals::store::{
+    Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Renewal, StoreError,
+};
+use leaderrun::internals::time::{BootInstant, simulate};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, Once};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+pub const LEASE: Duration = Duration::from_secs(15);
+/// By how much a clock that is known to some seconds may delay a takeover.
+pub const SLACK: Duration = Duration::from_secs(5);
+/// Where a server tells no time, a process that has not seen a wait begin believes its own wall clock that it is over,
+/// but only after this long.
+pub const UNTIL_A_WALL_CLOCK_KNOWS: Duration = Duration::from_mins(6);
+const EPOCH_MILLIS: u64 = 1_800_000_000_000;
+
+thread_local! {
+    static NOW_MILLIS: Cell<u64> = const { Cell::new(1_000_000) };
+}
+
+fn now_millis() -> u64 {
+    NOW_MILLIS.get()
+}
+
+fn wall_millis() -> u64 {
+    EPOCH_MILLIS + now_millis()
+}
+
+/// The clock of the story goes on.
+pub fn advance(time: Duration) {
+    NOW_MILLIS.set(now_millis() + u64::try_from(time.as_millis()).unwrap());
+}
+
+pub fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// As a server with scripts; one that can only compare; one whose renewals leave no trace; one that compares and has
+/// lives; one that tells no time; one whose documents other programs write too.
+pub const SCRIPTED: Style = Style::SCRIPTED;
+pub const COMPARING: Style = Style::COMPARING;
+pub const HIDING: Style = Style { hides_renewals: true, ..SCRIPTED };
+pub const STAMPING: Style = Style { touches: false, ..SCRIPTED };
+pub const TIMELESS: Style = Style { tells: Tells::Nothing, ..SCRIPTED };
+
+pub const SHARED: Style = Style::SHARED;
+
+pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, HIDING, STAMPING, TIMELESS, SHARED];
+/// Those that can lose what they acknowledged, and know it.
+pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, HIDING];
+
+/// What becomes of a request.
+pub enum Fate {
+    Refused,
+    Lost,
+    /// Applied, and the answer is lost.
+    Unheard,
+    /// The caller gives up. It is applied when the story delivers it.
+    Late,
+    /// A copy stays on the way: it is applied again when the story delivers it.
+    Copied,
+    Twice,
+    /// Something happens at the server just before.
+    After(Box<dyn FnOnce() + Send>),
+}
+
+type Matches = fn(&Step) -> bool;
+type Held = Box<dyn Fn() + Send>;
+
+/// A client's way to the server.
+#[derive(Clone, Default)]
+pub struct Line {
+    plans: Arc<Mutex<VecDeque<(Matches, Fate)>>>,
+    held: Arc<Mutex<Vec<Held>>>,
+    steps: Arc<Mutex<Vec<Step>>>,
+}
+
+impl Line {
+    /// The next request of this kind meets this fate.
+    pub fn next(&self, matches: Matches, fate: Fate) {
+        self.plans.lock().unwrap().push_back((matches, fate));
+    }
+
+    /// Lets through what was held.
+    pub fn deliver(&self) {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        assert!(!held.is_empty(), "nothing was held");
+        for late in held {
+            late();
+        }
+    }
+
+    /// What was asked since this was called last.
+    pub fn steps(&self) -> Vec<Step> {
+        std::mem::take(&mut self.steps.lock().unwrap())
+    }
+}
+
+impl Way for Line {
+    async fn carry<A: Send + 'static>(
+        &self,
+        step: Step,
+        serve: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Result<A, StoreError> {
+        let fate = {
+            let mut plans = self.plans.lock().unwrap();
+            let met = plans.front().is_some_and(|(matches, _)| matches(&step));
+            if met { plans.pop_front().map(|(_, fate)| fate) } else { None }
+        };
+        self.steps.lock().unwrap().push(step);
+        // A request takes a moment.
+        advance(Duration::from_millis(1));
+        let unheard = || Err(StoreError::unknown("no answer"));
+        match fate {
+            None => Ok(serve()),
+            Some(Fate::Refused) => Err(StoreError::not_applied("connection refused")),
+            Some(Fate::Lost) => unheard(),
+            Some(Fate::Unheard) => {
+                serve();
+                unheard()
+            }
+            Some(Fate::Late) => {
+                self.held.lock().unwrap().push(Box::new(move || drop(serve())));
+                unheard()
+            }
+            Some(Fate::Copied) => {
+                let answer = serve();
+                self.held.lock().unwrap().push(Box::new(move || drop(serve())));
+                Ok(answer)
+            }
+            Some(Fate::Twice) => {
+                serve();
+                Ok(serve())
+            }
+            Some(Fate::After(act)) => {
+                act();
+                Ok(serve())
+            }
+        }
+    }
+}
+
+pub fn any_put(step: &Step) -> bool {
+    matches!(step, Step::Put(_))
+}
+
+pub fn put_of_shard(step: &Step) -> bool {
+    matches!(step, Step::Put(Name::Shard(_)))
+}
+
+pub fn put_of_led(step: &Step) -> bool {
+    matches!(step, Step::Put(Name::Led(_)))
+}
+
+/// A renewal, as the style sends it.
+pub fn renewal(step: &Step) -> bool {
+    matches!(step, Step::Touch(_) | Step::Put(Name::Shard(_)))
+}
+
+/// The store of one process.
+pub struct Client {
+    pub store: LeaseStore<Memory<Line>>,
+    pub line: Line,
+}
+
+/// Answers without ever waiting.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits for something"),
+    }
+}
+
+pub fn shard() -> Shard {
+    "db/main".parse().unwrap()
+}
+
+pub fn candidate(owner: &str) -> Candidate {
+    Candidate {
+        shard: shard(),
+        owner: owner.to_owned(),
+        session: Session::random().unwrap(),
+        host: "host".to_owned(),
+        pid: 7,
+        lease: LEASE,
+    }
+}
+
+impl Client {
+    pub fn claim(&self, candidate: &Candidate) -> Claim {
+        now(self.store.claim(candidate)).expect("the store answers")
+    }
+
+    #[track_caller]
+    pub fn granted(&self, candidate: &Candidate) -> Grant {
+        match self.claim(candidate) {
+            Claim::Granted(grant) => grant,
+            Claim::Refused(holder) => panic!("refused: {holder:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn refused(&self, candidate: &Candidate) -> Holder {
+        match self.claim(candidate) {
+            Claim::Refused(holder) => holder,
+            Claim::Granted(grant) => panic!("granted: {grant:?}"),
+        }
+    }
+
+    /// Claims, and expects no wait.
+    #[track_caller]
+    pub fn lead(&self, candidate: &Candidate) -> Term {
+        let grant = self.granted(candidate);
+        assert_eq!(grant.start_after, None, "{grant:?}");
+        grant.term
+    }
+
+    pub fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Renewal {
+        now(self.store.renew(candidate, term, sequence)).expect("the store answers")
+    }
+
+    /// Claims again and again, as a standby would. Returns the grant, and how long that took.
+    pub fn in_time(&self, candidate: &Candidate) -> (Grant, Duration) {
+        let begun = now_millis();
+        for _ in 0..1_200 {
+            if let Claim::Granted(grant) = self.claim(candidate) {
+                return (grant, Duration::from_millis(now_millis() - begun));
+            }
+            advance(Duration::from_millis(100));
+        }
+        panic!("it is never granted");
+    }
+
+    pub fn orders(&self) -> Option<String> {
+        now(self.store.read(&shard(), &Page::Orders)).unwrap().map(|note| note.text)
+    }
+
+    #[track_caller]
+    pub fn order(&self, text: &str) {
+        let before = self.orders();
+        let (shard, note) = (shard(), Note::for_ever(text));
+        assert_eq!(now(self.store.replace(&shard, &Page::Orders, before.as_deref(), Some(&note))), Ok(true));
+    }
+}
+
+/// How long from now a grant makes its leader wait.
+pub fn wait_of(grant: &Grant) -> Duration {
+    grant.start_after.map_or(Duration::ZERO, |until| until.since(BootInstant::now()))
+}
+
+pub struct World {
+    pub server: Arc<Server>,
+    pub style: Style,
+}
+
+impl World {
+    /// A server that nobody has used.
+    pub fn new(style: Style) -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| simulate(|| BootInstant::from_nanos(now_millis() * 1_000_000), wall_millis));
+        Self { server: Arc::new(Server::new(style, wall_millis)), style }
+    }
+
+    /// A server that has remembered for long.
+    pub fn old(style: Style) -> Self {
+        let world = Self::new(style);
+        let operator = world.client();
+        now(operator.store.prepare()).unwrap();
+        now(operator.store.vouch()).unwrap();
+        world
+    }
+
+    pub fn client(&self) -> Client {
+        let line = Line::default();
+        Client { store: LeaseStore::new(Memory::new(Arc::clone(&self.server), line.clone())), line }
+    }
+
+    /// Whether it has lives that end.
+    pub fn lives(&self) -> bool {
+        self.style.marking != Marking::ByInit
+    }
+
+    /// Does something by hand with what is kept.
+    pub fn edit(&self, act: impl FnOnce(&mut std::collections::BTreeMap<Name, Kept>)) {
+        let mut contents = self.server.contents();
+        act(&mut contents);
+        self.server.restore(contents);
+    }
+
+    /// Somebody deletes the shard's document by hand.
+    pub fn delete(&self) {
+        self.edit(|contents| drop(contents.remove(&Name::Shard(shard()))));
+    }
+
+    pub fn text(&self) -> serde_json::Value {
+        let contents = self.server.contents();
+        let kept = contents.get(&Name::Shard(shard())).expect("there is a document");
+        serde_json::from_str(&kept.text).expect("it is JSON")
+    }
+
+    /// Another program writes in the shard's place.
+    pub fn write_foreign(&self, foreign: Option<Content>, text: &str) {
+        self.edit(|contents| {
+            let kept = Kept {
+                foreign,
+                text: text.to_owned(),
+                leadership: None,
+                sequence: 0,
+                ends: None,
+                write: "another program".to_owned(),
+            };
+            contents.insert(Name::Shard(shard()), kept);
+        });
+    }
+}
+
+/// A leader, and its term.
+pub fn leader(world: &World) -> (Client, Candidate, Term) {
+    let (client, one) = (world.client(), candidate("one"));
+    let term = client.lead(&one);
+    (client, one, term)
+}

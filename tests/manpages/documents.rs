@@ -1,0 +1,138 @@
+//! What the documents point to is there: each file, each heading, and each page of the guide in its list of contents.
+
+use super::{Names, path, read};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// Each page of the guide, by its path.
+pub fn guide() -> Vec<String> {
+    fn pages(folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(path(folder)).expect("a folder").map(|entry| entry.expect("an entry"));
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = format!("{folder}/{}", entry.file_name().to_str().expect("our names are ASCII"));
+            if entry.path().is_dir() {
+                found.extend(pages(&name));
+            } else if entry.path().extension().is_some_and(|end| end == "md") && !name.ends_with("/SUMMARY.md") {
+                found.push(name);
+            }
+        }
+        found.sort();
+        found
+    }
+    pages("docs")
+}
+
+/// The lines that are not in a block of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut within = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        within ^= fence;
+        !within && !fence
+    })
+}
+
+/// What stands in `[..](target)`, and not in code.
+fn links(text: &str) -> Vec<String> {
+    let line_links = |line: &str| {
+        let spoken: Vec<&str> = line.split('`').step_by(2).collect();
+        let spoken = spoken.join("");
+        let targets = spoken.split("](").skip(1).map(|rest| rest.split(')').next().unwrap_or(rest).to_owned());
+        targets.collect::<Vec<_>>()
+    };
+    prose(text).flat_map(line_links).collect()
+}
+
+/// The anchors of its headings, as forges and mdBook make them.
+fn anchors(text: &str) -> Names {
+    let headings =
+        prose(text).filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
+    let letters = |heading: &str| -> String {
+        let kept =
+            heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+        kept.replace(' ', "-")
+    };
+    headings.map(letters).collect()
+}
+
+/// Without `..` and `.`.
+fn plain(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut plain, part| {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+        plain
+    })
+}
+
+#[test]
+fn every_link_leads_to_a_file_or_a_heading_that_is_there() {
+    let others = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "GLOSSARY.md",
+        "SECURITY.md",
+        "docs/SUMMARY.md",
+        "packaging/README.md",
+        "examples/infrastructure/README.md",
+    ];
+    let mut seen = 0;
+    let mut broken = Vec::new();
+    for name in others.into_iter().map(str::to_owned).chain(guide()) {
+        let text = read(&name);
+        for link in links(&text).into_iter().filter(|link| !link.starts_with("http")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target =
+                if file.is_empty() { name.clone().into() } else { plain(&Path::new(&name).with_file_name(file)) };
+            let target = target.to_str().unwrap();
+            let is_there = path(target).exists();
+            if !is_there || !anchor.is_empty() && !anchors(&read(target)).contains(anchor) {
+                broken.push(format!("{name}: {link}"));
+            }
+            seen += 1;
+        }
+    }
+    assert!(broken.is_empty(), "these lead nowhere:\n{}", broken.join("\n"));
+    assert!(seen > 60, "only {seen} links were found");
+}
+
+#[test]
+fn the_list_of_contents_has_every_page_of_the_guide_and_no_other() {
+    let listed: Vec<String> = links(&read("docs/SUMMARY.md")).iter().map(|link| format!("docs/{link}")).collect();
+    let mut once = listed.clone();
+    once.sort();
+    assert_eq!(once, guide());
+}
+
+#[test]
+#[ignore = "needs mdbook, which tests/run installs"]
+fn the_guide_is_a_book() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mdbook = path("target/tools/bin/mdbook");
+    let output = Command::new(mdbook).arg("build").arg(path("docs")).arg("--dest-dir").arg(scratch.path()).output();
+    let output = output.expect("mdbook is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("WARN") && !said.contains("ERROR"), "{said}");
+    // Links to pages have become links to what was made of them, and pictures are beside them.
+    for name in guide() {
+        let page = name.strip_prefix("docs/").unwrap().replace(".md", ".html");
+        let text = fs::read_to_string(scratch.path().join(&page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains("<h1"), "{page}");
+    }
+    assert!(scratch.path().join("lease.svg").exists() && scratch.path().join("index.html").exists());
+}
+
+#[test]
+fn a_link_and_a_heading_are_found() {
+    let text = "# One `thing`, and (more)\n[a](b.md#c), `[x](y)` ![p](q.png)\n```\n# no\n[n](o)\n```\n";
+    assert_eq!(links(text), ["b.md#c", "q.png"]);
+    assert_eq!(anchors(text), Names::from(["one-thing-and-more".to_owned()]));
+}
