@@ -41,7 +41,7 @@ pub mod parallel;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 mod rows;
 mod server_clock;
 #[cfg(feature = "postgres")]

@@ -168,7 +168,7 @@ pub fn joined(failures: &[StoreError]) -> StoreError {
 }
 
 /// The error of a statement that another process contradicts again and again.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 pub fn contradicted(shard: &crate::lease::Shard) -> StoreError {
     StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
 }
