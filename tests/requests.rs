@@ -28,7 +28,7 @@ const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms",
 /// A minute of the default timing.
 const MINUTE: Duration = Duration::from_secs(12);
 const MINUTES: u64 = 2;
-const TRIES: usize = 5;
+const TRIES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of one store: where it is, and how to count what its server was asked.

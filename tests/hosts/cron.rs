@@ -104,8 +104,12 @@ fn a_job_at_half_past_runs_once_each_hour(network: &Network) {
         assert!(hours.len() > 1, "cron starts the job on host {host}: {hours:?} {}", told());
         started.extend(hours);
     }
+    // Where it stalls at the end, a cron begins one more hour.
+    let is_over = |hour: &str| hour.parse::<u64>().is_ok_and(|hour| hour < HOURS);
+    started.retain(|hour| is_over(hour));
     assert!(started.len() > 3, "{started:?} {}", told());
-    let hours: Vec<&str> = runs.iter().map(|run| &run["2027-01-16T".len()..][..2]).collect();
+    let hours = runs.iter().map(|run| &run["2027-01-16T".len()..][..2]);
+    let hours: Vec<&str> = hours.filter(|hour| is_over(hour)).collect();
     assert_eq!(hours, started.iter().map(String::as_str).collect::<Vec<_>>(), "{}", told());
     // A process starts in some of these minutes.
     assert!(runs.iter().all(|run| matches!(run[14..16].parse(), Ok(30..60))), "{}", told());

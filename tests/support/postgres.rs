@@ -74,7 +74,7 @@ impl Server {
             // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
             "fsync=off".to_owned(),
             "shared_buffers=16MB".to_owned(),
-            "max_connections=60".to_owned(),
+            "max_connections=200".to_owned(),
         ];
         for setting in defaults.iter().chain(&self.settings) {
             command.args(["-c", setting]);
