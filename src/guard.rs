@@ -505,8 +505,8 @@ impl Guard {
         for signal in signals {
             self.signal_group(signal);
         }
-        // Finding the other processes takes longer, so the group goes first.
-        self.tree.ask(signals, self.group);
+        // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for them.
+        self.tree.ask(signals, self.group, self.policy.wake_at());
     }
 
     fn signal_group(&self, signal: Signal) {

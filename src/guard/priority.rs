@@ -5,7 +5,8 @@
 //! the bomb has made a session. So guard and backstop ask for a real-time policy, which the kernel serves first, and for
 //! a priority above every COMMAND's that has no CAP_SYS_NICE: a real-time COMMAND that outranks them would be worse than
 //! none, because the kernel's reserve for other processes is not for them. If that is not allowed, they take the lowest
-//! nice value that is. Their children get neither. The candidate talks to the network and takes the nice value alone,
+//! nice value that is, and short slices, so that the kernel lets them run soon after they wake, however many processes of
+//! their own value compute. Their children get none of it. The candidate talks to the network and takes the nice value alone,
 //! until it kills a tree itself.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
@@ -90,8 +91,10 @@ pub fn raise_nice(usual: Scheduling) -> Priority {
         return Priority::Kept;
     }
     let nice = (LOWEST_NICE..usual.nice()).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
-    // This also sets a flag that keeps children from inheriting the nice value.
-    let _ = Scheduling::SHARED.set_policy();
+    // Both also set a flag that keeps children from inheriting the nice value.
+    if sys::share_in_short_slices().is_err() {
+        let _ = Scheduling::SHARED.set_policy();
+    }
     Priority::Nice(nice.unwrap_or(usual.nice()))
 }
 

@@ -7,6 +7,9 @@
 //! - A sample that is taken before the messages are read could end a leadership whose extension is among them. So the
 //!   caller reads them first. If it is stopped between the two, the messages of that time are left for the next sample,
 //!   when the SIGCONT is forgotten.
+//! - Samples take processor time. Among many busy processes, one that has used its share waits until each of the others
+//!   has had as much, and it needs its share for the kill. So a process that is woken late rests for longer between two
+//!   samples.
 
 use super::lateness::{Lateness, Measure};
 use crate::time::{BootInstant, Slept};
@@ -14,6 +17,11 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::time::Duration;
+
+/// The rest after a sample, as a multiple of how late it was.
+const LATENESS_TO_REST: u32 = 8;
+/// The longest rest, unless the time between two samples is longer.
+const LONGEST_REST: Duration = Duration::from_secs(30);
 
 pub struct Sampler {
     every: Duration,
@@ -77,8 +85,11 @@ impl Sampler {
         if stopped || !asleep.is_zero() {
             self.rested = now;
         }
-        if woken.is_some() || stopped {
+        if stopped {
             self.due = now.plus(self.every);
+        } else if woken.is_some() {
+            let rest = late.saturating_sub(asleep).saturating_mul(LATENESS_TO_REST).min(LONGEST_REST);
+            self.due = now.plus(self.every.max(rest));
         }
         if !stopped {
             self.lateness.add(now, late.saturating_sub(asleep));

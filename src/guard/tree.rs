@@ -299,17 +299,17 @@ impl Tree {
                 alone &= process.ended;
             }
         };
-        let found = walk.down(Pid::this(), &self.strangers, &mut signal);
+        let found = walk.down(Pid::this(), &self.strangers, BootInstant::NEVER, &mut signal);
         let misses_some = found == Found::Part || now >= first.plus(WALKS_DOWN);
         if misses_some {
-            walk.below(Pid::this(), &self.strangers, signal);
+            walk.below(Pid::this(), &self.strangers, BootInstant::NEVER, signal);
         }
         Sight { may_be_more: misses_some || found == Found::New, alone }
     }
 
     /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID
-    /// namespace, where the init passes them on.
-    pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>) {
+    /// namespace, where the init passes them on. Looks for them until `until` at most.
+    pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>, until: BootInstant) {
         let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
         let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
         let mut asked = HashSet::new();
@@ -321,9 +321,9 @@ impl Tree {
                     }
                 }
             };
-            let found = (0..WALKS_TO_ASK).map(|_| walk.down(Pid::this(), &passed_over, &mut ask));
+            let found = (0..WALKS_TO_ASK).map(|_| walk.down(Pid::this(), &passed_over, until, &mut ask));
             if found.take_while(|found| *found != Found::Nothing).any(|found| found == Found::Part) {
-                walk.below(Pid::this(), &passed_over, ask);
+                walk.below(Pid::this(), &passed_over, until, ask);
             }
         }
         if let Some(leaf) = self.leaf.as_ref().filter(|_| self.init.is_none()) {
@@ -336,7 +336,8 @@ impl Tree {
     /// Sends SIGKILL to every visible process below `pid`, a child that has not been reaped.
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
-            walk.below(pid, &self.strangers, |process: &mut Process<'_>| process.signal(Signal::SIGKILL));
+            let kill = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
+            walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
         }
     }
 
@@ -347,8 +348,8 @@ impl Tree {
             found = found.or(Some(process.pid).filter(|_| process.parent == parent));
         };
         let walk = self.walk.as_mut()?;
-        if walk.down(parent, &HashSet::new(), &mut look) == Found::Part {
-            walk.below(parent, &HashSet::new(), look);
+        if walk.down(parent, &HashSet::new(), BootInstant::NEVER, &mut look) == Found::Part {
+            walk.below(parent, &HashSet::new(), BootInstant::NEVER, look);
         }
         found
     }

@@ -12,12 +12,15 @@
 //!   ended ones. If each of them took as long as one that lives, those would be others before the walk gets to them. So
 //!   the walks pass over what has ended: it forks no more, and its children have another parent. `/proc` can lie about
 //!   that as well, so a child of ours is reported all the same.
+//! - *A walk that looks for processes to ask to stop may take until they must be killed*: among many busy processes, the
+//!   kernel lets this one run for a few milliseconds every few seconds. So a walk can be given an end.
 //! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
 //! - *COMMAND may mount something over `/proc/PID`*, which hides that process. So for a number that cannot be read, the
 //!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are
 //!   dead.
 
 use crate::sys::{self, Pinned};
+use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
@@ -109,19 +112,28 @@ impl Walk {
     }
 
     /// Calls `each` with the processes below `top`, except `strangers` and their descendants, as the lists of children
-    /// name them.
-    pub fn down(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) -> Found {
+    /// name them. Stops walking at `until`.
+    pub fn down(
+        &mut self,
+        top: Pid,
+        strangers: &HashSet<Pid>,
+        until: BootInstant,
+        mut each: impl FnMut(&mut Process<'_>),
+    ) -> Found {
         self.seen.clear();
         let mut threads = 0;
-        let mut whole = self.add_children(top.as_raw(), strangers, &mut threads, &mut each).is_some();
+        let mut whole = self.add_children(top.as_raw(), strangers, until, &mut threads, &mut each).is_some();
         let mut at = 0;
         while at < self.seen.len() && threads < MOST_THREADS {
             let Seen { pid, ended, .. } = self.seen[at];
-            whole &= ended || self.add_children(pid, strangers, &mut threads, &mut each).is_some();
+            whole &= ended || self.add_children(pid, strangers, until, &mut threads, &mut each).is_some();
             at += 1;
         }
         let mut new = false;
         for &Seen { pid, parent, started, ended, .. } in &self.seen {
+            if BootInstant::now() >= until {
+                return Found::Part;
+            }
             new |= !ended && self.found.binary_search(&pid).is_err();
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
             each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
@@ -143,9 +155,13 @@ impl Walk {
         &mut self,
         pid: i32,
         strangers: &HashSet<Pid>,
+        until: BootInstant,
         threads: &mut usize,
         each: &mut impl FnMut(&mut Process<'_>),
     ) -> Option<()> {
+        if BootInstant::now() >= until {
+            return None;
+        }
         let Some(tasks) = open_at(self.proc.as_fd(), format_args!("{pid}/task")) else { return is_gone(pid) };
         let is_ours = pid == Pid::this().as_raw();
         let (mut shows_itself, mut whole) = (false, true);
@@ -172,7 +188,7 @@ impl Walk {
                     }
                 };
                 each_number(children.as_fd(), |child| {
-                    if strangers.contains(&Pid::from_raw(child)) {
+                    if strangers.contains(&Pid::from_raw(child)) || BootInstant::now() >= until {
                         return;
                     }
                     if is_ours && self.seen.len() >= MOST_THREADS {
@@ -195,10 +211,19 @@ impl Walk {
         }
     }
 
-    /// Calls `each` with every process below `top`, except `strangers` and their descendants.
-    pub fn below(&mut self, top: Pid, strangers: &HashSet<Pid>, mut each: impl FnMut(&mut Process<'_>)) {
-        self.look();
+    /// Calls `each` with every process below `top`, except `strangers` and their descendants. Stops walking at `until`.
+    pub fn below(
+        &mut self,
+        top: Pid,
+        strangers: &HashSet<Pid>,
+        until: BootInstant,
+        mut each: impl FnMut(&mut Process<'_>),
+    ) {
+        self.look(until);
         for index in 0..self.seen.len() {
+            if BootInstant::now() >= until {
+                return;
+            }
             let place = place(&mut self.seen, index, top, strangers);
             let Seen { pid, parent, started, ended, .. } = self.seen[index];
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
@@ -210,13 +235,13 @@ impl Walk {
 
     /// The children of this process, including ended ones.
     pub fn children(&mut self) -> HashSet<Pid> {
-        self.look();
+        self.look(BootInstant::NEVER);
         let ours = self.seen.iter().filter(|seen| seen.parent == Pid::this().as_raw());
         ours.map(|seen| Pid::from_raw(seen.pid)).collect()
     }
 
     /// Reads all processes, sorted by number.
-    fn look(&mut self) {
+    fn look(&mut self, until: BootInstant) {
         self.seen.clear();
         if lseek(&self.proc, 0, Whence::SeekSet).is_err() {
             return;
@@ -229,6 +254,9 @@ impl Walk {
             while let Some((name, after)) = entry(rest) {
                 rest = after;
                 let Some(pid) = number(name) else { continue };
+                if BootInstant::now() >= until {
+                    return;
+                }
                 self.seen.extend(stat(self.proc.as_fd(), pid).or_else(|| hidden_child(pid)));
             }
         }
@@ -418,7 +446,9 @@ mod tests {
     #[test]
     fn this_process_is_found_below_its_parent() {
         let mut found = false;
-        Walk::open().unwrap().below(Pid::parent(), &HashSet::new(), |process| found |= process.pid == Pid::this());
+        Walk::open()
+            .unwrap()
+            .below(Pid::parent(), &HashSet::new(), BootInstant::NEVER, |process| found |= process.pid == Pid::this());
         assert!(found);
     }
 
@@ -429,7 +459,7 @@ mod tests {
 
     fn found_below(walk: &mut Walk, top: Pid, strangers: &HashSet<Pid>) -> (Vec<Pid>, Found) {
         let mut pids = Vec::new();
-        let found = walk.down(top, strangers, |process| pids.push(process.pid));
+        let found = walk.down(top, strangers, BootInstant::NEVER, |process| pids.push(process.pid));
         (pids, found)
     }
 
@@ -455,7 +485,7 @@ mod tests {
         assert_eq!(found_below(&mut walk, top, &nobody), (below.clone(), Found::Nothing));
         // A walk over everything finds the same.
         let mut all = HashSet::new();
-        walk.below(top, &nobody, |process| {
+        walk.below(top, &nobody, BootInstant::NEVER, |process| {
             all.insert(process.pid);
         });
         assert_eq!(all, below.iter().copied().collect());
@@ -470,7 +500,12 @@ mod tests {
         }
         let (rest, _) = found_below(&mut walk, Pid::this(), &HashSet::from([top]));
         assert!(!rest.contains(&top) && below.iter().all(|pid| !rest.contains(pid)), "{rest:?}");
-        walk.down(top, &nobody, |process| process.signal(Signal::SIGKILL));
+        // A walk whose time is over goes nowhere.
+        let now = BootInstant::now();
+        let never = |process: &mut Process<'_>| panic!("it reports {process:?}");
+        assert_eq!(walk.down(top, &nobody, now, never), Found::Part);
+        walk.below(top, &nobody, now, never);
+        walk.down(top, &nobody, BootInstant::NEVER, |process| process.signal(Signal::SIGKILL));
         shell.wait().unwrap();
         assert_eq!(found_below(&mut walk, top, &nobody), (Vec::new(), Found::Nothing));
     }

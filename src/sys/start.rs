@@ -156,6 +156,34 @@ impl Scheduling {
     }
 }
 
+/// The shortest slice that the kernel gives.
+const SHORTEST_SLICE: Duration = Duration::from_micros(100);
+
+/// Gives the calling thread its share of the processors in short slices, at the nice value that it has. Its children get
+/// the usual ones, without a raised nice value.
+///
+/// Among threads of one nice value the kernel then serves it first when it wakes, and interrupts another for it: the time
+/// of the slice is the thread's deadline (sched_runtime in sched_setattr(2), since Linux 6.12). Earlier kernels ignore it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn share_in_short_slices() -> io::Result<()> {
+    let (_, _, nice) = scheduling()?;
+    let attributes = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).expect("a few bytes"),
+        sched_policy: libc::SCHED_OTHER.unsigned_abs(),
+        sched_flags: u64::from(libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs()),
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: u64::try_from(SHORTEST_SLICE.as_nanos()).expect("a short time"),
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: sched_setattr(2) reads as many bytes as `size` says, and `attributes` has them.
+    let failed = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } < 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// The policy with its flags, the priority and the nice value of the calling thread.
 fn scheduling() -> io::Result<(i32, i32, i32)> {
     let mut parameter = libc::sched_param { sched_priority: 0 };

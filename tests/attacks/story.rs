@@ -13,12 +13,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// From the event to the next leader. What is right takes a lease and a second or two.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// From the event to the next leader, besides a lease.
+const PATIENCE: Duration = Duration::from_secs(24);
 /// How long a tree is watched that goes on beside its successor.
 const WATCH: Duration = Duration::from_secs(5);
 /// An attack ends by itself after so many seconds: later than it is watched, and for a bomb as early as can be.
-const SECONDS: u32 = 60;
+const SECONDS: u32 = 120;
 const SECONDS_OF_A_BOMB: u32 = 30;
 
 /// A bomb has the machine to itself, and so has a story about scarce processors.
@@ -90,14 +90,23 @@ pub struct Attack {
     /// No other story is told meanwhile.
     pub alone: bool,
     /// Where the lease is on a server.
-    pub lease: &'static str,
+    pub lease: Duration,
     /// It can be seen at the start that the tree could not be killed: then leaderrun may end with 71.
     pub refusable: bool,
 }
 
 impl Attack {
     pub const fn of(program: &'static str, words: &'static [&'static str]) -> Self {
-        Self { program, words, user: User::Root, host: &[], bomb: false, alone: false, lease: "6s", refusable: false }
+        Self {
+            program,
+            words,
+            user: User::Root,
+            host: &[],
+            bomb: false,
+            alone: false,
+            lease: Duration::from_secs(6),
+            refusable: false,
+        }
     }
 
     pub const fn by(self, user: User) -> Self {
@@ -109,7 +118,7 @@ impl Attack {
     }
 
     #[allow(dead_code, reason = "a build without redis has no quota attack")]
-    pub const fn under(self, lease: &'static str) -> Self {
+    pub const fn under(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
 
@@ -148,7 +157,7 @@ struct Story {
     store: Store,
     /// Between the first candidate and its store.
     way: Option<Proxy>,
-    lease: &'static str,
+    lease: Duration,
     method: Method,
     /// A user and a shard that no other story has.
     number: u32,
@@ -315,7 +324,7 @@ impl Story {
 
     fn watch(&self, seconds: &Life) -> Seen {
         let begun = Instant::now();
-        while seconds.first().is_none() && begun.elapsed() < PATIENCE {
+        while seconds.first().is_none() && begun.elapsed() < PATIENCE + self.lease {
             sleep(Duration::from_millis(1));
         }
         let left = !self.firsts.is_over();
@@ -380,8 +389,10 @@ fn url(scratch: &TempDir, way: Option<&Proxy>) -> String {
     }
 }
 
-fn candidate(owner: &str, url: &str, lease: &str, number: u32, method: Method, command: &[String]) -> Vec<String> {
-    let timing = if url.starts_with("redis") { &["--lease", lease, "--renew", "1s", "--retry", "1s"][..] } else { &[] };
+fn candidate(owner: &str, url: &str, lease: Duration, number: u32, method: Method, command: &[String]) -> Vec<String> {
+    let lease = format!("{lease:?}");
+    let timing =
+        if url.starts_with("redis") { &["--lease", &lease, "--renew", "1s", "--retry", "1s"][..] } else { &[] };
     let flags = [
         &["-v", "--owner", owner, "--store", url, "--kill-after", "1s", "--stop-timeout", "1s"],
         timing,
