@@ -447,13 +447,10 @@ mod seconds {
         let until_killed = explained(redis, &[], "SIGKILL") - explained(redis, &[], "stop signal");
         assert!((until_killed - killed).abs() < 0.01, "{until_killed}");
         let outage_in_s3 = explained(url_of("s3:"), &[], "outage").floor();
-        has("README.md", &format!("so an outage of up to {outage} s disturbs nothing (S3: {outage_in_s3} s)."));
-        has(
-            "README.md",
-            &format!(
-                "COMMAND gets the stop signal {stopped} s after the last renewal, and is killed {killed} s later."
-            ),
-        );
+        has("README.md", &format!("An outage of up to {outage} s disturbs nothing (S3: {outage_in_s3} s)."));
+        let renew = explained(redis, &[], "renew");
+        has("README.md", &format!("After {stopped} s without a renewal, which is due every {renew} s, COMMAND gets"));
+        has("README.md", &format!("the stop signal, and {killed} s later it is killed."));
         has("docs/operating.md", &format!("| for up to {outage} s | nothing."));
         has("docs/operating.md", &format!("| for longer | {stopped} s after its last renewal that the store granted"));
         has("docs/operating.md", &format!("the stop signal, and {killed} s later it kills what is left"));
