@@ -2,8 +2,7 @@
 //!
 //! The hazard: slot 2 of `db` is the shard `db#2`, and `db` itself has only orders and standbys. So a plain look at
 //! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db#2` shows no pause, because
-//! that is a pause of `db`. No record tells whether `db#2` is a slot or a shard of its own: this module reports what
-//! applies if it is a slot.
+//! that is a pause of `db`.
 
 use super::PROGRAM;
 use crate::lease::{Session, Shard};
