@@ -1497,8 +1497,8 @@ fn an_operator_who_mistypes_gets_the_known_names() {
 #[test]
 fn the_first_page_of_help_fits_a_screen_and_says_where_the_rest_is() {
     for (program, words, first) in [
-        (leaderrun as fn() -> Command, &["-h"][..], 10),
-        (leaderrun, &["-qh"], 10),
+        (leaderrun as fn() -> Command, &["-h"][..], 11),
+        (leaderrun, &["-qh"], 11),
         (leaderctl, &["-h"], 11),
         (leaderctl, &["--store", "file:", "-h"], 11),
     ] {

@@ -115,7 +115,7 @@ pub(super) struct Waiting {
           allow_hyphen_values = true)]
     wait: Option<Duration>,
 
-    /// Exit status if another leads, or during a pause
+    /// Exit status if another leads or the shard is paused
     #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
           default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     pub(super) conflict_exit_code: u8,
@@ -153,7 +153,7 @@ pub(super) struct Stopping {
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
-    /// Kill delay when losing the lease [default: 3s, up to lease/5]
+    /// Time to SIGKILL when the lease is being lost [default: 3s, or lease/5 if shorter]
     #[arg(short = 'k', long, value_name = "DURATION", env = "LEADERRUN_KILL_AFTER",
           value_parser = flags::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
@@ -175,7 +175,7 @@ struct Restarts {
     #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
     restart: AfterEnd,
 
-    /// Restarts in a row before giving up the lease
+    /// Restarts in a row before the lease is released
     #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", value_parser = times,
           allow_hyphen_values = true)]
     restart_limit: u32,
@@ -197,12 +197,12 @@ struct HealthFlags {
           allow_hyphen_values = true)]
     health_interval: Option<Duration>,
 
-    /// A check that takes longer has failed [default: 5s]
+    /// Kill a check that takes longer, and count it as failed [default: 5s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_TIMEOUT", value_parser = flags::duration,
           allow_hyphen_values = true)]
     health_timeout: Option<Duration>,
 
-    /// Failures in a row before giving up the lease [default: 3]
+    /// Failures in a row before the lease is released [default: 3]
     #[arg(long, value_name = "N", env = "LEADERRUN_HEALTH_FAILURES", value_parser = times,
           allow_hyphen_values = true)]
     health_failures: Option<u32>,
@@ -238,17 +238,17 @@ struct HookFlags {
 
 #[derive(Debug, Args)]
 pub(super) struct TimingFlags {
-    /// How long a lease lasts unrenewed [default: 15s, in object storage 1m]
+    /// How long a lease lasts unrenewed [default: 15s (object storage 1m)]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", value_parser = flags::duration,
           allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// How often to renew [default: 5s, in object storage 20s; up to lease/3]
+    /// How often to renew [default: 5s (object storage 20s), or lease/3 if shorter]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
 
-    /// How often a standby checks the lease [default: 2s, in object storage 10s]
+    /// How often a standby checks the lease [default: 2s (object storage 10s)]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", value_parser = flags::duration,
           allow_hyphen_values = true)]
     retry: Option<Duration>,
@@ -288,7 +288,7 @@ pub(super) struct Observability {
     #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count, value_parser = verbosity)]
     pub(super) verbose: u8,
 
-    /// Log only errors
+    /// Log only errors: no warnings, and not who leads
     #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
           action = ArgAction::SetTrue)]
     pub(super) quiet: bool,
@@ -354,12 +354,13 @@ impl flags::Options for Flags {
             "store",
             "no_wait",
             "wait",
+            "conflict_exit_code",
             "every",
             "once",
-            "kill_after",
             "restart",
             "explain",
             "verbose",
+            "quiet",
         ],
         verbs: &[],
         more: "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
