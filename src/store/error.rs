@@ -109,6 +109,13 @@ impl StoreError {
         Self { cause: Cause::of(error), ..self }
     }
 
+    /// The same, of a request that came after another one of the same call, which was applied.
+    #[must_use]
+    pub fn after_a_part(self) -> Self {
+        let kind = if self.kind == ErrorKind::NotApplied { ErrorKind::Unknown } else { self.kind };
+        Self { kind, ..self }
+    }
+
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self.kind {

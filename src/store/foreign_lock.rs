@@ -106,21 +106,17 @@ impl<S: Store, L: ForeignLock> Leases for Beside<S, L> {
         };
         match lock.take(candidate, grant.term, false).await {
             Ok(Hold::Taken(holder)) => {
-                self.store.release(candidate, grant.term).await?;
+                let released = self.store.release(candidate, grant.term).await;
+                released.map_err(StoreError::after_a_part)?;
                 Ok(Claim::Refused(holder))
             }
             Ok(Hold::Held | Hold::Lost) => Ok(Claim::Granted(grant)),
             Err(error) => {
-                let kind = match error.kind {
-                    // The lease was taken, whatever happened to the lock.
-                    ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
-                    ErrorKind::Denied | ErrorKind::Misconfigured => {
-                        // We will not ask again soon, so others should not have to wait until the lease ends.
-                        let _ = self.store.release(candidate, grant.term).await;
-                        error.kind
-                    }
-                };
-                Err(StoreError { kind, ..error })
+                if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) {
+                    // We will not ask again soon, so others should not have to wait until the lease ends.
+                    let _ = self.store.release(candidate, grant.term).await;
+                }
+                Err(error.after_a_part())
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use leaderrun::internals::lease::{Session, Shard, Term};
-use leaderrun::internals::store::lease_store::memory::Step;
+use leaderrun::internals::store::lease_store::memory::{Name, Step};
 use leaderrun::internals::store::{
     Administration, Claim, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
 };
@@ -258,6 +258,24 @@ fn a_first_claim_whose_answer_was_lost_is_granted_again() {
             assert_eq!(client.renew(&one, grant.term, 1), Renewal::Renewed, "{style:?} {lost}");
             assert!(matches!(world.client().claim(&candidate("two")), Claim::Refused(_)), "{style:?} {lost}");
             assert_eq!(now(client.store.release(&one, grant.term)), Ok(Release::Released));
+        }
+    }
+}
+
+/// Otherwise a candidate that is told to stop would leave its lease there.
+#[test]
+fn a_claim_that_fails_after_it_took_the_lease_may_have_been_applied() {
+    for style in ALL {
+        for (refused, puts) in [(put_of_led as fn(&Step) -> bool, 0), (put_of_shard, 1)] {
+            let world = World::old(style);
+            let client = world.client();
+            for _ in 0..puts {
+                client.line.next(refused, Fate::After(Box::new(|| {})));
+            }
+            client.line.next(refused, Fate::Refused);
+            let error = now(client.store.claim(&candidate("one"))).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unknown, "{style:?} {puts}");
+            assert!(world.server.contents()[&Name::Shard(shard())].leadership.is_some());
         }
     }
 }

@@ -4,7 +4,9 @@ use crate::world::*;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
 use leaderrun::internals::store::lease_store::memory::Name;
-use leaderrun::internals::store::{Administration, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal};
+use leaderrun::internals::store::{
+    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +106,17 @@ fn of_two_operators_who_cross_the_led_mark_keeps_what_the_document_says() {
     another_leads_and_releases(&world);
     assert_eq!(world.client().orders(), orders);
     assert_eq!(orders.as_deref(), Some("second"));
+}
+
+#[test]
+fn orders_that_the_led_mark_does_not_keep_yet_may_have_been_applied() {
+    let world = World::old(SHARED);
+    leader(&world);
+    let operator = world.client();
+    operator.line.next(put_of_led, Fate::Refused);
+    let note = Note::for_ever("pause");
+    let error = now(operator.store.replace(&shard(), &Page::Orders, None, Some(&note))).unwrap_err();
+    assert_eq!((error.kind, operator.orders().as_deref()), (ErrorKind::Unknown, Some("pause")));
 }
 
 #[test]

@@ -28,6 +28,13 @@ pub struct Rewrite<'a> {
 
 impl<D: Documents> LeaseStore<D> {
     pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        let mut is_taken = false;
+        let claimed = self.claim_in_steps(candidate, &mut is_taken).await;
+        claimed.map_err(|error| if is_taken { error.after_a_part() } else { error })
+    }
+
+    /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
+    async fn claim_in_steps(&self, candidate: &Candidate, is_taken: &mut bool) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
         self.seen.lock().entry(shard.clone()).or_default().claims = candidate.lease;
         let mut known = self.claimable(candidate);
@@ -51,7 +58,7 @@ impl<D: Documents> LeaseStore<D> {
             if let Some(holder) = self.in_the_way(candidate, &standing, &marker, sent) {
                 return Ok(Claim::Refused(holder));
             }
-            if let Some(grant) = self.attempt(candidate, &standing, &marker).await? {
+            if let Some(grant) = self.attempt(candidate, &standing, &marker, is_taken).await? {
                 return Ok(Claim::Granted(grant));
             }
         }
@@ -155,7 +162,8 @@ impl<D: Documents> LeaseStore<D> {
         let found = match self.documents.put(Key::Shard(shard), written, over).await {
             Ok(Put::Done(Some(found))) => found,
             Ok(Put::Done(None)) => {
-                let found = super::touch::get(&self.documents, Key::Shard(shard)).await?;
+                let found = super::touch::get(&self.documents, Key::Shard(shard)).await;
+                let found = found.map_err(StoreError::after_a_part)?;
                 if found.ours().is_none_or(|ours| ours.text != text) {
                     self.doubt(shard);
                     return Ok(None);
@@ -184,6 +192,7 @@ impl<D: Documents> LeaseStore<D> {
         candidate: &Candidate,
         standing: &Standing,
         marker: &Marker,
+        is_taken: &mut bool,
     ) -> Result<Option<Grant>, StoreError> {
         let shard = &candidate.shard;
         let is_first = !standing.knows_led();
@@ -204,6 +213,7 @@ impl<D: Documents> LeaseStore<D> {
         let Some(mut written) = self.rewrite(shard, claim, Over::Exactly(&standing.found)).await? else {
             return Ok(None);
         };
+        *is_taken = true;
         let now = BootInstant::now();
         if !self.documents.clock().agreed_for(now, now.since(sent)) {
             // The end that was written may be too early.
@@ -348,21 +358,12 @@ impl<D: Documents> LeaseStore<D> {
             let (last_term, term) = (before.shared.term, term_over(&before));
             Ok::<_, StoreError>(Aftermath { longest, is_doubtful, last_term, term, orders: before.shared.orders })
         };
-        match looked.await {
-            Ok(after) => Ok(after),
-            Err(error) => {
-                let kind = match error.kind {
-                    // The lease was taken, whatever happened to the mark.
-                    ErrorKind::NotApplied | ErrorKind::Unknown => ErrorKind::Unknown,
-                    ErrorKind::Denied | ErrorKind::Misconfigured => {
-                        // We will not ask again soon, so others should not have to wait until the lease ends.
-                        let _ = self.release_lease(candidate, Term(draft.term)).await;
-                        error.kind
-                    }
-                };
-                Err(StoreError { kind, ..error })
-            }
+        let looked = looked.await;
+        if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
+            // We will not ask again soon, so others should not have to wait until the lease ends.
+            let _ = self.release_lease(candidate, Term(draft.term)).await;
         }
+        looked
     }
 
     pub(super) async fn observe_shard(&self, shard: &Shard) -> Result<Observation, StoreError> {

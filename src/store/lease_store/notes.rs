@@ -163,7 +163,8 @@ impl<D: Documents> LeaseStore<D> {
             };
             if self.rewrite(shard, orders, Over::Text(&standing.found)).await?.is_some() {
                 if self.documents.is_shared() {
-                    self.keep_orders(shard, document.orders.as_ref()).await?;
+                    let kept = self.keep_orders(shard, document.orders.as_ref()).await;
+                    kept.map_err(StoreError::after_a_part)?;
                 }
                 return Ok(true);
             }
