@@ -437,6 +437,28 @@ fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
 }
 
 #[test]
+fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, first) = leader(&world);
+        now(client.store.release(&one, first)).unwrap();
+        let yesterday = world.server.contents();
+        let mut last = first;
+        let standby = world.client();
+        for _ in 0..2 {
+            last = client.in_time(&one).0.term.max(last);
+            // A look is enough to know.
+            now(standby.store.observe(&shard())).unwrap();
+            world.server.restore(yesterday.clone());
+            let (grant, took) = standby.in_time(&candidate("two"));
+            assert!(took >= LEASE && grant.term > last, "{style:?} {took:?} {grant:?} after {last}");
+            last = grant.term;
+            advance(LEASE + SLACK);
+        }
+    }
+}
+
+#[test]
 fn a_document_deleted_by_hand_ends_the_leadership_and_makes_the_next_one_wait() {
     for style in ALL {
         let world = World::old(style);

@@ -196,11 +196,10 @@ impl Seen {
         (over > now).then_some((wait, over))
     }
 
-    /// Learns the term of a document that was read as it stands. Returns until when a lower term than one that was seen
-    /// keeps everybody from leading: a lease of this duration may have been forgotten.
+    /// Judges a document that was read as it stands, and whose term was learnt. Returns until when a lower term than one
+    /// that was seen keeps everybody from leading: a lease of this duration may have been forgotten.
     pub fn until_trusted(&mut self, standing: &Standing, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         if standing.document.is_none() || standing.term() >= self.highest {
-            self.highest = self.highest.max(standing.term());
             self.fell = None;
             return None;
         }
@@ -219,7 +218,11 @@ impl Seen {
     }
 
     pub fn learn_term(&mut self, term: u64) {
-        self.highest = self.highest.max(term);
+        if term >= self.highest {
+            self.highest = term;
+            // Should a lower one be seen after this, the store has forgotten again.
+            self.fell = None;
+        }
     }
 }
 
