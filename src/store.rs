@@ -26,8 +26,7 @@ mod error;
 pub mod etcd;
 mod expiry;
 pub mod file;
-#[cfg(any(feature = "redis", feature = "postgres"))]
-mod foreign_lock;
+pub mod foreign_lock;
 #[cfg(feature = "tls")]
 mod kept_connection;
 pub mod lease_store;

@@ -2,6 +2,7 @@
 //!
 //! The clock stands still unless a story turns it, so nothing here waits, and no time depends on the machine.
 
+mod beside;
 mod ends;
 mod explored;
 mod forgotten;

@@ -1,0 +1,190 @@
+//! The lock of other programs, beside the lease: in which order both are taken and given back.
+
+use crate::world::*;
+use leaderrun::internals::lease::{Candidate, Session, Term};
+use leaderrun::internals::store::foreign_lock::{Beside, ForeignLock, Hold};
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::lease_store::memory::{Memory, Name, Server};
+use leaderrun::internals::store::{
+    Administration, Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, StoreError,
+};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+/// A lock in memory: who has it.
+struct Lock {
+    has: Arc<Mutex<Option<String>>>,
+    server: Arc<Server>,
+    /// The next one to take it finds this.
+    fails: Arc<Mutex<Option<StoreError>>>,
+    /// What its session needs.
+    file: File,
+}
+
+const STRANGER: &str = "another program";
+
+fn is_led(server: &Server) -> bool {
+    server.contents().get(&Name::Shard(shard())).is_some_and(|kept| kept.leadership.is_some())
+}
+
+#[async_trait::async_trait]
+impl ForeignLock for Lock {
+    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
+        let has = self.has.lock().unwrap().clone();
+        let other = has.filter(|of| session.is_none_or(|session| of != session.as_str()));
+        Ok(other.map(|owner| Holder { owner, ..Holder::default() }))
+    }
+
+    async fn take(&self, candidate: &Candidate, _: Term, again: bool) -> Result<Hold, StoreError> {
+        assert!(is_led(&self.server), "the lease comes first");
+        if let Some(error) = self.fails.lock().unwrap().take() {
+            return Err(error);
+        }
+        if let Some(holder) = self.holder(Some(&candidate.session)).await? {
+            return Ok(Hold::Taken(holder));
+        }
+        let before = self.has.lock().unwrap().replace(candidate.session.as_str().to_owned());
+        Ok(if again && before.is_none() { Hold::Lost } else { Hold::Held })
+    }
+
+    async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
+        let mut has = self.has.lock().unwrap();
+        if has.as_deref() == Some(session.as_str()) {
+            assert!(is_led(&self.server), "the lock is given back before the lease");
+            *has = None;
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    async fn check(&self, _: &mut Vec<Finding>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Both {
+    store: Beside<LeaseStore<Memory<Line>>, Lock>,
+    line: Line,
+    has: Arc<Mutex<Option<String>>>,
+    fails: Arc<Mutex<Option<StoreError>>>,
+    descriptor: i32,
+}
+
+impl Both {
+    fn new(world: &World) -> Self {
+        let Client { store, line } = world.client();
+        let (has, fails) = (Arc::default(), Arc::default());
+        let file = File::open("/dev/null").unwrap();
+        let descriptor = file.as_raw_fd();
+        let lock = Lock { has: Arc::clone(&has), server: Arc::clone(&world.server), fails: Arc::clone(&fails), file };
+        Self { store: Beside::new(store, Some(lock)), line, has, fails, descriptor }
+    }
+
+    fn set(&self, has: Option<&str>) {
+        *self.has.lock().unwrap() = has.map(str::to_owned);
+    }
+
+    fn has(&self) -> Option<String> {
+        self.has.lock().unwrap().clone()
+    }
+
+    #[track_caller]
+    fn lead(&self, candidate: &Candidate) -> Term {
+        let Ok(Claim::Granted(grant)) = now(self.store.claim(candidate)) else { panic!("it is refused") };
+        assert_eq!(self.has().as_deref(), Some(candidate.session.as_str()));
+        grant.term
+    }
+
+    fn refused(&self, candidate: &Candidate) -> String {
+        let Ok(Claim::Refused(holder)) = now(self.store.claim(candidate)) else { panic!("it is not refused") };
+        holder.owner
+    }
+}
+
+#[test]
+fn while_another_program_has_the_lock_no_lease_is_taken_and_it_is_named() {
+    for style in ALL {
+        let world = World::old(style);
+        let (both, one) = (Both::new(&world), candidate("one"));
+        both.set(Some(STRANGER));
+        assert_eq!(both.refused(&one), STRANGER, "{style:?}");
+        assert!(!both.line.steps().iter().any(any_put), "{style:?}");
+        assert!(matches!(now(both.store.observe(&shard())), Ok(Observation::Held(_))));
+        both.set(None);
+        let term = both.lead(&one);
+        // Its own lock is not in its way.
+        assert!(both.lead(&one) > term, "{style:?}");
+    }
+}
+
+#[test]
+fn a_claim_that_does_not_get_the_lock_gives_the_lease_back() {
+    for style in ALL {
+        let world = World::old(style);
+        let (both, one) = (Both::new(&world), candidate("one"));
+        let has = Arc::clone(&both.has);
+        let between = move || *has.lock().unwrap() = Some(STRANGER.to_owned());
+        both.line.next(put_of_shard, Fate::After(Box::new(between)));
+        assert_eq!(both.refused(&one), STRANGER);
+        assert!(!is_led(&world.server), "{style:?}");
+        assert_eq!(both.has().as_deref(), Some(STRANGER));
+    }
+}
+
+#[test]
+fn a_claim_whose_lock_fails_may_have_been_applied_unless_it_is_denied() {
+    for style in ALL {
+        let world = World::old(style);
+        let (both, one) = (Both::new(&world), candidate("one"));
+        *both.fails.lock().unwrap() = Some(StoreError::not_applied("connection refused"));
+        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown, "{style:?}");
+        *both.fails.lock().unwrap() = Some(StoreError::denied("no permission"));
+        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Denied, "{style:?}");
+        assert!(!is_led(&world.server), "{style:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_is_gone_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
+    for style in ALL {
+        let world = World::old(style);
+        let (both, one) = (Both::new(&world), candidate("one"));
+        let term = both.lead(&one);
+        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Renewed), "{style:?}");
+        both.set(None);
+        assert_eq!(now(both.store.renew(&one, term, 2)), Ok(Renewal::Lost(None)), "{style:?}");
+        assert_eq!(both.has().as_deref(), Some(one.session.as_str()));
+        both.set(Some(STRANGER));
+        let lost = now(both.store.renew(&one, term, 3));
+        assert!(matches!(lost, Ok(Renewal::Lost(Some(holder))) if holder.owner == STRANGER), "{style:?}");
+        assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
+        assert_eq!(both.has().as_deref(), Some(STRANGER));
+    }
+}
+
+#[test]
+fn a_revocation_leaves_the_lock_and_a_release_gives_it_back_before_the_lease() {
+    for style in ALL {
+        let world = World::old(style);
+        let (both, one) = (Both::new(&world), candidate("one"));
+        let term = both.lead(&one);
+        assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
+        assert_eq!(both.has(), None, "{style:?}");
+        let term = both.lead(&one);
+        assert_eq!(now(both.store.revoke(&shard(), term)), Ok(Release::Released));
+        assert_eq!(both.has().as_deref(), Some(one.session.as_str()), "{style:?}");
+        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Revoked), "{style:?}");
+    }
+}
+
+#[test]
+fn what_the_lock_needs_to_last_is_told_to_the_guard() {
+    let both = Both::new(&World::old(SCRIPTED));
+    let mut told = Vec::new();
+    both.store.with_lease_files(&shard(), &mut |files| told.extend(files.iter().map(AsRawFd::as_raw_fd)));
+    assert_eq!(told, [both.descriptor]);
+}
