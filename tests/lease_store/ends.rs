@@ -2,8 +2,11 @@
 
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
 use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
-use leaderrun::internals::store::{Administration, Holder, Leases, Note, Notes, Page, Release, Renewal, Report};
+use leaderrun::internals::store::{
+    Administration, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Report,
+};
 
 #[test]
 fn a_lease_that_is_not_renewed_ends_and_not_before() {
@@ -52,6 +55,40 @@ fn a_server_clock_that_is_set_forward_ends_no_lease() {
 }
 
 #[test]
+fn a_lease_that_was_seen_to_have_ended_does_not_live_again_when_the_clock_is_set_back() {
+    for style in [SCRIPTED, COMPARING, STAMPING] {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        advance(seconds(5));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        advance(LEASE + SLACK);
+        assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free), "{style:?}");
+        world.server.step(-3_600_000);
+        assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free), "{style:?}");
+        assert!(standby.lead(&candidate("two")) > term, "{style:?}");
+    }
+}
+
+#[test]
+fn a_lease_that_looks_as_the_one_before_is_another_one() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        advance(seconds(10));
+        // The same session, and again without a renewal.
+        now(client.store.release(&one, term)).unwrap();
+        let term = client.lead(&one);
+        advance(seconds(8));
+        standby.refused(&candidate("two"));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+    }
+}
+
+#[test]
 fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() {
     let world = World::old(COMPARING);
     world.client().lead(&candidate("one"));
@@ -71,6 +108,27 @@ fn renewals_that_leave_no_trace_keep_the_lease() {
         advance(seconds(3));
         assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
     }
+}
+
+/// As etcd shows a lease that was revoked: no leader is named, and nobody knows whether a renewal is on its way.
+#[test]
+fn what_is_left_of_a_lease_is_waited_for_until_the_server_says_that_it_is_over() {
+    let world = World::old(HIDING);
+    let (client, one, term) = leader(&world);
+    now(client.store.release(&one, term)).unwrap();
+    let text = world.text().to_string();
+    let shows = |life| {
+        world.write_foreign(Some(Content::Ours(Ours { text: text.clone(), leadership: None, sequence: 0, life })), "");
+    };
+    shows(Life::Left { at_most: seconds(10) });
+    let standby = world.client();
+    for _ in 0..3 {
+        assert!(matches!(now(standby.store.observe(&shard())), Ok(Observation::Held(_))));
+        assert_eq!(standby.refused(&candidate("two")).session, None);
+        advance(seconds(10));
+    }
+    shows(Life::Over);
+    assert!(standby.lead(&candidate("two")) > term);
 }
 
 #[test]
@@ -172,6 +230,24 @@ fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
         // Until it is over for everybody.
         advance(ends + UNTIL_A_WALL_CLOCK_KNOWS);
         world.client().lead(&candidate("seven"));
+    }
+}
+
+#[test]
+fn a_wait_that_looks_as_the_one_before_is_another_one() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, two) = (world.client(), candidate("two"));
+        for _ in 0..2 {
+            let one = candidate("one");
+            let (grant, _) = world.client().in_time(&one);
+            assert_eq!(grant.start_after, None, "{style:?}");
+            assert_eq!(now(world.client().store.revoke(&shard(), grant.term)), Ok(Release::Released));
+            let grant = client.granted(&two);
+            assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+            now(client.store.release(&two, grant.term)).unwrap();
+            advance(LEASE + UNTIL_A_WALL_CLOCK_KNOWS);
+        }
     }
 }
 

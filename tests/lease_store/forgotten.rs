@@ -91,6 +91,19 @@ fn a_claim_that_crosses_a_failover_does_not_take_a_term_again() {
 }
 
 #[test]
+fn a_claim_of_a_longer_lease_that_crosses_a_failover_makes_its_leader_wait() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        now(client.store.release(&one, term)).unwrap();
+        let server = std::sync::Arc::clone(&world.server);
+        client.line.next(put_of_led, Fate::After(Box::new(move || server.restart())));
+        let grant = client.granted(&Candidate { lease: LEASE * 2, ..one });
+        assert!(wait_of(&grant) > LEASE * 2 - seconds(1), "{style:?} {grant:?}");
+    }
+}
+
+#[test]
 fn a_store_that_is_wiped_between_look_and_write_makes_its_next_leader_wait() {
     for style in ALL {
         let world = World::old(style);
@@ -189,12 +202,87 @@ fn a_leader_writes_its_document_again_only_while_its_lease_counts() {
     for style in LIVING {
         let world = World::old(style);
         let (client, one, term) = leader(&world);
-        advance(LEASE - seconds(1));
+        advance(LEASE - seconds(3));
         world.server.wipe();
         world.server.restart();
         world.client().refused(&candidate("two"));
-        advance(seconds(2));
+        // The store would keep the lease for longer.
+        advance(seconds(1));
         assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None), "{style:?}");
+    }
+}
+
+#[test]
+fn the_lease_of_a_leader_that_writes_its_document_again_counts_from_what_it_sent() {
+    for style in LIVING {
+        for is_renewed in [false, true] {
+            let world = World::old(style);
+            let (client, one) = (world.client(), candidate("one"));
+            let slowly = || Fate::After(Box::new(|| advance(seconds(10))));
+            if !is_renewed {
+                client.line.next(put_of_shard, slowly());
+            }
+            let term = client.lead(&one);
+            if is_renewed {
+                client.line.next(renewal, slowly());
+                assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+            }
+            advance(seconds(4));
+            world.server.wipe();
+            world.server.restart();
+            assert_eq!(client.renew(&one, term, 2), Renewal::Lost(None), "{style:?} {is_renewed}");
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_has_released_does_not_write_its_document_again() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        now(client.store.release(&one, term)).unwrap();
+        world.server.wipe();
+        world.server.restart();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None), "{style:?}");
+        assert!(!world.server.contents().contains_key(&Name::Shard(shard())), "{style:?}");
+    }
+}
+
+#[test]
+fn a_renewal_counts_in_the_life_of_the_server_that_the_marker_names_after_it() {
+    for style in LIVING {
+        let world = std::sync::Arc::new(World::old(style));
+        let older = world.server.contents();
+        let (client, one, term) = leader(&world);
+        world.server.restart();
+        // The renewal was applied, and then the server fails over to a copy without the document.
+        let server = std::sync::Arc::clone(&world.server);
+        let fails_over = move || {
+            server.restart();
+            server.restore(older);
+        };
+        client.line.next(|step| matches!(step, Step::Put(Name::Marker)), Fate::After(Box::new(fails_over)));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(world.text()["term"], term.0, "{style:?}");
+    }
+}
+
+#[test]
+fn a_shard_deleted_after_its_leader_wrote_it_again_makes_the_next_one_wait() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        world.server.wipe();
+        world.server.restart();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        // The marker is old when the document is deleted.
+        for sequence in 2..10 {
+            advance(seconds(3));
+            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+        }
+        world.delete();
+        let grant = world.client().granted(&candidate("two"));
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
     }
 }
 
@@ -275,6 +363,25 @@ fn a_store_that_forgot_a_leader_is_young_for_the_longest_lease_of_which_it_knows
         client.lead(&long);
         world.server.restart();
         world.server.restore(older);
+        let (_, took) = world.client().in_time(&candidate("short"));
+        assert!(took >= LEASE * 4, "{style:?}: {took:?}");
+    }
+}
+
+/// The older copy knows of the longer lease, but not that the led mark does.
+#[test]
+fn a_store_that_forgot_a_leader_is_young_for_the_lease_that_stands_too() {
+    for style in LIVING {
+        let world = World::old(style);
+        let (client, long) = (world.client(), Candidate { lease: LEASE * 4, ..candidate("long") });
+        let copy = std::sync::Arc::new(std::sync::Mutex::default());
+        let (server, taken) = (std::sync::Arc::clone(&world.server), std::sync::Arc::clone(&copy));
+        client.line.next(put_of_led, Fate::After(Box::new(move || *taken.lock().unwrap() = server.contents())));
+        let term = client.lead(&long);
+        advance(LEASE * 3);
+        assert_eq!(client.renew(&long, term, 1), Renewal::Renewed);
+        world.server.restart();
+        world.server.restore(std::mem::take(&mut copy.lock().unwrap()));
         let (_, took) = world.client().in_time(&candidate("short"));
         assert!(took >= LEASE * 4, "{style:?}: {took:?}");
     }
@@ -436,6 +543,70 @@ fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
     }
 }
 
+/// The older copy names another leader, whose lease has ended by then.
+#[test]
+fn a_leader_outlives_an_earlier_lease_in_a_restored_document_unless_a_late_renewal_prolongs_it() {
+    for style in [SCRIPTED, HIDING] {
+        for is_prolonged in [false, true] {
+            let world = World::old(style);
+            let (before, zero, earlier) = leader(&world);
+            before.line.next(renewal, Fate::Late);
+            now(before.store.renew(&zero, earlier, 1)).unwrap_err();
+            let led = world.server.contents();
+            advance(LEASE - seconds(1));
+            now(before.store.release(&zero, earlier)).unwrap();
+            let (client, one, term) = leader(&world);
+            advance(seconds(3));
+            world.server.restore(led);
+            if !is_prolonged {
+                assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+                continue;
+            }
+            let line = before.line.clone();
+            client.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
+            let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else {
+                panic!("{style:?}: it leads beside zero")
+            };
+            assert_eq!(holder.session, Some(zero.session));
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_an_older_copy_got_outlives_the_leader_that_writes_itself_again() {
+    for style in ALL {
+        let world = World::old(style);
+        let (before, zero, earlier) = leader(&world);
+        let led = world.server.contents();
+        now(before.store.release(&zero, earlier)).unwrap();
+        let (client, one, term) = leader(&world);
+        world.server.restore(led);
+        assert_eq!(now(world.client().store.revoke(&shard(), earlier)), Ok(Release::Released));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert!(world.text()["wait"].is_object(), "{style:?} {}", world.text());
+    }
+}
+
+#[test]
+fn a_lower_term_that_a_look_showed_is_read_again_before_it_is_believed() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, first) = leader(&world);
+        now(client.store.release(&one, first)).unwrap();
+        let older = world.server.contents();
+        let term = client.lead(&one);
+        now(client.store.release(&one, term)).unwrap();
+        let standby = world.client();
+        now(standby.store.observe(&shard())).unwrap();
+        // The next look is behind.
+        let newer = world.server.contents();
+        world.server.restore(older);
+        now(standby.store.observe(&shard())).unwrap();
+        world.server.restore(newer);
+        assert!(standby.lead(&candidate("two")) > term, "{style:?}");
+    }
+}
+
 #[test]
 fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
     for style in ALL {
@@ -455,6 +626,26 @@ fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
             last = grant.term;
             advance(LEASE + SLACK);
         }
+    }
+}
+
+#[test]
+fn a_release_over_an_older_copy_leaves_the_term_that_it_ends() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, first) = leader(&world);
+        let older = world.server.contents();
+        let mut term = first;
+        for _ in 0..5 {
+            now(client.store.release(&one, term)).unwrap();
+            term = client.lead(&one);
+        }
+        world.server.restore(older);
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        // Whoever comes now has seen none of them, and no time tells.
+        world.server.step(-3_600_000);
+        let (grant, _) = world.client().in_time(&candidate("two"));
+        assert!(grant.term > term, "{style:?} {grant:?} after {term}");
     }
 }
 
@@ -499,6 +690,47 @@ fn a_longer_lease_that_was_known_is_waited_for() {
         advance(LEASE * 4 + UNTIL_A_WALL_CLOCK_KNOWS);
         let (grant, _) = world.client().in_time(&candidate("last"));
         assert_eq!(grant.start_after, None, "{style:?}");
+    }
+}
+
+#[test]
+fn who_saw_a_leader_waits_for_it_though_its_led_mark_is_deleted_too() {
+    for style in ALL {
+        let world = World::old(style);
+        let (_, _, term) = leader(&world);
+        let standby = world.client();
+        standby.refused(&candidate("two"));
+        world.edit(|contents| contents.retain(|name, _| *name == Name::Marker));
+        let grant = standby.granted(&candidate("two"));
+        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_deleted_leader_is_waited_for_by_who_comes_after_a_claim_that_did_not_get_as_far() {
+    for style in ALL {
+        let world = World::old(style);
+        world.client().lead(&Candidate { lease: LEASE * 4, ..candidate("long") });
+        world.delete();
+        // It took the document, and has not told anybody of the led mark.
+        let client = world.client();
+        client.line.next(put_of_led, Fate::Lost);
+        now(client.store.claim(&candidate("two"))).unwrap_err();
+        advance(LEASE + SLACK);
+        let (grant, _) = world.client().in_time(&candidate("three"));
+        assert!(wait_of(&grant) > LEASE * 2, "{style:?} {grant:?}");
+    }
+}
+
+#[test]
+fn a_led_mark_that_cannot_be_read_says_that_the_shard_was_led() {
+    for style in ALL {
+        let world = World::old(style);
+        leader(&world);
+        world.edit(|contents| contents.get_mut(&Name::Led(shard())).unwrap().text = "nonsense".to_owned());
+        world.delete();
+        let grant = world.client().granted(&candidate("two"));
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
     }
 }
 

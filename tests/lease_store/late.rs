@@ -99,6 +99,7 @@ fn a_late_release_does_not_end_a_later_leadership() {
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
         // Nor does one that is sent for the old term, by whoever gives back what a dead process left.
         assert_eq!(now(world.client().store.release(&one, old)), Ok(Release::NotHeld), "{style:?}");
+        assert_eq!(now(world.client().store.forget(&one, old)), Ok(Release::NotHeld), "{style:?}");
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         assert_eq!(now(world.client().store.release(&one, Term(0))), Ok(Release::Released));
     }
@@ -206,6 +207,21 @@ fn a_takeover_does_not_apply_over_a_lease_that_a_late_renewal_has_just_prolonged
 }
 
 #[test]
+fn a_claim_whose_lease_ended_before_it_was_complete_leaves_the_next_leaders_document_alone() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, other, two) = (world.client(), world.client(), candidate("two"));
+        let session = two.session.clone();
+        let between = move || {
+            advance(LEASE + SLACK);
+            other.in_time(&two);
+        };
+        client.line.next(put_of_led, Fate::After(Box::new(between)));
+        assert_eq!(client.refused(&candidate("one")).session, Some(session), "{style:?}");
+    }
+}
+
+#[test]
 fn a_request_that_arrives_twice_counts_once() {
     for style in ALL {
         let world = World::old(style);
@@ -287,6 +303,8 @@ fn a_copy_of_the_last_renewal_does_not_prolong_the_lease_of_a_leader_that_died()
         let (client, one, term) = leader(&world);
         client.line.next(renewal, Fate::Copied);
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        // Orders keep the sequence.
+        world.client().order("pause");
         let before = world.server.contents();
         advance(seconds(10));
         client.line.deliver();
@@ -326,7 +344,10 @@ fn a_renewal_whose_answer_was_lost_is_recognised() {
         let (client, one, term) = leader(&world);
         client.line.next(renewal, Fate::Unheard);
         now(client.store.renew(&one, term, 1)).unwrap_err();
+        client.line.steps();
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        // Where the server can only compare, it looks first.
+        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 2 }, "{style:?}");
         client.line.next(renewal, Fate::Refused);
         assert_eq!(now(client.store.renew(&one, term, 3)).unwrap_err().kind, ErrorKind::NotApplied);
         client.line.next(renewal, Fate::Lost);
@@ -424,8 +445,16 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
         });
         // What came before it listened is not missed, and it says which of several it was.
         assert_eq!(soon(standby.store.any_changed(&shards)), Ok(0));
-        standby.lead(&candidate("two"));
+        standby.line.steps();
+        let term = standby.lead(&candidate("two"));
+        assert_eq!(standby.line.steps().len(), 1, "{style:?}: it has seen what stands");
         assert_eq!(soon(standby.store.any_changed(&shards)), Ok(1));
+        soon(async {
+            let mut wait = std::pin::pin!(client.store.changed(&shards[0]));
+            assert!(tokio::time::timeout(std::time::Duration::from_millis(20), &mut wait).await.is_err());
+            assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
+            wait.await.unwrap();
+        });
     }
 }
 

@@ -168,6 +168,62 @@ fn a_release_that_comes_late_does_not_call_a_later_tree_dead() {
 }
 
 #[test]
+fn a_release_after_a_takeover_does_not_call_the_next_tree_dead() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    advance(LEASE + SLACK);
+    world.client().in_time(&candidate("two"));
+    assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld));
+    world.delete();
+    let grant = world.client().granted(&candidate("three"));
+    assert!(wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+}
+
+#[test]
+fn a_document_that_its_leader_wrote_again_has_its_term_in_the_led_mark_too() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    world.server.wipe();
+    world.server.restart();
+    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    world.delete();
+    let report = now(world.client().store.inspect(&shard())).unwrap();
+    assert_eq!(report.last_term, Some(term));
+}
+
+#[test]
+fn a_document_that_its_leader_wrote_again_has_the_orders_of_the_led_mark() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    let operator = paused(&world);
+    world.delete();
+    world.server.restart();
+    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    assert_eq!(operator.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn a_leader_leaves_the_lease_of_another_program_alone_however_young_the_store_is() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    let theirs = held_by_another(&world, LEASE);
+    world.write_foreign(Some(theirs.clone()), "");
+    world.server.restart();
+    let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("it leads beside another") };
+    assert_eq!(holder.owner, "another");
+    assert_eq!(world.server.get(&[Name::Shard(shard())])[0].content, theirs);
+}
+
+#[test]
+fn a_renewal_does_not_say_that_a_shard_whose_document_is_gone_has_no_orders() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    let shards = ["db".parse().unwrap(), shard()];
+    let renewed = now(client.store.renew_and_read(&one, term, 1, &shards)).unwrap();
+    assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
+}
+
+#[test]
 fn a_list_shows_a_shard_whose_document_is_gone_unless_it_is_forgotten() {
     let world = World::old(SHARED);
     let (client, one, term) = leader(&world);
