@@ -31,8 +31,6 @@ pub mod foreign_lock;
 mod kept_connection;
 pub mod lease_store;
 mod location;
-#[cfg(feature = "mysql")]
-pub mod mysql;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod notes;
@@ -40,14 +38,12 @@ pub mod parallel;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
-#[cfg(feature = "mysql")]
-mod rows;
 mod server_clock;
 #[cfg(feature = "postgres")]
 mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod sql;
 pub(crate) mod stable_hash;
 mod steps;

@@ -174,12 +174,6 @@ pub fn joined(failures: &[StoreError]) -> StoreError {
     StoreError { cause, ..StoreError::not_applied(messages.join("; ")) }
 }
 
-/// The error of a statement that another process contradicts again and again.
-#[cfg(feature = "mysql")]
-pub fn contradicted(shard: &crate::lease::Shard) -> StoreError {
-    StoreError::unknown(format!("the row of shard {shard} changes faster than it can be taken"))
-}
-
 /// The error of a connection that was not ready in time. Many servers say nothing until the client speaks their protocol.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn unanswered(server: &str, reached: bool, kind: &str) -> StoreError {

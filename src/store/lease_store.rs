@@ -78,7 +78,7 @@ impl<D: Documents> LeaseStore<D> {
     ) -> Result<Standing, StoreError> {
         let sent = BootInstant::now();
         let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
-        let wants_led_mark = self.documents.is_shared() && reader == Reader::Writer;
+        let wants_led_mark = self.documents.is_shared() && reader != Reader::Look;
         let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
         let mut found = self.documents.get(keys, may_be_behind).await?.into_iter();
         let missing = || StoreError::unknown(format!("no answer about {}", self.documents.name(Key::Shard(shard))));

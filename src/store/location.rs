@@ -76,7 +76,7 @@ pub enum Location {
     #[cfg(feature = "postgres")]
     Postgres(super::sql::postgres::Address),
     #[cfg(feature = "mysql")]
-    Mysql(super::mysql::Address),
+    Mysql(super::sql::mysql::Address),
     #[cfg(feature = "nats")]
     Nats(super::nats::Address),
     #[cfg(feature = "etcd")]
@@ -117,7 +117,7 @@ impl Location {
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => super::sql::postgres::Address::read(rest).map(Self::Postgres),
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => super::mysql::Address::read(rest).map(Self::Mysql),
+            "mysql" | "mariadb" => super::sql::mysql::Address::read(rest).map(Self::Mysql),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
             #[cfg(feature = "etcd")]
@@ -253,7 +253,7 @@ impl Location {
                 Ok(Arc::new(super::sql::postgres::Postgres::open(address, request_timeout).await?))
             }
             #[cfg(feature = "mysql")]
-            Self::Mysql(address) => Ok(Arc::new(super::mysql::Mysql::open(address, request_timeout)?)),
+            Self::Mysql(address) => Ok(Arc::new(super::sql::mysql::Mysql::open(address, request_timeout)?)),
             #[cfg(feature = "nats")]
             Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
             #[cfg(feature = "etcd")]

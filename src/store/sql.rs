@@ -5,25 +5,34 @@
 //!
 //! - Two candidates claim at once. A write names the version over which it applies, in its condition, which the server
 //!   checks again once it has locked the row, at every isolation level. Under a strict one the second write fails (40001),
-//!   and then nothing was applied.
+//!   and so does one of two on different nodes of a Galera cluster, when it is committed (1213). Then nothing was applied.
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. Each write has a random
 //!   name, and applies over one other alone.
 //! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server failed
 //!   over to a replica that had not received everything. See `statements` for how that is known.
-//! - A user deletes the row of a lease that is held. A rule on the table prevents it.
+//! - A user deletes the row of a lease that is held. A rule on the table, or a trigger, prevents it.
 //! - The server's clock is set. A candidate that saw the lease before still waits for what it saw; a candidate that has
 //!   just started cannot know.
 
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "each dialect uses a part of it")
+)]
+
 mod client;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+mod places;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod site;
 mod statements;
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
-    Touched, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing,
+    Touch, Touched, Version,
 };
 use super::server_clock::Clock;
 use super::{Finding, Holder, StoreError};
@@ -31,7 +40,7 @@ use crate::lease::Session;
 use crate::time::{BootInstant, wall_clock_millis};
 use client::{Answer, Client, Request, Wake};
 use parking_lot::Mutex;
-use statements::{LIST_PAGE, Place, Row};
+use statements::{Dialect, LIST_PAGE, Place, Row};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -115,6 +124,14 @@ impl<C: Client> Documents for Rows<C> {
 
     fn name(&self, key: Key<'_>) -> String {
         self.name_of(&Place::of(key))
+    }
+
+    fn marking(&self) -> Marking {
+        match self.client.statements().dialect {
+            Dialect::Postgres => Marking::ByAnyone,
+            // A proxy may send looks to two nodes by turns.
+            Dialect::MySql => Marking::ByWriters,
+        }
     }
 
     /// A request that finds the shared connection in use makes another one, and closes it afterwards.

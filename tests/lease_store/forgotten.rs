@@ -4,7 +4,7 @@ use crate::world::*;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::documents::Marking;
 use leaderrun::internals::store::lease_store::memory::{Name, Step, Style};
-use leaderrun::internals::store::{Administration, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
+use leaderrun::internals::store::{Administration, Claim, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
 
 #[test]
 fn the_first_leader_waits_until_the_store_is_a_lease_old() {
@@ -446,6 +446,20 @@ fn a_look_does_not_mark_where_looks_may_go_to_another_node() {
     assert_eq!(marker(), before);
     assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
     assert_ne!(marker(), before);
+}
+
+#[test]
+fn two_who_claim_at_two_servers_by_turns_do_not_keep_each_other_out() {
+    let world = World::old(Style { marking: Marking::ByWriters, ..SCRIPTED });
+    let claims = [1, 2].map(|number| (number, world.client(), candidate("one")));
+    // Each comes back when it was told to, and the other one in the middle of that time.
+    let led = claims.iter().cycle().take(12).find_map(|(number, client, candidate)| {
+        world.server.answers_as(*number);
+        let claim = client.claim(candidate);
+        advance(LEASE / 2 + seconds(1));
+        if let Claim::Granted(grant) = claim { Some(grant) } else { None }
+    });
+    assert!(led.is_some_and(|grant| grant.start_after.is_none()));
 }
 
 #[test]

@@ -100,10 +100,8 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     let store = open_for(&table.url(), Duration::from_secs(3));
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    let lock = format!(
-        "START TRANSACTION; SELECT 1 FROM {} WHERE shard = 'db/main' FOR UPDATE; SELECT SLEEP(600)",
-        table.name
-    );
+    let lock =
+        format!("START TRANSACTION; SELECT 1 FROM {} WHERE part = 'lease' FOR UPDATE; SELECT SLEEP(600)", table.name);
     let mut client = table.server.client().args(["-e", &lock]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let waits =
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(600)' AND state = 'User sleep'";
@@ -117,27 +115,4 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     while store.renew(&one, term, 2).await != Ok(Renewal::Renewed) {
         assert!(begun.elapsed() < crate::support::fleet::PATIENCE);
     }
-}
-
-/// The lease must not suffer from it.
-#[tokio::test]
-async fn notes_that_are_locked_or_gone_do_no_harm_to_a_renewal() {
-    let table = Table::new().await;
-    let store = open_for(&table.url(), Duration::from_secs(3));
-    let (one, shards) = (candidate("one"), [shard()]);
-    let term = lead(&store, &one).await;
-    let lock = format!("LOCK TABLES {}_notes WRITE; SELECT SLEEP(601)", table.name);
-    let mut client = table.server.client().args(["-e", &lock]).stdout(std::process::Stdio::null()).spawn().unwrap();
-    let waits =
-        "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(601)' AND state = 'User sleep'";
-    eventually("the notes are locked", async || table.server.sql(waits) != "0").await;
-    let renewed = store.renew_and_read(&one, term, 1, &shards).await;
-    client.kill().unwrap();
-    client.wait().unwrap();
-    let renewed = renewed.unwrap();
-    assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
-    eventually("the notes are free", async || table.server.sql(waits) == "0").await;
-    table.sql("DROP TABLE $T_notes");
-    let renewed = store.renew_and_read(&one, term, 2, &shards).await.unwrap();
-    assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
 }

@@ -8,6 +8,7 @@ use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Claim, ErrorKind, Release, Renewal};
 use std::path::Path;
 
+const SHORT: Duration = Duration::from_secs(4);
 const LIBRARY: &str = "/usr/lib/galera/libgalera_smm.so";
 
 /// Two nodes of one cluster. None where there is no Galera.
@@ -59,46 +60,64 @@ fn of(shard: &str, owner: &str) -> Candidate {
     Candidate { shard: shard.parse().unwrap(), ..candidate(owner) }
 }
 
+fn short(shard: &str, owner: &str) -> Candidate {
+    Candidate { lease: SHORT, ..of(shard, owner) }
+}
+
 #[tokio::test]
 async fn a_cluster_never_lets_two_lead() {
     let Some((here, mut there)) = cluster().await else { return };
     let (first, second) = (open(&here.url_with("")), open(&there.url_with("")));
-    let (one, two) = (candidate("one"), candidate("two"));
+    let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
 
-    // What a clock that is an hour ahead makes of a lease that is held.
+    // A clock that is an hour ahead makes nothing of a lease that is held: the other node remembers nothing yet.
     let term = lead(&first, &one).await;
-    here.sql("UPDATE leaderrun SET expires = expires - INTERVAL 1 HOUR WHERE shard = 'db/main'");
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert!(grant.term > term && grant.start_after.is_some() && wait_of(&grant) > LEASE / 2, "{grant:?}");
-    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
+    here.sql("UPDATE leaderrun SET ends = ends - 3600000 WHERE part = 'lease'");
+    refused(second.claim(&two).await.unwrap());
+    // And no renewal counts beside a marker of that node.
+    let named = "SELECT session FROM leaderrun WHERE part = 'marker'";
+    let elsewhere = there.sql(named);
+    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_ne!(here.sql(named), elsewhere);
+    refused(second.claim(&two).await.unwrap());
+    let grant = granted_in_time(&second, &two).await;
+    assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
+    assert!(matches!(first.renew(&one, term, 2).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
     assert_eq!(second.release(&two, grant.term).await, Ok(Release::Released));
-    // The other node's clock is not believed either.
-    let grant = granted(first.claim(&one).await.unwrap());
-    assert!(grant.start_after.is_some(), "{grant:?}");
-    // The marker is new, and init makes sure of the trigger again.
-    open(&here.url_with("")).prepare().await.unwrap();
-    here.age("leaderrun");
-    // A leader whose node is gone renews at the other one, and the first one's clock does not count from then on.
+    // The first node's clock is not believed at once either.
+    assert!(refused(first.claim(&one).await.unwrap()).doubt.is_some());
+
+    // A leader whose node is gone renews at the other one, and the first one grants nothing from then on.
     let both = format!("@127.0.0.1:{},127.0.0.1:{}/", here.port(), there.port());
     let proxy = crate::support::proxy::Proxy::to(([127, 0, 0, 1], here.port()).into());
     let roaming = here.url_with("").replace(&format!("@127.0.0.1:{}/", here.port()), &both);
     let roaming = open_for(&roaming.replace(&here.port().to_string(), &proxy.address.port().to_string()), LEASE / 5);
     let three = of("db/three", "three");
-    let term = lead(&roaming, &three).await;
+    let term = granted_in_time(&roaming, &three).await.term;
     proxy.set(crate::support::proxy::NetworkFault::Reset);
     eventually_renewed(&roaming, &three, term).await;
-    let elsewhere = granted(first.claim(&of("db/four", "one")).await.unwrap());
-    assert!(elsewhere.start_after.is_some(), "{elsewhere:?}");
+    assert!(refused(first.claim(&of("db/four", "one")).await.unwrap()).doubt.is_some());
 
     // At once, at both nodes: one of two writes fails when it is committed.
     for round in 0..30 {
         let shard = format!("race/{round}");
-        let (one, two) = (of(&shard, "one"), of(&shard, "two"));
+        let (one, two) = (short(&shard, "one"), short(&shard, "two"));
         let claims = tokio::join!(first.claim(&one), second.claim(&two));
         let is_granted = |claim: &Result<Claim, _>| matches!(claim, Ok(Claim::Granted(_)));
         assert!(!(is_granted(&claims.0) && is_granted(&claims.1)), "{claims:?}");
-        let terms = (granted_in_time_to(&first, &one).await, granted_in_time_to(&second, &two).await);
-        assert!(terms.0.is_some() != terms.1.is_some(), "{terms:?}");
+    }
+    // They do not keep each other out for ever.
+    let (one, two) = (short("race/last", "one"), short("race/last", "two"));
+    let begun = std::time::Instant::now();
+    loop {
+        let claims = tokio::join!(first.claim(&one), second.claim(&two));
+        let granted = [&claims.0, &claims.1].map(|claim| matches!(claim, Ok(Claim::Granted(_))));
+        assert_ne!(granted, [true, true], "{claims:?}");
+        if granted != [false, false] {
+            break;
+        }
+        assert!(begun.elapsed() < crate::support::fleet::PATIENCE, "{claims:?}");
+        tokio::time::sleep(SHORT / 8).await;
     }
 
     // One of two is no majority.
@@ -124,18 +143,6 @@ async fn eventually_renewed(store: &Mysql, candidate: &Candidate, term: leaderru
         match store.renew(candidate, term, sequence).await {
             Ok(Renewal::Renewed | Renewal::Overtaken) => return,
             Ok(lost @ (Renewal::Lost(_) | Renewal::Revoked)) => panic!("{lost:?}"),
-            Err(error) => assert!(begun.elapsed() < crate::support::fleet::PATIENCE, "{error}"),
-        }
-    }
-}
-
-/// The term, if this candidate leads. A claim of a lease that it holds is granted again.
-async fn granted_in_time_to(store: &Mysql, candidate: &Candidate) -> Option<u64> {
-    let begun = std::time::Instant::now();
-    loop {
-        match store.claim(candidate).await {
-            Ok(Claim::Granted(grant)) => return Some(grant.term.0),
-            Ok(Claim::Refused(_)) => return None,
             Err(error) => assert!(begun.elapsed() < crate::support::fleet::PATIENCE, "{error}"),
         }
     }

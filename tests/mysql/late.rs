@@ -1,61 +1,82 @@
 //! Writes that arrive after later ones: they do no harm.
 
 use super::*;
-use crate::support::late::hold_up;
 use crate::support::proxy::{NetworkFault, Proxy};
-use leaderrun::internals::lease::Term;
+use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Release, Renewal};
 
-/// A store whose requests can be held up on their way.
+const ROW: &str = "SELECT version, session, term, sequence, ends FROM $T WHERE part = 'lease'";
+
+/// A store whose requests can be held up on their way, and its table.
 struct Detour {
+    table: Table,
     proxy: Proxy,
     user: String,
     store: Mysql,
 }
 
 impl Detour {
-    async fn to(table: &Table) -> Self {
+    async fn new() -> Self {
+        let table = Table::new().await;
         let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-        let port = proxy.address.port();
         let user = table.candidate();
-        let url = format!("mysql://{user}@127.0.0.1:{port}/{DATABASE}?table={}", table.name);
-        let store = open(&url);
-        store.observe(&shard()).await.expect("the way is free");
-        Self { proxy, user, store }
+        let url = format!("mysql://{user}@{}/{DATABASE}?table={}", proxy.address, table.name);
+        Self { store: open(&url), table, proxy, user }
     }
 
-    /// Lets it arrive. Returns once the server is through with it.
-    async fn let_arrive(&self, table: &Table) {
+    /// Leads by way of it.
+    async fn lead(&self, one: &Candidate) -> Term {
+        lead(&self.store, one).await
+    }
+
+    /// Sends it, and gives up on it before it has arrived.
+    async fn hold_up<T>(&self, request: impl Future<Output = T>) {
+        self.proxy.set(NetworkFault::Partition);
+        let cut_off = tokio::time::timeout(Duration::from_millis(200), request).await;
+        assert!(cut_off.is_err(), "nothing answers through a black hole");
+    }
+
+    /// Lets it arrive, which changes nothing.
+    async fn arrives_in_vain(&self) {
+        let row = self.table.sql(ROW);
         self.proxy.set(NetworkFault::Fair);
-        eventually("the late connection was served", async || table.sessions(&self.user) == 0).await;
+        eventually("the late connection was served", async || self.table.sessions(&self.user) == 0).await;
+        assert_eq!(self.table.sql(ROW), row);
     }
 }
 
-late_writes!(table => table.store(), "1", "\t");
-
-/// As an attempt does that waited in the server for the row, when its connection broke, and the repeat was faster.
 #[tokio::test]
-async fn a_claim_that_is_applied_behind_its_own_repeat_changes_nothing() {
-    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
-    let store = open(&server.url_with(""));
-    store.prepare().await.unwrap();
-    server.age("leaderrun");
-    let one = candidate("one");
-    server.sql("SET GLOBAL log_output = 'TABLE', general_log = 1");
-    lead(&store, &one).await;
-    let term = lead(&store, &one).await;
-    server.sql("SET GLOBAL general_log = 0");
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-    let logged = server.sql(
-        "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log \
-         WHERE argument LIKE '%SET term = %' ORDER BY event_time",
-    );
-    assert!(logged.lines().count() >= 2, "{logged}");
-    let row = "SELECT term, beat FROM leaderrun WHERE shard = 'db/main'";
-    for claim in logged.lines() {
-        server.sql(claim);
-        assert_eq!(server.sql(row), format!("{term}\t3"));
-    }
-    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+async fn a_claim_that_arrives_after_another_leadership_takes_nothing() {
+    let (way, one, two) = (Detour::new().await, candidate("one"), candidate("two"));
+    let term = way.lead(&one).await;
+    assert_eq!(way.store.release(&one, term).await, Ok(Release::Released));
+    way.hold_up(way.store.claim(&one)).await;
+    let store = way.table.store();
+    let next = lead(&store, &two).await;
+    assert_eq!(store.release(&two, next).await, Ok(Release::Released));
+    way.arrives_in_vain().await;
+    lead(&store, &two).await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_arrives_after_a_release_prolongs_nothing() {
+    let (way, one) = (Detour::new().await, candidate("one"));
+    let term = way.lead(&one).await;
+    way.hold_up(way.store.renew(&one, term, 1)).await;
+    let store = way.table.store();
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    way.arrives_in_vain().await;
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(None)));
+}
+
+#[tokio::test]
+async fn a_release_that_arrives_after_the_next_claim_frees_nothing() {
+    let (way, one) = (Detour::new().await, candidate("one"));
+    let term = way.lead(&one).await;
+    way.hold_up(way.store.release(&one, term)).await;
+    let store = way.table.store();
+    let next = lead(&store, &one).await;
+    way.arrives_in_vain().await;
+    assert_eq!(store.renew(&one, next, 1).await, Ok(Renewal::Renewed));
 }

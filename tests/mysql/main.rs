@@ -16,13 +16,12 @@ mod forgotten;
 mod galera;
 mod late;
 mod login;
-mod notes;
 mod rows;
 mod settings;
 mod watch;
 
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::mysql::{Address, Mysql};
+use leaderrun::internals::store::sql::mysql::{Address, Mysql};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
@@ -99,8 +98,7 @@ impl Table {
     /// A user of one's own who may do what a candidate needs.
     fn candidate(&self) -> String {
         let user = self.user();
-        self.sql(&format!("GRANT SELECT, INSERT, UPDATE ON $T TO {user}"));
-        self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON $T_notes TO {user}"));
+        self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON $T TO {user}"));
         user
     }
 }

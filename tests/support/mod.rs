@@ -11,9 +11,6 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-#[macro_use]
-pub mod late;
 pub mod load;
 pub mod mixed;
 #[cfg(feature = "mysql")]

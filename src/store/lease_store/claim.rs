@@ -6,7 +6,7 @@
 //! after that, and then costs a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark, Orders};
-use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Over, Put};
+use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};
 use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
@@ -46,7 +46,8 @@ impl<D: Documents> LeaseStore<D> {
             } else {
                 let is_led = self.known(shard).is_some_and(|known| known.knows_led());
                 let with_marker = self.marker.lock().is_none() || !is_led;
-                let standing = self.look(shard, false, with_marker, Reader::Writer).await?;
+                let reader = Reader::Claim(candidate.lease);
+                let standing = self.look(shard, false, with_marker, reader).await?;
                 if with_marker { standing } else { self.with_led_mark(shard, standing).await? }
             };
             if !looked_for_the_time && self.documents.clock().is_wide(BootInstant::now()) {
@@ -54,7 +55,7 @@ impl<D: Documents> LeaseStore<D> {
                 looked_for_the_time = true;
                 continue;
             }
-            let marker = self.marker_for(&standing, sent).await?;
+            let marker = self.marker_for(&standing, sent, candidate.lease).await?;
             if let Some(holder) = self.in_the_way(candidate, &standing, &marker, sent) {
                 return Ok(Claim::Refused(holder));
             }
@@ -79,11 +80,11 @@ impl<D: Documents> LeaseStore<D> {
 
     /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells a
     /// new shard from a store that has forgotten.
-    async fn marker_for(&self, standing: &Standing, sent: BootInstant) -> Result<Marker, StoreError> {
+    async fn marker_for(&self, standing: &Standing, sent: BootInstant, lease: Duration) -> Result<Marker, StoreError> {
         let known = self.marker.lock().clone();
         let marker = match known.filter(|marker| standing.knows_led() || marker.read >= sent) {
             Some(marker) => Some(marker),
-            None => self.read_marker(Reader::Writer).await?,
+            None => self.read_marker(Reader::Claim(lease)).await?,
         };
         marker.ok_or_else(|| {
             StoreError::misconfigured(format!(
@@ -107,6 +108,9 @@ impl<D: Documents> LeaseStore<D> {
         let longest = standing.longest_lease().max(candidate.lease);
         let unknown = self.until_remembered(marker, longest).max(self.until_trusted(shard, standing, longest));
         let left = unknown.map(|until| until.since(now));
+        // Until the marker of another server is old enough to be written again.
+        let is_elsewhere = self.documents.marking() == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
+        let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
         let is_mine = standing.session() == Some(&candidate.session);
         let holder = if is_mine { None } else { self.holder(shard, standing, sent) };
         match (holder, left) {

@@ -39,6 +39,9 @@ impl Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     Look,
+    /// A claim of a lease of this duration. Where looks leave the marker alone, it leaves one alone that another server
+    /// wrote less than that ago, and is refused: two that claim at two servers by turns would else write it for ever.
+    Claim(Duration),
     Writer,
 }
 
@@ -59,7 +62,7 @@ impl<D: Documents> LeaseStore<D> {
     ) -> Result<Option<Marker>, StoreError> {
         let may_write = match self.documents.marking() {
             Marking::ByAnyone => true,
-            Marking::ByWriters => reader == Reader::Writer,
+            Marking::ByWriters => reader != Reader::Look,
             Marking::ByInit => false,
         };
         for _ in 0..MOST_ATTEMPTS {
@@ -75,7 +78,14 @@ impl<D: Documents> LeaseStore<D> {
             let holds = text
                 .as_ref()
                 .is_some_and(|text| text.incarnation == found.version.incarnation && text.created_ms <= too_late);
-            if let Some(text) = text.filter(|_| holds || !may_write) {
+            let is_left = |text: &MarkerText| match (self.documents.marking(), reader) {
+                (Marking::ByWriters, Reader::Claim(lease)) => {
+                    let is_young = text.created_ms.saturating_add(millis(lease)) > self.documents.least_server_millis();
+                    is_young && text.created_ms <= too_late
+                }
+                _ => false,
+            };
+            if let Some(text) = text.filter(|text| holds || !may_write || is_left(text)) {
                 let marker = Marker {
                     created_ms: text.created_ms,
                     incarnation: text.incarnation,

@@ -190,6 +190,11 @@ impl Server {
         self.wake();
     }
 
+    /// Another server answers, with the same documents: the one with this number.
+    pub fn answers_as(&self, number: u64) {
+        self.state.lock().incarnation = number;
+    }
+
     fn wake(&self) {
         self.news.notify_waiters();
     }

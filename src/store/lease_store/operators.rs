@@ -196,15 +196,12 @@ impl<D: Documents> Administration for LeaseStore<D> {
         }
         let began = match self.documents.marking() {
             Marking::ByAnyone => touch_marker(self).await.map(Some),
-            Marking::ByWriters | Marking::ByInit => {
-                self.read_marker(Reader::Look).await.map(|marker| marker.map(|_| false))
-            }
+            Marking::ByWriters | Marking::ByInit => look_at_marker(self).await,
         };
         match began {
             Ok(Some(false)) => findings.push(Finding::good(steps::remembers(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
-                "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease \
-                 duration from now on"
+                "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
             ))),
             Ok(None) if self.documents.marking() != Marking::ByInit => findings.push(Finding::doubtful(format!(
                 "{place} does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
@@ -227,6 +224,14 @@ async fn touch_marker<D: Documents>(store: &LeaseStore<D>) -> Result<bool, Store
     let before = super::touch::get(&store.documents, Key::Marker).await?;
     let marker = store.admit_marker(before.clone(), BootInstant::now(), Reader::Writer).await?;
     Ok(marker.is_some_and(|marker| !marker.is_of(&before)))
+}
+
+/// Whether the marker names another incarnation. None if there is no marker.
+async fn look_at_marker<D: Documents>(store: &LeaseStore<D>) -> Result<Option<bool>, StoreError> {
+    let found = super::touch::get(&store.documents, Key::Marker).await?;
+    let incarnation = found.version.incarnation.clone();
+    let marker = store.admit_marker(found, BootInstant::now(), Reader::Look).await?;
+    Ok(marker.map(|marker| marker.incarnation != incarnation))
 }
 
 impl<D: Documents> LeaseStore<D> {

@@ -12,7 +12,8 @@ mod server;
 mod setup;
 mod watch;
 
-pub use address::{Address, Place};
+pub use super::places::Place;
+pub use address::Address;
 
 use super::Rows;
 use crate::store::StoreError;

@@ -24,6 +24,15 @@
 //! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery from a
 //! backup, and the transaction that wrote the marker first: a row that was restored was written by another one than it
 //! says. So the marker's session says which transaction wrote it, and for which incarnation.
+//!
+//! MySQL's is the server, and the time at which the table was made there: each node of a cluster has a clock of its own, so
+//! it is another one. And it is the write of the marker that another one had made before: the marker's session says for
+//! which it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A dump that is
+//! loaded into the table as it stands goes unnoticed.
+//!
+//! MySQL has no statement that changes a row and returns it. So a request is a transaction, sent at once: the write, and a
+//! look at its row, which shows the latest write that was committed or our own. A proxy that sends what only reads to a
+//! replica leaves a transaction that may write alone. What SQL means there depends on settings; so texts are hexadecimal.
 
 use super::client::{Cell, Request, Value};
 use crate::lease::{Session, Shard, Term};
@@ -31,7 +40,9 @@ use crate::store::Page;
 use crate::store::lease_store::documents::{
     Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Over, Part, Touch, Version,
 };
+use crate::store::stable_hash::fnv1a;
 use crate::time::millis;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The most rows in one answer.
@@ -99,6 +110,8 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Postgres,
+    /// Of MariaDB too.
+    MySql,
 }
 
 /// The statements for one table.
@@ -106,20 +119,32 @@ pub struct Statements {
     pub dialect: Dialect,
     /// Its name, quoted.
     pub table: String,
+    /// What tells this life of the server and of the table, in SQL.
+    pub life: String,
     /// The channel on which changes are announced, where there is such a thing.
     pub channel: String,
     /// Bounds the wait for a row that another session has locked.
     pub patience: Duration,
 }
 
-impl Request {
-    fn new() -> Self {
-        Self { text: String::new(), values: Vec::new() }
-    }
+/// The values of a request: beside its text, or in it where a request has several statements.
+struct Values {
+    dialect: Dialect,
+    beside: Vec<Value>,
+}
 
+impl Values {
     fn value(&mut self, value: Value) -> String {
-        self.values.push(value);
-        format!("${}", self.values.len())
+        match self.dialect {
+            Dialect::Postgres => {
+                self.beside.push(value);
+                format!("${}", self.beside.len())
+            }
+            Dialect::MySql => match value {
+                Value::Number(number) => number.to_string(),
+                Value::Text(text) => literal(&text),
+            },
+        }
     }
 
     fn word(&mut self, text: &str) -> String {
@@ -133,28 +158,56 @@ impl Request {
     fn duration(&mut self, duration: Duration) -> String {
         self.number(millis(duration).min(MOST_MILLIS))
     }
+
+    fn with(self, text: String) -> Request {
+        Request { text, values: self.beside }
+    }
+}
+
+/// A text as no setting of MySQL changes its meaning.
+pub fn literal(text: &str) -> String {
+    let mut literal = "_utf8mb4 X'".to_owned();
+    for byte in text.bytes() {
+        let _ = write!(literal, "{byte:02x}");
+    }
+    literal.push('\'');
+    literal
+}
+
+/// The clock of MySQL when a statement begins, whatever the session's time zone is.
+const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)";
+
+/// MySQL's incarnation, of the row of [`Statements::marker`].
+const INCARNATION: &str = "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
+    WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) ELSE m.version END)";
+
+/// Statements of MySQL in one transaction, which is open while none was answered that ends it.
+fn in_transaction(statements: &str) -> String {
+    format!("START TRANSACTION READ WRITE; {statements}; COMMIT")
 }
 
 impl Statements {
+    fn values(&self) -> Values {
+        Values { dialect: self.dialect, beside: Vec::new() }
+    }
+
     /// `c`: the clock, and the settings of this transaction: a server that does not wait for its disk may forget what it
     /// confirmed, and some poolers know no `statement_timeout`, which does not count once a statement has begun either.
     /// `i`: the incarnation, and which write of the marker this is.
     fn context(&self) -> String {
-        let (table, patience) = (&self.table, self.patience.as_millis().max(1));
-        match self.dialect {
-            Dialect::Postgres => format!(
-                "c AS MATERIALIZED (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, \
-                 {TIMELINE}::text AS timeline, set_config('lock_timeout', '{patience}', true), \
-                 CASE WHEN current_setting('synchronous_commit') = 'off' \
-                 THEN set_config('synchronous_commit', 'local', true) END), \
-                 i AS MATERIALIZED (SELECT coalesce(m.version, '')::text AS marker, CASE \
-                 WHEN m.version IS NULL THEN c.timeline || ' new' \
-                 WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.timeline \
-                 THEN c.timeline || ' ' || split_part(m.session, ' ', 3) \
-                 ELSE c.timeline || ' ' || m.xmin::text END AS incarnation \
-                 FROM c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}')"
-            ),
-        }
+        let (table, life, patience) = (&self.table, &self.life, self.patience.as_millis().max(1));
+        format!(
+            "c AS MATERIALIZED (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, \
+             {life} AS timeline, set_config('lock_timeout', '{patience}', true), \
+             CASE WHEN current_setting('synchronous_commit') = 'off' \
+             THEN set_config('synchronous_commit', 'local', true) END), \
+             i AS MATERIALIZED (SELECT coalesce(m.version, '')::text AS marker, CASE \
+             WHEN m.version IS NULL THEN c.timeline || ' new' \
+             WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.timeline \
+             THEN c.timeline || ' ' || split_part(m.session, ' ', 3) \
+             ELSE c.timeline || ' ' || m.xmin::text END AS incarnation \
+             FROM c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}')"
+        )
     }
 
     /// The columns of the answer to every request but [`Statements::remove`], and one row at least, for the rows `r`.
@@ -165,13 +218,26 @@ impl Statements {
                  r.session::text, r.term::bigint, r.sequence::bigint, r.ends::bigint \
                  FROM c CROSS JOIN i LEFT JOIN ({rows}) AS r ON true"
             ),
+            Dialect::MySql => format!(
+                "SELECT c.now, {INCARNATION}, COALESCE(m.version, ''), r.shard, r.part, r.version, r.text, r.session, \
+                 r.term, r.sequence, r.ends FROM {} LEFT JOIN ({rows}) AS r ON TRUE",
+                self.marker()
+            ),
         }
     }
 
+    /// One row: MySQL's clock `c`, and the marker `m`, if there is one.
+    fn marker(&self) -> String {
+        let (table, life) = (&self.table, &self.life);
+        format!(
+            "(SELECT {NOW} AS now, {life} AS life) AS c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}'"
+        )
+    }
+
     /// The rows at these places.
-    fn rows_at(&self, request: &mut Request, places: &[Place]) -> String {
+    fn rows_at(&self, values: &mut Values, places: &[Place]) -> String {
         let at = |place: &Place| {
-            let (shard, part) = (request.word(&place.shard), request.word(&place.part));
+            let (shard, part) = (values.word(&place.shard), values.word(&place.part));
             format!("({shard}, {part})")
         };
         let places: Vec<String> = places.iter().map(at).collect();
@@ -179,12 +245,13 @@ impl Statements {
     }
 
     pub fn get(&self, places: &[Place]) -> Request {
-        let mut request = Request::new();
-        let rows = self.rows_at(&mut request, places);
-        request.text = match self.dialect {
-            Dialect::Postgres => format!("WITH {} {}", self.context(), self.answer(&rows)),
-        };
-        request
+        let mut values = self.values();
+        let rows = self.rows_at(&mut values, places);
+        let answer = self.answer(&rows);
+        values.with(match self.dialect {
+            Dialect::Postgres => format!("WITH {} {answer}", self.context()),
+            Dialect::MySql => in_transaction(&answer),
+        })
     }
 
     /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over an
@@ -195,8 +262,7 @@ impl Statements {
             Over::Text(found) => (found, None),
         };
         let (is_new, is_marker) = (found.content == Content::Absent, place.part == MARKER);
-        let mut request = Request::new();
-        let values = &mut request;
+        let mut values = self.values();
         let (shard, part) = (values.word(&place.shard), values.word(&place.part));
         let (version, text) = (values.word(version), values.word(draft.text));
         let before = values.word(&found.version.write);
@@ -207,11 +273,15 @@ impl Statements {
             Ends::Keep if !is_new => "d.sequence".to_owned(),
             Ends::Keep | Ends::In(_) | Ends::Now | Ends::Never => values.number(draft.sequence),
         };
+        let now = match self.dialect {
+            Dialect::Postgres => "c.now",
+            Dialect::MySql => NOW,
+        };
         let ends = match draft.ends {
             Ends::Keep if !is_new => "d.ends".to_owned(),
             Ends::Keep | Ends::Never => "NULL".to_owned(),
-            Ends::In(lasts) => format!("c.now + {}", values.duration(lasts)),
-            Ends::Now => "c.now".to_owned(),
+            Ends::In(lasts) => format!("{now} + {}", values.duration(lasts)),
+            Ends::Now => now.to_owned(),
         };
         // Where a lease was judged, it must not have been prolonged since.
         let judged = judged.map(|ours| {
@@ -221,10 +291,11 @@ impl Statements {
                 _ => format!("AND d.sequence = {sequence} AND d.ends IS NULL"),
             }
         });
-        let (table, context, judged) = (&self.table, self.context(), judged.unwrap_or_default());
-        let rows = self.rows_at(values, std::slice::from_ref(place));
-        request.text = match self.dialect {
+        let (table, judged) = (&self.table, judged.unwrap_or_default());
+        let rows = self.rows_at(&mut values, std::slice::from_ref(place));
+        let text = match self.dialect {
             Dialect::Postgres => {
+                let context = self.context();
                 let session = if is_marker {
                     format!("{THIS_TRANSACTION} || ' ' || i.incarnation")
                 } else {
@@ -259,77 +330,133 @@ impl Statements {
                 let answer = self.answer(&format!("SELECT * FROM w UNION ALL {rows} AND NOT EXISTS (SELECT FROM w)"));
                 format!("WITH {context}, w AS ({write}){notice} {answer}{told}")
             }
+            // What a replica makes of a logged statement must not depend on the replica, so it has values.
+            Dialect::MySql => {
+                let session = if is_marker { "@incarnation".to_owned() } else { values.word(session) };
+                let same = format!("CAST(@incarnation AS BINARY) = CAST({incarnation} AS BINARY)");
+                let write = if is_new {
+                    format!(
+                        "SET @right = {same} AND @marker = {before}; INSERT INTO {table} ({NAMES}) \
+                         SELECT {shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends} \
+                         FROM (SELECT 1 AS one) AS c WHERE @right ON DUPLICATE KEY UPDATE sequence = {table}.sequence"
+                    )
+                } else {
+                    format!(
+                        "SET @right = {same}; UPDATE {table} AS d SET d.version = {version}, d.text = {text}, \
+                         d.session = {session}, d.term = {term}, d.sequence = {sequence}, d.ends = {ends} \
+                         WHERE d.shard = {shard} AND d.part = {part} AND d.version = {before} AND @right {judged}"
+                    )
+                };
+                let context = format!(
+                    "SELECT {INCARNATION}, COALESCE(m.version, '') INTO @incarnation, @marker FROM {}",
+                    self.marker()
+                );
+                let answer = self.answer(&rows);
+                in_transaction(&format!("{context}; {write}; {answer}"))
+            }
         };
-        request
+        values.with(text)
     }
 
     /// Renews, if the row names this leadership with a lower sequence. The answer shows the row, and the others.
     pub fn touch(&self, touch: &Touch<'_>, also: &[Place]) -> Request {
-        let mut request = Request::new();
-        let values = &mut request;
+        let mut values = self.values();
         let place = Place::of(Key::Shard(touch.shard));
         let (shard, session) = (values.word(&place.shard), values.word(touch.leadership.session.as_str()));
         let (term, sequence) = (values.number(touch.leadership.term.0), values.number(touch.sequence));
-        let lease = values.duration(touch.lease);
-        let (table, context) = (&self.table, self.context());
-        let own = self.rows_at(values, std::slice::from_ref(&place));
-        let others = if also.is_empty() { String::new() } else { self.rows_at(values, also) };
-        request.text = match self.dialect {
+        let (table, lease) = (&self.table, values.duration(touch.lease));
+        let text = match self.dialect {
             Dialect::Postgres => {
+                let own = self.rows_at(&mut values, std::slice::from_ref(&place));
+                let others = if also.is_empty() { String::new() } else { self.rows_at(&mut values, also) };
                 let others = if others.is_empty() { others } else { format!(" UNION ALL {others}") };
                 let rows = format!("SELECT * FROM w UNION ALL {own} AND NOT EXISTS (SELECT FROM w){others}");
                 format!(
-                    "WITH {context}, w AS (UPDATE {table} AS d SET sequence = {sequence}, ends = c.now + {lease} FROM c \
+                    "WITH {}, w AS (UPDATE {table} AS d SET sequence = {sequence}, ends = c.now + {lease} FROM c \
                      WHERE d.shard = {shard} AND d.part = '{LEASE}' AND d.session = {session} AND d.term = {term} \
                      AND d.sequence < {sequence} RETURNING d.{}) {}",
+                    self.context(),
                     NAMES.replace(", ", ", d."),
                     self.answer(&rows)
                 )
             }
+            Dialect::MySql => {
+                let rows = self.rows_at(&mut values, &[std::slice::from_ref(&place), also].concat());
+                in_transaction(&format!(
+                    "UPDATE {table} AS d SET d.sequence = {sequence}, d.ends = {NOW} + {lease} \
+                     WHERE d.shard = {shard} AND d.part = '{LEASE}' AND d.session = {session} AND d.term = {term} \
+                     AND d.sequence < {sequence}; {}",
+                    self.answer(&rows)
+                ))
+            }
         };
-        request
+        values.with(text)
     }
 
-    /// Without WITH, because the rule against deleting leases is applied to this statement.
+    /// Without WITH, because PostgreSQL's rule against deleting leases is applied to this statement.
     pub fn remove(&self, place: &Place) -> Request {
-        let mut request = Request::new();
-        let (shard, part) = (request.word(&place.shard), request.word(&place.part));
-        request.text = format!("DELETE FROM {} WHERE shard = {shard} AND part = {part}", self.table);
-        request
+        let mut values = self.values();
+        let (shard, part) = (values.word(&place.shard), values.word(&place.part));
+        let deletion = format!("DELETE FROM {} WHERE shard = {shard} AND part = {part}", self.table);
+        values.with(match self.dialect {
+            Dialect::Postgres => deletion,
+            Dialect::MySql => in_transaction(&deletion),
+        })
     }
 
     /// A page of the rows `behind` this place, in the order of shard and part.
     pub fn list(&self, list: List<'_>, behind: &Place) -> Request {
-        let mut request = Request::new();
-        let (shard, part) = (request.word(&behind.shard), request.word(&behind.part));
-        let begins = |column: &str, with: &str| match self.dialect {
-            Dialect::Postgres => format!("starts_with({column}, {with})"),
+        let mut values = self.values();
+        let (shard, part) = (values.word(&behind.shard), values.word(&behind.part));
+        let mut begins = |column: &str, with: &str| {
+            let begin = values.word(with);
+            match self.dialect {
+                Dialect::Postgres => format!("starts_with({column}, {begin})"),
+                // By an index, as far as it goes.
+                Dialect::MySql => {
+                    format!("{column} >= {begin} AND LEFT({column}, {}) = {begin}", with.chars().count())
+                }
+            }
         };
         let which = match list {
-            List::Shards(prefix) => format!("part = '{LEASE}' AND {}", begins("shard", &request.word(prefix))),
-            List::Standbys(prefix) => {
-                let of_standbys = begins("part", &format!("'{STANDBY}'"));
-                format!("{of_standbys} AND {}", begins("shard", &request.word(prefix)))
-            }
+            List::Shards(prefix) => format!("part = '{LEASE}' AND {}", begins("shard", prefix)),
+            List::Standbys(prefix) => format!("{} AND {}", begins("part", STANDBY), begins("shard", prefix)),
             List::Notes(of) => {
-                format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", request.word(of.as_str()))
+                format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", values.word(of.as_str()))
             }
         };
         let rows = format!(
-            "SELECT {NAMES} FROM {} WHERE {which} AND (shard, part) > ({shard}, {part}) ORDER BY shard, part \
-             LIMIT {LIST_PAGE}",
+            "SELECT {NAMES} FROM {} WHERE {which} AND shard >= {shard} AND (shard > {shard} OR part > {part}) \
+             ORDER BY shard, part LIMIT {LIST_PAGE}",
             self.table
         );
-        request.text = match self.dialect {
-            Dialect::Postgres => format!("WITH {} {} ORDER BY r.shard, r.part", self.context(), self.answer(&rows)),
-        };
-        request
+        let answer = format!("{} ORDER BY r.shard, r.part", self.answer(&rows));
+        values.with(match self.dialect {
+            Dialect::Postgres => format!("WITH {} {answer}", self.context()),
+            Dialect::MySql => in_transaction(&answer),
+        })
     }
 
     /// Makes the table, and what keeps a user from deleting the marker, a led mark, or a lease that is held.
     pub fn creation(&self) -> [String; 2] {
         let table = &self.table;
         match self.dialect {
+            // Words compare byte by byte, but for spaces at their end. A database has one trigger of a name.
+            Dialect::MySql => [
+                format!(
+                    "CREATE TABLE {table} (shard VARCHAR(200) NOT NULL, part VARCHAR(150) NOT NULL, \
+                     version VARCHAR(64) NOT NULL, text MEDIUMTEXT NOT NULL, session VARCHAR(100) NOT NULL, \
+                     term BIGINT NOT NULL, sequence BIGINT NOT NULL, ends BIGINT NULL, PRIMARY KEY (shard, part)) \
+                     ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                ),
+                format!(
+                    "CREATE TRIGGER {KEEP}_{:016x} BEFORE DELETE ON {table} FOR EACH ROW \
+                     IF OLD.part IN ('{MARKER}', '{LED}') OR (OLD.part = '{LEASE}' \
+                     AND {NOW} < OLD.ends + IF(OLD.session = '', 0, {A_DAY_MILLIS})) THEN SIGNAL SQLSTATE '45000' \
+                     SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl revoke'; END IF",
+                    fnv1a(table.bytes())
+                ),
+            ],
             // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
             Dialect::Postgres => [
                 format!(
@@ -339,19 +466,19 @@ impl Statements {
                      PRIMARY KEY (shard, part)) WITH (fillfactor = 50)"
                 ),
                 format!(
-                    "CREATE OR REPLACE RULE {RULE} AS ON DELETE TO {table} \
+                    "CREATE OR REPLACE RULE {KEEP} AS ON DELETE TO {table} \
                      WHERE old.part IN ('{MARKER}', '{LED}') OR (old.part = '{LEASE}' \
                      AND extract(epoch FROM clock_timestamp()) * 1000 < \
                      old.ends + CASE WHEN old.session = '' THEN 0 ELSE {A_DAY_MILLIS} END) \
-                     DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {RULE}"
+                     DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {KEEP}"
                 ),
             ],
         }
     }
 }
 
-/// Turns a DELETE of what has to stay into nothing.
-pub const RULE: &str = "leaderrun_keep";
+/// The name of what keeps what has to stay from a DELETE.
+pub const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
 /// A row of an answer.

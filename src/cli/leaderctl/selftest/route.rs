@@ -101,7 +101,7 @@ fn demands_a_name(location: &Location) -> bool {
         #[cfg(feature = "postgres")]
         Location::Postgres(address) => address.tls_mode == crate::store::sql::postgres::TlsMode::VerifyFull,
         #[cfg(feature = "mysql")]
-        Location::Mysql(address) => address.tls_mode == crate::store::mysql::TlsMode::VerifyFull,
+        Location::Mysql(address) => address.tls_mode == crate::store::sql::mysql::TlsMode::VerifyFull,
         #[cfg(feature = "nats")]
         Location::Nats(address) => address.demand_tls,
         _ => false,

@@ -2,6 +2,7 @@
 //!
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
+use crate::store::sql::places::{Place, named};
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, read_port, sorted};
 use crate::text;
@@ -48,28 +49,15 @@ pub struct Address {
     pub application_name: String,
 }
 
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    Tcp { name: String, port: u16 },
-    Unix { directory: PathBuf, port: u16 },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
-            Self::Tcp { name, port } => write!(f, "{name}:{port}"),
-            Self::Unix { directory, port } => write!(f, "{}/.s.PGSQL.{port}", directory.display()),
-        }
-    }
+/// A unix socket, as the server names it.
+fn unix(directory: &str, port: u16) -> Place {
+    Place::Unix(Path::new(directory).join(format!(".s.PGSQL.{port}")))
 }
 
 impl fmt::Display for Address {
     /// As messages name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "PostgreSQL at {}", places.join(","))
+        f.write_str(&named("PostgreSQL", &self.places))
     }
 }
 
@@ -143,8 +131,11 @@ impl Address {
     }
 }
 
+/// A directory with unix sockets, and the port that stands in the name of one.
+type Directory = (String, Option<u16>);
+
 /// Takes a percent-encoded directory out of the place of the hosts.
-fn without_socket(rest: &str) -> Result<(String, Option<Place>), String> {
+fn without_socket(rest: &str) -> Result<(String, Option<Directory>), String> {
     let whole = || (rest.to_owned(), None);
     let Some(after) = rest.strip_prefix("//") else { return Ok(whole()) };
     let end = after.find(['/', '?', '#']).unwrap_or(after.len());
@@ -169,13 +160,12 @@ fn without_socket(rest: &str) -> Result<(String, Option<Place>), String> {
     if !directory.starts_with('/') || directory.chars().any(char::is_control) {
         return Err(wrong());
     }
-    let place = Place::Unix { directory: directory.into_owned().into(), port: port.unwrap_or(DEFAULT_PORT) };
-    Ok((format!("//{credentials}{tail}"), Some(place)))
+    Ok((format!("//{credentials}{tail}"), Some((directory.into_owned(), port))))
 }
 
 fn places(
     hosts: &[Host],
-    socket: Option<Place>,
+    socket: Option<Directory>,
     directory: Option<String>,
     port: Option<u16>,
 ) -> Result<Vec<Place>, String> {
@@ -184,8 +174,7 @@ fn places(
             (Some(_), Some(_)) => {
                 return Err("postgres:// names two hosts: leave host= out, or what stands before the slash".to_owned());
             }
-            (Some(Place::Unix { directory, port: own }), None) => Place::Unix { directory, port: port.unwrap_or(own) },
-            (Some(place), None) => place,
+            (Some((directory, own)), None) => unix(&directory, port.or(own).unwrap_or(DEFAULT_PORT)),
             (None, directory) => {
                 let directory = directory.unwrap_or_else(|| DEFAULT_SOCKET_DIRECTORY.to_owned());
                 if !directory.starts_with('/') {
@@ -193,7 +182,7 @@ fn places(
                                 host=/var/run/postgresql, or postgres://HOST/DATABASE"
                         .to_owned());
                 }
-                Place::Unix { directory: directory.into(), port: port.unwrap_or(DEFAULT_PORT) }
+                unix(&directory, port.unwrap_or(DEFAULT_PORT))
             }
         };
         return Ok(vec![place]);
@@ -252,10 +241,6 @@ mod tests {
 
     fn tcp(name: &str, port: u16) -> Place {
         Place::Tcp { name: name.to_owned(), port }
-    }
-
-    fn unix(directory: &str, port: u16) -> Place {
-        Place::Unix { directory: directory.into(), port }
     }
 
     #[test]

@@ -3,16 +3,13 @@
 //! The hazard: a table may look right and not be. Without its rule a user can delete a lease that is held. An unlogged
 //! table is empty after a crash. A server that does not wait for its disk may forget a lease that it granted.
 
-use super::address::Place;
 use super::connection::Connection;
-use super::failure::Site;
 use super::grants;
 use super::server::Server;
 use super::setup::{ask, look};
 use super::watch::POLL;
 use crate::lease::show;
-use crate::store::error::in_short;
-use crate::store::rows::{encryption, is_remote};
+use crate::store::sql::site::{deletion, encryption};
 use crate::store::{Finding, StoreError, round_trip};
 
 /// The first version with `AS MATERIALIZED`.
@@ -25,22 +22,14 @@ pub async fn identify(server: &Server) -> Result<Vec<Finding>, StoreError> {
     let question = "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
     let rows = ask(server, &connection, question, &[]).await?;
     let row = rows.first().ok_or_else(|| StoreError::unknown("the server does not tell its version"))?;
-    let version = in_short(row.try_get(0).unwrap_or_default());
-    let Site { server: name, user, database, table } = &server.site;
-    let mut findings = vec![if row.try_get::<_, i32>(1).unwrap_or(0) < OLDEST {
-        Finding::bad(format!("{name} is version {version}: leaderrun needs PostgreSQL 12 or newer"))
-    } else {
-        Finding::good(format!(
-            "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {time:.1?}"
-        ))
-    }];
-    if look(server, &connection, table).await?.table.is_none() {
-        findings.push(Finding::bad(format!(
-            "no table {table} in database {database} of {name}: make it with leaderctl store init"
-        )));
+    let is_too_old = row.try_get::<_, i32>(1).unwrap_or(0) < OLDEST;
+    let version: &str = row.try_get(0).unwrap_or_default();
+    let mut findings = vec![server.site.version(version, is_too_old.then_some("PostgreSQL 12"), time)];
+    if look(server, &connection, &server.table).await?.table.is_none() {
+        findings.push(Finding::bad(server.site.no_table().message));
         return Ok(findings);
     }
-    let missing = grants::missing(&connection, table).await;
+    let missing = grants::missing(&connection, &server.table).await;
     let missing = missing.map_err(|error| connection.unanswered(&server.site, &error))?;
     findings.extend(missing.into_iter().map(|grant| Finding::bad(format!("permission missing: {grant}"))));
     Ok(findings)
@@ -51,7 +40,7 @@ pub async fn findings(server: &Server) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let (connection, _) = server.connect(server.deadline()).await?;
     check_settings(server, &connection, &mut findings).await?;
-    let table = &server.site.table;
+    let table = &server.table;
     let found = look(server, &connection, table).await?;
     if found.table.is_some_and(|(_, persistence)| persistence != 'p') {
         findings.push(Finding::bad(format!(
@@ -59,14 +48,7 @@ pub async fn findings(server: &Server) -> Result<Vec<Finding>, StoreError> {
              store init"
         )));
     }
-    findings.push(if found.rule {
-        Finding::good("a DELETE of a lease that is held does nothing")
-    } else {
-        Finding::doubtful(
-            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl \
-             store init as the table's owner prevents it",
-        )
-    });
+    findings.push(deletion(found.rule, "the table's owner"));
     if !connection.has_timeline {
         findings.push(Finding::doubtful(
             "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
@@ -116,13 +98,10 @@ async fn check_settings(
         ));
     }
     let encrypted: bool = row.try_get(5).unwrap_or(false);
-    let remote = server.address.places.iter().any(|place| match place {
-        Place::Tcp { name, .. } => is_remote(name),
-        Place::Unix { .. } => false,
-    });
-    if remote && connection.direct {
-        let (mode, has_ca) = (server.address.tls_mode, server.address.tls_files.ca.is_some());
-        findings.push(encryption(encrypted, mode, has_ca, "sslmode=verify-full", "sslrootcert"));
+    if connection.direct {
+        let mode = (server.address.tls_mode, server.address.tls_files.ca.is_some());
+        let options = ["sslmode=verify-full", "sslrootcert"];
+        findings.extend(encryption(encrypted, &server.address.places, mode, options));
     }
     Ok(())
 }

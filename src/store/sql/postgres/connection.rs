@@ -9,13 +9,14 @@
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
 //!   an earlier statement left behind in the session, except code that first checks [`Connection::direct`].
 
-use super::address::{Address, Place};
-use super::failure::Site;
-use crate::store::StoreError;
+use super::address::Address;
+use super::failure;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::error::innermost;
-use crate::store::socket::{Socket, reach};
+use crate::store::socket::Socket;
+use crate::store::sql::places::Place;
+use crate::store::sql::site::Site;
 use crate::store::tls_mode::TlsMode;
+use crate::store::{ErrorKind, StoreError};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -106,24 +106,13 @@ impl Connection {
     /// Connects, logs in, and asks what is on the other side.
     pub async fn begin(login: &Login<'_>, place: &Place) -> Result<(Self, OwnedFd), Refusal> {
         let Login { address, site, .. } = login;
-        let unreachable = |error: &io::Error| {
-            let cause = innermost(error);
-            Refusal::Failed(StoreError::not_applied(format!("cannot reach {}: {cause}", site.server)).because(error))
-        };
-        let (socket, name) = match place {
-            Place::Tcp { name, port } => {
-                let stream = reach(name, *port, login.deadline).await.map_err(|error| unreachable(&error))?;
-                (Socket::Tcp(stream), Some(name.as_str()))
-            }
-            Place::Unix { .. } => {
-                let stream = UnixStream::connect(place.to_string()).await.map_err(|error| unreachable(&error))?;
-                (Socket::Unix(stream), None)
-            }
-        };
+        let unreachable = |error: io::Error| Refusal::Failed(site.unreachable("PostgreSQL", &error));
+        let socket = place.reach(login.deadline).await.map_err(unreachable)?;
+        let name = place.name();
         login.reached.store(true, Ordering::Relaxed);
         let allowance = Allowance::of(MOST);
-        let prepared = socket.prepare().and_then(|()| Ok((socket.local_port()?, socket.descriptor()?)));
-        let (local_port, descriptor) = prepared.map_err(|error| unreachable(&error))?;
+        let local_port = socket.local_port().map_err(unreachable)?;
+        let descriptor = socket.descriptor().map_err(unreachable)?;
 
         let mut config = Config::new();
         config.user(&site.user).dbname(&address.database).application_name(&address.application_name);
@@ -146,7 +135,7 @@ impl Connection {
             }
             Some(_) if login.statement_timeout.is_some() && refuses_options(error) => Refusal::NoOptions,
             _ => {
-                let failure = site.unconnected(error);
+                let failure = failure::unconnected(site, error);
                 let about_password = failure.message.contains("password").then(|| address.about_password()).flatten();
                 Refusal::Failed(match about_password {
                     Some(advice) => StoreError { message: format!("{}: {advice}", failure.message), ..failure },
@@ -219,8 +208,8 @@ impl Connection {
             Some((row.try_get::<_, bool>(0).ok()?, Backend { pid, started: started.unwrap_or(0) }, port))
         };
         let Some((read_only, backend, port)) = read() else {
-            let message = format!("cannot understand the answer of {}", login.site.server);
-            return Err(Refusal::Failed(StoreError::not_applied(message)));
+            let failure = StoreError { kind: ErrorKind::NotApplied, ..login.site.not_understood() };
+            return Err(Refusal::Failed(failure));
         };
         if read_only {
             return Err(Refusal::ReadOnly);
@@ -250,7 +239,7 @@ impl Connection {
         if self.allowance.is_exceeded() {
             StoreError::unknown(self.allowance.complaint(&site.server, "PostgreSQL"))
         } else {
-            site.unanswered(error)
+            failure::unanswered(site, error)
         }
     }
 

@@ -6,23 +6,24 @@ use super::{quoted, text};
 use std::fmt;
 use tokio_postgres::Error;
 
-/// A table, and the privileges that its users need. Shown as SQL and people read it: `public.leaderrun`.
+/// What the users of the table need.
+const PRIVILEGES: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
+
+/// A table. Shown as SQL and people read it: `public.leaderrun`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
     pub schema: String,
     pub name: String,
-    pub privileges: &'static [&'static str],
 }
 
 impl Relation {
     pub fn of(address: &Address) -> Self {
-        let privileges = &["SELECT", "INSERT", "UPDATE", "DELETE"];
-        Self { schema: address.schema.clone(), name: address.table.clone(), privileges }
+        Self { schema: address.schema.clone(), name: address.table.clone() }
     }
 
     /// The statement that grants everything that `user` needs.
     pub fn grant(&self, user: &str) -> String {
-        format!("GRANT {} ON TABLE {self} TO {user}", self.privileges.join(", "))
+        format!("GRANT {} ON TABLE {self} TO {user}", PRIVILEGES.join(", "))
     }
 }
 
@@ -34,7 +35,7 @@ impl fmt::Display for Relation {
 
 /// The statements that grant what is missing; none if there is no such table.
 pub async fn missing(connection: &Connection, table: &Relation) -> Result<Vec<String>, Error> {
-    let privileges = table.privileges.iter().map(|name| format!("has_table_privilege(c.oid, '{name}')"));
+    let privileges = PRIVILEGES.iter().map(|name| format!("has_table_privilege(c.oid, '{name}')"));
     // By number, because a name cannot be looked up in a schema without USAGE.
     let question = format!(
         "SELECT quote_ident(current_user), has_schema_privilege(n.oid, 'USAGE'), {} \
@@ -50,9 +51,9 @@ pub async fn missing(connection: &Connection, table: &Relation) -> Result<Vec<St
         missing.push(format!("GRANT USAGE ON SCHEMA {} TO {user}", quoted(&table.schema)));
     }
     let mut privileges = Vec::new();
-    for (column, privilege) in (2..).zip(table.privileges) {
+    for (column, privilege) in (2..).zip(PRIVILEGES) {
         if !row.try_get::<_, bool>(column)? {
-            privileges.push(*privilege);
+            privileges.push(privilege);
         }
     }
     if !privileges.is_empty() {

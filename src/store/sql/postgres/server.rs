@@ -11,20 +11,21 @@
 
 use super::address::Address;
 use super::connection::{Backend, Connection, Login, Parameters, Refusal};
-use super::failure::{Site, is_broken};
+use super::failure::is_broken;
 use super::grants::{self, Relation};
 use super::watch::Known;
 use super::{check, setup};
-use crate::store::error::{unanswered, worst};
 use crate::store::kept_connection::{self, Kept, once_more};
 use crate::store::sql::client::{Answer, Cell, Client, Request, Subscription, Value};
+use crate::store::sql::places::{Place, Places};
+use crate::store::sql::site::Site;
 use crate::store::sql::statements::{Dialect, Statements, TIMELINE};
 use crate::store::tls_mode;
 use crate::store::{ErrorKind, Finding, StoreError};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -41,12 +42,12 @@ const MOST_BESIDE: usize = 8;
 pub struct Server {
     pub address: Address,
     pub site: Site,
+    pub table: Relation,
     pub statements: Statements,
     tls: Option<MakeRustlsConnect>,
     /// The most time for one request, including its connection.
     pub bound: Duration,
-    /// The place that worked last.
-    preferred: AtomicUsize,
+    places: Places,
     takes_options: AtomicBool,
     has_timeline: AtomicBool,
     pub known: Known,
@@ -104,16 +105,18 @@ impl Server {
         let statements = Statements {
             dialect: Dialect::Postgres,
             table: table.to_string(),
+            life: format!("{TIMELINE}::text"),
             channel: super::channel(address),
             // The server gives up before we do, so its answer is definite.
             patience: bound - bound / 10,
         };
-        let site = Site { server: address.to_string(), user, database: address.database.clone(), table };
+        let (server, database) = (address.to_string(), address.database.clone());
+        let site = Site { server, user, database, table: table.to_string() };
         Ok(Self {
             statements,
             tls: tls_mode::config(address.tls_mode, &address.tls_files)?.map(MakeRustlsConnect::new),
             bound,
-            preferred: AtomicUsize::new(0),
+            places: Places::new("PostgreSQL", &address.places),
             takes_options: AtomicBool::new(true),
             has_timeline: AtomicBool::new(true),
             known: Known::default(),
@@ -121,15 +124,12 @@ impl Server {
             current: Kept::default(),
             address: address.clone(),
             site,
+            table,
         })
     }
 
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.bound
-    }
-
-    pub fn silent(&self) -> StoreError {
-        StoreError::unknown(format!("{} did not answer in time", self.site.server))
     }
 
     /// The kept connection if it is idle, or a new one.
@@ -150,51 +150,38 @@ impl Server {
 
     /// A new connection, and another descriptor of its socket.
     pub async fn connect(&self, deadline: Instant) -> Result<(Connection, OwnedFd), StoreError> {
-        let places = &self.address.places;
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut failures = Vec::new();
-        for attempt in 0..places.len() {
-            let index = (first + attempt) % places.len();
-            // A host that is silent must leave time for the others.
-            let others = u32::try_from(places.len() - attempt).unwrap_or(u32::MAX);
-            let deadline = Instant::now() + deadline.saturating_duration_since(Instant::now()) / others;
+        let mut round = self.places.round(deadline);
+        while let Some((place, server, deadline)) = round.next() {
+            let site = Site { server, ..self.site.clone() };
             let reached = AtomicBool::new(false);
-            let answer = timeout_at(deadline, self.connect_to(index, deadline, &reached)).await;
-            let site = Site { server: format!("PostgreSQL at {}", places[index]), ..self.site.clone() };
-            let failure = match answer {
-                Ok(Ok((connection, descriptor))) => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return Ok((connection, descriptor));
+            match timeout_at(deadline, self.connect_to(place, &site, deadline, &reached)).await {
+                Ok(Ok(connected)) => {
+                    round.worked();
+                    return Ok(connected);
                 }
-                Ok(Err(Refusal::Failed(failure))) => failure,
-                Ok(Err(Refusal::ReadOnly)) => StoreError::not_applied(format!(
-                    "{} does not accept writes: it is a standby, or read-only by its settings",
-                    site.server
-                )),
-                Ok(Err(Refusal::NoOptions | Refusal::NoTimeline)) => {
-                    StoreError::not_applied(format!("cannot reach {}: it understands nothing", site.server))
+                Ok(Err(Refusal::Failed(failure))) => round.failed(failure),
+                Ok(Err(Refusal::ReadOnly)) => {
+                    round.failed(site.no_writes("it is a standby, or read-only by its settings"));
                 }
-                Err(_) => unanswered(&site.server, reached.into_inner(), "PostgreSQL"),
-            };
-            failures.push(failure);
+                Ok(Err(Refusal::NoOptions | Refusal::NoTimeline)) => round
+                    .failed(StoreError::not_applied(format!("cannot reach {}: it understands nothing", site.server))),
+                Err(_) => round.was_silent(&site.server, reached.into_inner()),
+            }
         }
-        // The next attempt begins elsewhere: this one may have spent its time on the first host.
-        self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
-        Err(worst(&failures))
+        Err(round.over())
     }
 
     async fn connect_to(
         &self,
-        index: usize,
+        place: &Place,
+        site: &Site,
         deadline: Instant,
         reached: &AtomicBool,
     ) -> Result<(Connection, OwnedFd), Refusal> {
-        let place = &self.address.places[index];
-        let site = Site { server: format!("PostgreSQL at {place}"), ..self.site.clone() };
         loop {
             let login = Login {
                 address: &self.address,
-                site: &site,
+                site,
                 tls: self.tls.as_ref(),
                 statement_timeout: self.takes_options.load(Ordering::Relaxed).then_some(self.statements.patience),
                 channel: &self.statements.channel,
@@ -285,7 +272,7 @@ impl Server {
                 }
                 Err(Failure::Answered(failure))
             }
-            Err(_) => Err(Failure::Answered(self.silent())),
+            Err(_) => Err(Failure::Answered(self.site.silent())),
         }
     }
 
@@ -294,7 +281,7 @@ impl Server {
         if failure.kind != ErrorKind::Denied {
             return failure;
         }
-        match timeout_at(deadline, grants::missing(connection, &self.site.table)).await {
+        match timeout_at(deadline, grants::missing(connection, &self.table)).await {
             Ok(Ok(missing)) if !missing.is_empty() => StoreError::denied(format!(
                 "{} denied user {} what it needs: {}",
                 self.site.server,

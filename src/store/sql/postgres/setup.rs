@@ -1,11 +1,11 @@
 //! What `leaderctl store init` makes: the table, and the rule against deleting what has to stay.
 
 use super::connection::{Connection, Parameters};
-use super::failure::Site;
 use super::grants::Relation;
 use super::server::Server;
 use super::{quoted, text};
-use crate::store::sql::statements::{NAMES, RULE};
+use crate::store::sql::site::Site;
+use crate::store::sql::statements::{KEEP, NAMES};
 use crate::store::{ErrorKind, StoreError, steps};
 use tokio::time::timeout_at;
 use tokio_postgres::Row;
@@ -21,7 +21,8 @@ pub struct Found {
 
 /// Makes the table if it is missing, and what it needs.
 pub async fn prepare(server: &Server) -> Result<Vec<String>, StoreError> {
-    let Site { server: name, database, user, table } = &server.site;
+    let Site { server: name, database, user, .. } = &server.site;
+    let table = &server.table;
     let [creation, rule] = server.statements.creation();
     let kept = "a DELETE of a lease that is held does nothing";
     let mut lines = Vec::new();
@@ -76,7 +77,7 @@ pub async fn look(server: &Server, connection: &Connection, table: &Relation) ->
                     WHERE r.ev_class = c.oid AND r.rulename = $3 AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')) \
                     FROM (SELECT) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1 \
                     LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2";
-    let names = [text(&table.schema), text(&table.name), text(&RULE)];
+    let names = [text(&table.schema), text(&table.name), text(&KEEP)];
     let rows = ask(server, connection, question, &names).await?;
     let letter = |row: &Row, column| row.try_get::<_, String>(column).ok()?.chars().next();
     rows.first()
@@ -84,7 +85,7 @@ pub async fn look(server: &Server, connection: &Connection, table: &Relation) ->
             let table = letter(row, 1).zip(letter(row, 2));
             Some(Found { schema: row.try_get(0).ok()?, table, rule: row.try_get(3).ok()? })
         })
-        .ok_or_else(|| StoreError::unknown(format!("cannot understand the answer of {}", server.site.server)))
+        .ok_or_else(|| server.site.not_understood())
 }
 
 pub async fn ask(
@@ -99,7 +100,7 @@ pub async fn ask(
         Ok(Err(error)) => {
             Err(server.explained(connection, connection.unanswered(&server.site, &error), deadline).await)
         }
-        Err(_) => Err(server.silent()),
+        Err(_) => Err(server.site.silent()),
     }
 }
 
@@ -117,6 +118,6 @@ async fn run(server: &Server, connection: &Connection, statements: &str, needs: 
                 _ => failure,
             })
         }
-        Err(_) => Err(server.silent()),
+        Err(_) => Err(server.site.silent()),
     }
 }

@@ -90,7 +90,7 @@ impl Server {
                         continue;
                     }
                     Ok(Err(error)) => return Err(connection.unanswered(&self.site, &error)),
-                    Err(_) => return Err(self.silent()),
+                    Err(_) => return Err(self.site.silent()),
                 }
             }
             loan.give_back();

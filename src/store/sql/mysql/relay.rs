@@ -11,11 +11,12 @@
 //! - Another process may find the socket. Only this one is listened to, and the name is random.
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
-use super::failure::{Site, Trouble};
+use super::failure::{self, Trouble};
 use crate::lease::Session;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::socket::Socket;
+use crate::store::sql::site::Site;
 use crate::store::tls_mode::TlsMode;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -86,10 +87,10 @@ impl Greeted {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
         let greeting = Packet::read(&mut stream).await;
-        let greeting = greeting.map_err(|trouble| site.unconnected(&trouble))?;
+        let greeting = greeting.map_err(|trouble| failure::unconnected(site, &trouble))?;
         let offers_tls = match (greeting.body.first(), capabilities(&greeting.body)) {
             (Some(&FAILED), _) => false,
-            (_, None) => return Err(site.unconnected(&Trouble::Garbled)),
+            (_, None) => return Err(failure::unconnected(site, &Trouble::Garbled)),
             (_, Some(capabilities)) if capabilities & NEEDED != NEEDED => {
                 return Err(StoreError::misconfigured(format!(
                     "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
@@ -112,10 +113,7 @@ impl Greeted {
     ) -> Result<Option<&'a TlsConnector>, StoreError> {
         let tls = tls.filter(|_| self.is_remote && self.greeting.body.first() != Some(&FAILED));
         if tls.is_some() && !self.offers_tls && mode != TlsMode::Prefer {
-            return Err(StoreError::misconfigured(format!(
-                "{} does not speak TLS: turn TLS on, or do without it with ssl-mode=PREFERRED",
-                site.server
-            )));
+            return Err(site.without_tls("ssl-mode=PREFERRED"));
         }
         Ok(tls.filter(|_| self.offers_tls))
     }
@@ -152,7 +150,7 @@ impl Greeted {
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
             if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
-                return Err(Trouble::Unfit(site.exposed()));
+                return Err(Trouble::Unfit(failure::exposed(site)));
             }
             packet.write(&mut library).await?;
             match packet.body.first() {

@@ -2,16 +2,16 @@
 //!
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
+use crate::store::sql::places::{Place, named};
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
-use std::path::PathBuf;
 
 const DEFAULT_PORT: u16 = 3306;
 /// Where Debian's servers and clients look for each other.
 const DEFAULT_SOCKET: &str = "/run/mysqld/mysqld.sock";
 /// The longest name of a table or a database.
-pub(super) const LONGEST_NAME: usize = 64;
+const LONGEST_NAME: usize = 64;
 
 const OPTIONS: [&str; 6] = ["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"];
 
@@ -31,27 +31,10 @@ pub struct Address {
     pub tls_files: Box<TlsFiles>,
 }
 
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    Tcp { name: String, port: u16 },
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { name, port } => f.write_str(&Host { name: name.clone(), port: Some(*port) }.with_port(*port)),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
 impl fmt::Display for Address {
     /// As messages name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "MySQL at {}", places.join(","))
+        f.write_str(&named("MySQL", &self.places))
     }
 }
 
