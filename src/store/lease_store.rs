@@ -161,6 +161,9 @@ impl<D: Documents> LeaseStore<D> {
         let holder = match (&standing.found.content, &standing.document) {
             (Content::Foreign { holder, .. }, _) => holder.clone(),
             (Content::Ours(ours), Some(document)) if ours.leadership.is_some() => document.holder(),
+            (Content::Ours(_), Some(document)) if document.revoked == Some(document.term) => {
+                Holder { owner: "a leader whose lease was revoked".to_owned(), ..forgotten(Duration::ZERO, false) }
+            }
             _ => forgotten(Duration::ZERO, false),
         };
         Some(Holder { expires_in: left.or(holder.expires_in), ..holder })

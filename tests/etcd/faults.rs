@@ -129,7 +129,7 @@ async fn a_frozen_server_is_only_slow() {
         assert_eq!(store.renew(&one, term, sequence).await.unwrap_err().kind, ErrorKind::Unknown);
     }
     server.thaw();
-    eventually("it answers", async || server.answered("Range") > 0).await;
+    eventually("it answers", async || server.answered("Txn") > 0).await;
     let begun = Instant::now();
     while store.renew(&one, term, 3).await != Ok(Renewal::Renewed) {
         assert!(begun.elapsed() < PATIENCE, "it never recovers");

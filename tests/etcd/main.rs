@@ -52,7 +52,7 @@ async fn make_old(server: &mut Server) {
 }
 
 const LOCK: &str = "leaderrun/lock/db/main";
-const LAST: &str = "leaderrun/last/db/main";
+const DOCUMENT: &str = "leaderrun/shard/db/main";
 
 /// As `verdict text` lines.
 fn shown(findings: &[Finding]) -> String {

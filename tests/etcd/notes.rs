@@ -4,7 +4,7 @@ use super::*;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::{ErrorKind, Note, Page, Renewal};
 
-const ORDERS: &str = "leaderrun/note/orders/db/main";
+const ORDERS: &str = "leaderrun/note/db/main=orders";
 
 fn standby() -> Page {
     Page::Standby(Session::random().unwrap())
@@ -20,24 +20,52 @@ async fn leases_left(server: &Server, count: usize) {
 }
 
 #[tokio::test]
-async fn a_note_is_its_text_under_its_key_and_leaves_nothing_behind() {
+async fn a_note_that_is_replaced_leaves_no_etcd_lease() {
     let server = Server::start();
     let store = open(&server.store_url()).await;
     let shard = shard();
+    let text = async || store.read(&shard, &Page::Orders).await.unwrap().map(|note| note.text);
     assert_eq!(store.replace(&shard, &Page::Orders, None, Some(&lasting("one"))).await, Ok(true));
-    assert_eq!(server.value(ORDERS).as_deref(), Some("one"));
-    // What is refused, and what is replaced, leaves no etcd lease.
     assert_eq!(store.replace(&shard, &Page::Orders, None, Some(&lasting("two"))).await, Ok(false));
     assert_eq!(store.replace(&shard, &Page::Orders, Some("one"), Some(&lasting("three"))).await, Ok(true));
     leases_left(&server, 1).await;
-    assert_eq!(store.read(&shard, &Page::Orders).await.unwrap().map(|note| note.text).as_deref(), Some("three"));
+    assert_eq!(text().await.as_deref(), Some("three"));
     assert_eq!(store.replace(&shard, &Page::Orders, Some("three"), Some(&Note::for_ever("four"))).await, Ok(true));
     leases_left(&server, 0).await;
     assert_eq!(store.read(&shard, &Page::Orders).await, Ok(Some(Note::for_ever("four"))));
     assert_eq!(store.replace(&shard, &Page::Orders, Some("four"), Some(&lasting("five"))).await, Ok(true));
     assert_eq!(store.replace(&shard, &Page::Orders, Some("five"), None).await, Ok(true));
     leases_left(&server, 0).await;
-    assert_eq!(server.etcdctl(&["get", "--prefix", "", "--keys-only"]).trim(), "");
+    assert_eq!(text().await, None);
+}
+
+#[tokio::test]
+async fn the_announcements_of_a_process_share_one_etcd_lease() {
+    let server = Server::start();
+    let store = open(&server.store_url()).await;
+    let pages = [standby(), standby()];
+    for round in 0..5 {
+        for page in &pages {
+            let before = (round > 0).then(|| (round - 1).to_string());
+            let note = lasting(&round.to_string());
+            assert_eq!(store.replace(&shard(), page, before.as_deref(), Some(&note)).await, Ok(true));
+        }
+    }
+    assert_eq!((server.calls(&["LeaseGrant"]), server.calls(&["LeaseRevoke"])), (1, 0));
+    leases_left(&server, 1).await;
+    assert_eq!(store.standbys("").await.unwrap().len(), 2);
+    let lease = server.lease_in(&format!("leaderrun/standby/db/main={}", session(&pages[0])));
+    server.etcdctl(&["lease", "revoke", &lease]);
+    assert_eq!(store.standbys("").await.unwrap(), []);
+    // The next one makes another.
+    assert_eq!(store.replace(&shard(), &pages[0], Some("4"), Some(&lasting("5"))).await, Ok(false));
+    assert_eq!(store.replace(&shard(), &pages[0], None, Some(&lasting("5"))).await, Ok(true));
+    assert_eq!(store.standbys("").await.unwrap().len(), 1);
+}
+
+fn session(page: &Page) -> String {
+    let Page::Standby(session) = page else { panic!("it is none of a standby") };
+    session.as_str().to_owned()
 }
 
 #[tokio::test]
@@ -60,7 +88,7 @@ async fn a_note_whose_writer_heard_no_answer_lasts_as_long_as_any() {
             Some(note) if given_up => {
                 assert!(note.lasts.is_some_and(|left| left > lasts - Duration::from_secs(20)), "{note:?}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                assert_eq!(server.value(ORDERS).as_deref(), Some("unheard"));
+                assert!(server.value(ORDERS).is_some_and(|value| value.contains("unheard")));
                 return;
             }
             Some(_) => {
@@ -113,9 +141,9 @@ async fn what_something_else_wrote_is_named_or_left_out() {
         assert!(std::process::Command::new("sh").args(["-c", &shell]).status().unwrap().success());
     };
     bytes(ORDERS);
-    bytes("leaderrun/note/standby/db/main=x");
+    bytes("leaderrun/standby/db/main=x");
     for key in ["db/main", "no name=x", "=x"] {
-        server.put(&format!("leaderrun/note/standby/{key}"), "theirs");
+        server.put(&format!("leaderrun/standby/{key}"), "theirs");
     }
     let error = store.read(&shard, &Page::Orders).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Misconfigured);
@@ -163,7 +191,8 @@ async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
     let server = Server::start();
     let store = open(&server.store_url()).await;
     let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    store.vouch().await.unwrap();
+    let term = lead(&*store, &one).await;
     let sequence = std::cell::Cell::new(0);
     let renew = async || {
         sequence.set(sequence.get() + 1);
@@ -174,9 +203,9 @@ async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
     assert_eq!(renew().await, Some(vec![None, None]));
     assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
     assert_eq!(renew().await, Some(vec![Some(Note::for_ever("one")), Some(Note::for_ever("one"))]));
-    // How long it lasts is another question.
     assert_eq!(store.replace(&shard(), &Page::Orders, Some("one"), Some(&lasting("two"))).await, Ok(true));
-    assert_eq!(renew().await, None);
+    let orders = renew().await.expect("they came").remove(0).expect("they stand");
+    assert!(orders.text == "two" && orders.lasts.is_some_and(|left| left > Duration::from_secs(50)), "{orders:?}");
     server.etcdctl(&["del", ORDERS]);
     assert_eq!(renew().await, Some(vec![None, None]));
 }

@@ -1,9 +1,10 @@
 //! Keys in which something else has written.
 
 use super::*;
-use leaderrun::internals::store::{ErrorKind, Release, Renewal, StoreError};
+use leaderrun::internals::store::{ErrorKind, Renewal, StoreError};
 
-const GARBAGE: [&str; 5] = ["hello", "{}", "7", r#"{"owner":"x"}"#, r#"{"origin":-1,"session":7}"#];
+const GARBAGE: [&str; 5] =
+    ["hello", "{}", "7", r#"{"format":3,"write":"x"}"#, r#"{"format":2,"write":"x","text":"","session":7}"#];
 
 #[track_caller]
 fn misconfigured<T: std::fmt::Debug>(answer: Result<T, StoreError>, key: &str) {
@@ -13,61 +14,71 @@ fn misconfigured<T: std::fmt::Debug>(answer: Result<T, StoreError>, key: &str) {
 }
 
 #[tokio::test]
-async fn a_lock_that_something_else_wrote_is_named_and_left_alone() {
+async fn a_document_that_something_else_wrote_is_named_and_left_alone() {
     let server = old_server().await;
     let store = open(&server.store_url()).await;
     let one = candidate("one");
     for garbage in GARBAGE {
-        server.put(LOCK, garbage);
-        misconfigured(store.claim(&one).await, LOCK);
-        misconfigured(store.observe(&one.shard).await, LOCK);
-        misconfigured(store.inspect(&one.shard).await, LOCK);
-        assert!(matches!(store.renew(&one, Term(1), 1).await, Ok(Renewal::Lost(Some(_)))), "{garbage}");
-        assert_eq!(store.release(&one, Term(1)).await, Ok(Release::NotHeld));
-        assert_eq!(server.value(LOCK).as_deref(), Some(garbage));
+        server.put(DOCUMENT, garbage);
+        misconfigured(store.claim(&one).await, DOCUMENT);
+        misconfigured(store.observe(&one.shard).await, DOCUMENT);
+        misconfigured(store.inspect(&one.shard).await, DOCUMENT);
+        misconfigured(store.renew(&one, Term(1), 1).await, DOCUMENT);
+        misconfigured(store.release(&one, Term(1)).await, DOCUMENT);
+        assert_eq!((server.value(DOCUMENT).as_deref(), server.value(LOCK)), (Some(garbage), None));
     }
-    server.delete(LOCK);
+    server.delete(DOCUMENT);
     lead(&*store, &one).await;
 }
 
 #[tokio::test]
-async fn a_lock_that_is_overwritten_under_its_leader_is_lost() {
+async fn a_key_beside_a_document_that_would_never_end_is_named_and_left_alone() {
     let server = old_server().await;
     let store = open(&server.store_url()).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    let value = server.value(LOCK).unwrap();
-    server.put(LOCK, "hello");
-    let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("it renewed") };
-    assert_eq!(holder.owner, format!("something else that wrote {LOCK}"));
-    // The same words, but attached to no lease: it would never end.
-    server.put(LOCK, &value);
-    assert!(matches!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(Some(_)))));
-    misconfigured(store.claim(&candidate("two")).await, LOCK);
-    assert_eq!(server.value(LOCK), Some(value));
+    // Attached to no lease.
+    server.put(LOCK, "one");
+    misconfigured(store.renew(&one, term, 1).await, LOCK);
+    misconfigured(open(&server.store_url()).await.claim(&candidate("two")).await, LOCK);
+    assert_eq!(server.value(LOCK).as_deref(), Some("one"));
+    server.put("leaderrun/young", "by hand");
+    let store = open(&server.store_url()).await;
+    misconfigured(store.claim(&one).await, LOCK);
+    server.delete(LOCK);
+    misconfigured(store.claim(&one).await, "leaderrun/young");
 }
 
 #[tokio::test]
-async fn other_records_that_something_else_wrote_are_named_and_left_alone() {
+async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_ends() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    let base = server.value("leaderrun/base").unwrap();
-    for garbage in GARBAGE {
-        server.put(LAST, garbage);
-        misconfigured(store.claim(&one).await, LAST);
-        assert_eq!(server.value(LAST).as_deref(), Some(garbage));
-        server.delete(LAST);
+    let (store, other) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let one = with_lease("one", Duration::from_secs(2));
+    let term = lead(&*store, &one).await;
+    let granted = server.etcdctl(&["lease", "grant", "6"]);
+    let lease = granted.split(' ').nth(1).expect("its number");
+    server.etcdctl(&["put", LOCK, "something else", "--lease", lease]);
+    let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("it renewed") };
+    assert_eq!(holder.owner, "something else");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(refused(other.claim(&candidate("two")).await.unwrap()).owner, "something else");
+    assert!(granted_in_time(&*other, &candidate("two")).await.term > term);
+}
 
+#[tokio::test]
+async fn a_marker_that_something_else_wrote_is_named_and_left_alone() {
+    let server = old_server().await;
+    let one = candidate("one");
+    // The last one is what earlier builds wrote.
+    for garbage in GARBAGE.into_iter().chain([r#"{"origin":1795268611017000}"#]) {
+        let store = open(&server.store_url()).await;
         server.put("leaderrun/base", garbage);
         misconfigured(store.claim(&one).await, "leaderrun/base");
         misconfigured(store.prepare().await, "leaderrun/base");
         assert!(has_bad(&store.check().await.unwrap()));
         assert_eq!(server.value("leaderrun/base").as_deref(), Some(garbage));
-        server.put("leaderrun/base", &base);
     }
     assert_eq!(server.value(LOCK), None);
-    lead(&*store, &one).await;
 }
 
 #[tokio::test]
@@ -97,7 +108,7 @@ async fn an_inspection_tells_all_that_is_known_of_a_leader() {
 async fn a_shard_may_be_called_like_our_own_keys() {
     let server = old_server().await;
     let store = open(&server.store_url()).await;
-    for name in ["base", "young", "lock/base", "last", "check/x"] {
+    for name in ["base", "young", "lock/base", "led", "check/x"] {
         let one = Candidate { shard: name.parse().unwrap(), ..candidate("one") };
         let term = lead(&*store, &one).await;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
@@ -109,18 +120,17 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let server = Server::start();
     let store = open(&server.store_url()).await;
     let findings = store.check().await.unwrap();
-    assert!(shown(&findings).contains("does not say since when it remembers"), "{}", shown(&findings));
+    assert!(shown(&findings).contains("was started, promoted or wiped"), "{}", shown(&findings));
     let host = server.host();
     let prefix = format!("the prefix leaderrun in etcd at {host}");
-    assert_eq!(store.prepare().await.unwrap(), [format!("wrote down that {prefix} remembers from now on")]);
     assert_eq!(store.prepare().await.unwrap(), [format!("{prefix} says since when it remembers")]);
+    server.etcdctl(&["del", "--prefix", "leaderrun/"]);
+    assert_eq!(store.prepare().await.unwrap(), [format!("wrote down that {prefix} remembers from now on")]);
     let findings = store.check().await.unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{}", shown(&findings));
     assert!(shown(&findings).contains("Good etcd 3."), "{}", shown(&findings));
     let keys = server.etcdctl(&["get", "--prefix", "leaderrun", "--keys-only"]);
     assert_eq!(keys.split_whitespace().collect::<Vec<_>>(), ["leaderrun/base", "leaderrun/young"]);
-    // That of the mark of youth.
-    assert!(server.etcdctl(&["lease", "list"]).starts_with("found 1 leases"));
 }
 
 #[tokio::test]
@@ -129,11 +139,11 @@ async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
     let store = open(&server.store_url()).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    for (key, value) in [("lock/a", "hello"), ("lock/no name", "{}"), ("lockx", "{}"), ("last/a", "7")] {
+    for (key, value) in [("shard/a", "hello"), ("shard/no name", "{}"), ("shardx", "{}"), ("lock/b", "7")] {
         server.put(&format!("leaderrun/{key}"), value);
     }
     let list = store.list("").await.unwrap();
     assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["a", one.shard.as_str()]);
-    assert_eq!(list[0].1.holder.as_ref().unwrap().owner, "something else that wrote leaderrun/lock/a");
+    assert!(list[0].1.holder.is_some());
     assert_eq!((list[0].1.last_term, list[1].1.last_term), (None, Some(term)));
 }

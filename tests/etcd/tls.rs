@@ -12,7 +12,8 @@ async fn client_and_server_may_know_each_other_by_certificates() {
     let findings = store.check().await.unwrap();
     assert!(!has_bad(&findings), "{}", shown(&findings));
     let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    store.vouch().await.unwrap();
+    let term = lead(&*store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
@@ -21,8 +22,8 @@ async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
     let server = Server::start_self_signed();
     let (one, file) = (candidate("one"), |name: &str| server.tls().path(name));
     let store = open(&format!("etcds://{}?ca={}", server.host(), file("own.pem"))).await;
-    store.prepare().await.unwrap();
-    granted(store.claim(&one).await.unwrap());
+    store.vouch().await.unwrap();
+    lead(&*store, &one).await;
     let another = server.host().replace("127.0.0.1", "localhost");
     for (host, named) in [(&server.host(), "ca.pem"), (&another, "own.pem")] {
         let error = open(&format!("etcds://{host}?ca={}", file(named))).await.claim(&one).await.unwrap_err();

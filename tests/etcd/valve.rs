@@ -14,8 +14,8 @@ pub enum Fate {
     LoseAnswer,
 }
 
-/// In every put of a lock.
-pub const CLAIM: &str = "\"sinceMs\"";
+/// In every put of a document that names a leader.
+pub const CLAIM: &str = "since_ms";
 
 #[derive(Clone)]
 pub struct Valve {

@@ -293,15 +293,18 @@ fn the_records_of_etcd_stay_as_they_are() {
     use crate::support::etcd::Server;
     let mut server = Server::start();
     let url = ready(&mut server);
-    let plain = Plain::new().after("\"etcdLease\":", "LEASE");
+    let base = server.value("leaderrun/base").expect("it was made");
+    let base: serde_json::Value = serde_json::from_str(&base).expect("JSON");
+    let plain = Plain::new().with(base["incarnation"].as_str().expect("it has one"), "LIFE");
     pin("etcd", &url, &plain, || {
         let keys = server.etcdctl(&["get", "", "--prefix", "--keys-only"]);
         let mut lines = Vec::new();
         for key in keys.lines().filter(|line| !line.is_empty()) {
             let lease = if server.lease_of(key) == "0" { "for ever" } else { "with a lease" };
             let value = server.value(key).unwrap_or_default();
-            // Named after that lease.
-            let key = if key.starts_with("leaderrun/led/") { "leaderrun/led/LEASE" } else { key };
+            let document: Option<serde_json::Value> = serde_json::from_str(&value).ok();
+            let named = document.as_ref().and_then(|document| document["lease"].as_str()).unwrap_or("0");
+            let value = if named == "0" { value } else { value.replace(named, "LEASE") };
             lines.push(format!("{key}, {lease} = {value}"));
         }
         lines

@@ -5,7 +5,7 @@ use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
 use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
 use leaderrun::internals::store::{
-    Administration, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Report,
+    Administration, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Report, Takeover,
 };
 
 #[test]
@@ -26,7 +26,7 @@ fn a_lease_that_is_not_renewed_ends_and_not_before() {
 
 #[test]
 fn who_comes_after_a_crash_need_not_watch_the_lease_for_all_of_its_length() {
-    for style in [SCRIPTED, COMPARING, HIDING, STAMPING] {
+    for style in [SCRIPTED, COMPARING, LEASED, STAMPING] {
         let world = World::old(style);
         let term = world.client().lead(&candidate("one"));
         advance(LEASE + SLACK);
@@ -100,7 +100,7 @@ fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() 
 
 #[test]
 fn renewals_that_leave_no_trace_keep_the_lease() {
-    let world = World::old(HIDING);
+    let world = World::old(LEASED);
     let (client, one, term) = leader(&world);
     let standby = world.client();
     for sequence in 1..20 {
@@ -113,7 +113,7 @@ fn renewals_that_leave_no_trace_keep_the_lease() {
 /// As etcd shows a lease that was revoked: no leader is named, and nobody knows whether a renewal is on its way.
 #[test]
 fn what_is_left_of_a_lease_is_waited_for_until_the_server_says_that_it_is_over() {
-    let world = World::old(HIDING);
+    let world = World::old(LEASED);
     let (client, one, term) = leader(&world);
     now(client.store.release(&one, term)).unwrap();
     let text = world.text().to_string();
@@ -185,15 +185,17 @@ fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
         assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::NotHeld));
         assert_eq!(world.client().renew(&one, term, 2), Renewal::Revoked, "{style:?}");
         advance(seconds(1));
-        let grant = world.client().granted(&candidate("two"));
-        assert!(grant.term > term && wait_of(&grant) >= LEASE - seconds(1), "{style:?} {grant:?}");
-        assert!(wait_of(&grant) <= LEASE + SLACK, "{style:?} {grant:?}");
+        // It is granted with a wait, or refused until then.
+        let (grant, took) = world.client().in_time(&candidate("two"));
+        let start = took + wait_of(&grant);
+        assert!(grant.term > term && grant.takeover == Takeover::Revoked, "{style:?} {grant:?}");
+        assert!(start >= LEASE - seconds(1) - seconds(1) && start <= LEASE + SLACK, "{style:?} {start:?}");
     }
 }
 
 #[test]
 fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
-    for style in ALL {
+    for style in DATED {
         let world = World::old(style);
         let long = Candidate { lease: LEASE * 8, ..candidate("one") };
         let term = world.client().lead(&long);
@@ -235,7 +237,7 @@ fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
 
 #[test]
 fn a_wait_that_looks_as_the_one_before_is_another_one() {
-    for style in ALL {
+    for style in DATED {
         let world = World::old(style);
         let (client, two) = (world.client(), candidate("two"));
         for _ in 0..2 {
@@ -249,6 +251,43 @@ fn a_wait_that_looks_as_the_one_before_is_another_one() {
             advance(LEASE + UNTIL_A_WALL_CLOCK_KNOWS);
         }
     }
+}
+
+#[test]
+fn a_lease_that_the_server_has_ended_is_not_renewed_and_not_waited_for() {
+    let world = World::old(LEASED);
+    let (client, one, term) = leader(&world);
+    let standby = world.client();
+    standby.refused(&candidate("two"));
+    advance(LEASE + seconds(1));
+    assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None));
+    // A renewal writes nothing, so an old look shows the same document. The server compares.
+    assert!(standby.lead(&candidate("two")) > term);
+}
+
+/// The clock of the host that wrote the wait says nothing to others.
+#[test]
+fn a_wait_without_a_clock_lasts_from_when_it_was_seen_until_its_leader_says_that_it_is_over() {
+    let world = World::old(LEASED);
+    leader(&world);
+    world.delete();
+    let (next, two) = (world.client(), candidate("two"));
+    let grant = next.granted(&two);
+    let mut sequence = 0;
+    let mut renew = || {
+        sequence += 1;
+        assert_eq!(next.renew(&two, grant.term, sequence), Renewal::Renewed);
+    };
+    for _ in 0..2 {
+        advance(seconds(5));
+        renew();
+        assert_ne!(world.text()["wait"], serde_json::Value::Null);
+    }
+    advance(seconds(6));
+    renew();
+    assert_eq!(world.text()["wait"], serde_json::Value::Null);
+    assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
+    world.client().lead(&candidate("three"));
 }
 
 #[test]
@@ -324,7 +363,7 @@ fn a_look_tells_when_the_lease_was_renewed_and_a_list_tells_the_same() {
 
 #[test]
 fn a_note_ends_after_its_time_and_not_before() {
-    for style in [SCRIPTED, COMPARING, STAMPING, HIDING] {
+    for style in [SCRIPTED, COMPARING, STAMPING, LEASED] {
         let world = World::old(style);
         let client = world.client();
         let note = Note::lasting("soon over".to_owned(), Some(LEASE));

@@ -168,7 +168,13 @@ fn a_leader_outlives_a_failover_to_an_older_copy() {
             }
             world.server.restart();
             world.server.restore(copies.remove(copy));
-            assert_eq!(client.renew(&one, term, 8), Renewal::Renewed, "{style:?} {copy}");
+            let renewed = client.renew(&one, term, 8);
+            if style == LEASED && copy == 1 {
+                // Nothing is written beside a lease that the server says is alive.
+                assert!(matches!(renewed, Renewal::Lost(Some(holder)) if holder.owner == "zero"));
+                continue;
+            }
+            assert_eq!(renewed, Renewal::Renewed, "{style:?} {copy}");
             let standby = world.client();
             advance(LEASE - seconds(1));
             let holder = standby.refused(&candidate("two"));
@@ -307,15 +313,16 @@ fn orders_that_came_to_an_empty_store_outlive_the_leader_that_writes_itself_agai
         world.client().order("pause");
         let renewed = now(client.store.renew_and_read(&one, term, 1, &[shard()])).unwrap();
         assert_eq!(renewed.renewal, Renewal::Renewed, "{style:?}");
-        let orders = renewed.orders.expect("they came").remove(0).map(|note| note.text);
-        assert_eq!(orders.as_deref(), Some("pause"));
+        let orders = renewed.orders.map(|mut orders| orders.remove(0).map(|note| note.text));
+        // Where they are a note, the next renewal brings them.
+        assert!(orders.map_or(style == LEASED, |orders| orders.as_deref() == Some("pause")), "{style:?}");
         assert_eq!(world.client().orders().as_deref(), Some("pause"), "{style:?}");
     }
 }
 
 #[test]
 fn a_wait_outlives_the_leader_that_writes_itself_again() {
-    for style in LIVING {
+    for style in [SCRIPTED, STAMPING] {
         let world = World::old(style);
         let long = Candidate { lease: LEASE * 4, ..candidate("one") };
         let term = world.client().lead(&long);
@@ -522,7 +529,7 @@ fn who_saw_a_higher_term_than_the_document_shows_waits_a_lease_and_takes_a_highe
 
 #[test]
 fn terms_rise_for_who_saw_them_even_if_the_clock_is_set_back_too() {
-    for style in LIVING {
+    for style in [SCRIPTED, STAMPING] {
         let world = World::old(style);
         let (client, one, first) = leader(&world);
         now(client.store.release(&one, first)).unwrap();
@@ -560,35 +567,31 @@ fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
 /// The older copy names another leader, whose lease has ended by then.
 #[test]
 fn a_leader_outlives_an_earlier_lease_in_a_restored_document_unless_a_late_renewal_prolongs_it() {
-    for style in [SCRIPTED, HIDING] {
-        for is_prolonged in [false, true] {
-            let world = World::old(style);
-            let (before, zero, earlier) = leader(&world);
-            before.line.next(renewal, Fate::Late);
-            now(before.store.renew(&zero, earlier, 1)).unwrap_err();
-            let led = world.server.contents();
-            advance(LEASE - seconds(1));
-            now(before.store.release(&zero, earlier)).unwrap();
-            let (client, one, term) = leader(&world);
-            advance(seconds(3));
-            world.server.restore(led);
-            if !is_prolonged {
-                assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-                continue;
-            }
-            let line = before.line.clone();
-            client.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
-            let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else {
-                panic!("{style:?}: it leads beside zero")
-            };
-            assert_eq!(holder.session, Some(zero.session));
+    for is_prolonged in [false, true] {
+        let world = World::old(SCRIPTED);
+        let (before, zero, earlier) = leader(&world);
+        before.line.next(renewal, Fate::Late);
+        now(before.store.renew(&zero, earlier, 1)).unwrap_err();
+        let led = world.server.contents();
+        advance(LEASE - seconds(1));
+        now(before.store.release(&zero, earlier)).unwrap();
+        let (client, one, term) = leader(&world);
+        advance(seconds(3));
+        world.server.restore(led);
+        if !is_prolonged {
+            assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+            continue;
         }
+        let line = before.line.clone();
+        client.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
+        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("it leads beside zero") };
+        assert_eq!(holder.session, Some(zero.session));
     }
 }
 
 #[test]
 fn a_wait_that_an_older_copy_got_outlives_the_leader_that_writes_itself_again() {
-    for style in ALL {
+    for style in DATED {
         let world = World::old(style);
         let (before, zero, earlier) = leader(&world);
         let led = world.server.contents();
@@ -645,7 +648,7 @@ fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
 
 #[test]
 fn a_release_over_an_older_copy_leaves_the_term_that_it_ends() {
-    for style in ALL {
+    for style in DATED {
         let world = World::old(style);
         let (client, one, first) = leader(&world);
         let older = world.server.contents();
@@ -703,7 +706,8 @@ fn a_longer_lease_that_was_known_is_waited_for() {
         assert!(wait_of(&grant) > LEASE * 2, "{style:?} {grant:?}");
         advance(LEASE * 4 + UNTIL_A_WALL_CLOCK_KNOWS);
         let (grant, _) = world.client().in_time(&candidate("last"));
-        assert_eq!(grant.start_after, None, "{style:?}");
+        // Its leaders died before they said that it was over.
+        assert_eq!(grant.start_after.is_some(), style == LEASED, "{style:?}");
     }
 }
 

@@ -44,19 +44,21 @@ pub fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// As a server with scripts; one that can only compare; one whose renewals leave no trace; one that compares and has
-/// lives; one that tells no time; one whose documents other programs write too.
+/// As a server with scripts; one that can only compare; one that ends leases by itself and shows no clock; one that compares
+/// and has lives; one that tells no time; one whose documents other programs write too.
 pub const SCRIPTED: Style = Style::SCRIPTED;
 pub const COMPARING: Style = Style::COMPARING;
-pub const HIDING: Style = Style { hides_renewals: true, ..SCRIPTED };
+pub const LEASED: Style = Style::LEASED;
 pub const STAMPING: Style = Style { touches: false, ..SCRIPTED };
 pub const TIMELESS: Style = Style { tells: Tells::Nothing, ..SCRIPTED };
 
 pub const SHARED: Style = Style::SHARED;
 
-pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, HIDING, STAMPING, TIMELESS, SHARED];
+pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, LEASED, STAMPING, TIMELESS, SHARED];
+/// Those with a clock by which others can tell when a lease ends, or a wait.
+pub const DATED: [Style; 5] = [SCRIPTED, COMPARING, STAMPING, TIMELESS, SHARED];
 /// Those that can lose what they acknowledged, and know it.
-pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, HIDING];
+pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, LEASED];
 
 /// What becomes of a request.
 pub enum Fate {
@@ -155,6 +157,11 @@ pub fn any_put(step: &Step) -> bool {
 
 pub fn put_of_shard(step: &Step) -> bool {
     matches!(step, Step::Put(Name::Shard(_)))
+}
+
+/// Of orders, wherever the style keeps them.
+pub fn put_of_orders(step: &Step) -> bool {
+    matches!(step, Step::Put(Name::Shard(_) | Name::Note(_, Page::Orders)))
 }
 
 pub fn put_of_led(step: &Step) -> bool {

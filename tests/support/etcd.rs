@@ -164,6 +164,36 @@ impl Server {
         format!("{:x}", lease.parse::<i64>().expect("a number"))
     }
 
+    /// The etcd lease that a document names.
+    pub fn lease_in(&self, key: &str) -> String {
+        let document: serde_json::Value = serde_json::from_str(&self.value(key).expect("it is there")).expect("JSON");
+        document["lease"].as_str().expect("it names one").to_owned()
+    }
+
+    /// Of the last write to anything.
+    pub fn revision(&self) -> i64 {
+        let fields = self.etcdctl(&["get", "nothing", "-w", "fields"]);
+        let revision = fields.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).expect("a revision");
+        revision.parse().expect("a number")
+    }
+
+    /// A copy of all that it has.
+    pub fn back_up(&mut self) -> TempDir {
+        super::server::Server::kill(self);
+        let copy = TempDir::new().expect("a scratch directory");
+        copy_data(self.data.path(), copy.path());
+        super::server::Server::start_again(self);
+        copy
+    }
+
+    /// Goes on with what it had then.
+    pub fn restore(&mut self, copy: &TempDir) {
+        super::server::Server::kill(self);
+        std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
+        copy_data(copy.path(), self.data.path());
+        super::server::Server::start_again(self);
+    }
+
     /// How often clients called any of these methods.
     pub fn calls(&self, methods: &[&str]) -> u64 {
         self.count("grpc_server_started_total{", methods)
@@ -249,7 +279,7 @@ impl super::server::Server for Server {
     }
 
     fn remove_records(&mut self, shard: &str) {
-        self.delete(&format!("{PREFIX}/last/{shard}"));
+        self.delete(&format!("{PREFIX}/shard/{shard}"));
         self.delete(&format!("{PREFIX}/lock/{shard}"));
     }
 
@@ -263,6 +293,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn copy_data(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from.join("data")).arg(to).status();
+    assert!(copied.expect("cp runs").success());
 }
 
 fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {

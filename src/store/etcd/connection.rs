@@ -10,6 +10,7 @@
 //! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
 //! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
+use super::address::Address;
 use super::failure::{Circumstances, Failure, explain, is_local};
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
@@ -27,8 +28,9 @@ use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,19 +64,19 @@ pub struct Client {
     state: Mutex<State>,
 }
 
-pub struct Server {
+struct Server {
     /// `HOST:PORT`.
-    pub name: String,
-    pub endpoint: Endpoint,
+    name: String,
+    endpoint: Endpoint,
     /// Some if connections use TLS, with the name that the server's certificate must hold.
-    pub tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
 /// TLS as `files` say, for HTTP/2.
 ///
 /// # Errors
 /// Misconfigured, with the name of the file that cannot be used.
-pub fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
+fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
     let mut config = tls::client_config(files)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
@@ -131,29 +133,46 @@ impl Watch {
     }
 }
 
+impl fmt::Display for Client {
+    /// As messages name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "etcd at {}", self.servers().collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl Client {
-    /// `servers` is not empty.
-    pub fn new(
-        servers: Vec<Server>,
-        user: Option<(String, Secret)>,
-        prefix: String,
-        doubt: &'static str,
-        request_timeout: Duration,
-    ) -> Self {
-        assert!(!servers.is_empty(), "a store URL names a host");
-        let servers = servers.into_iter().map(|Server { name, endpoint, tls }| {
+    /// Makes no connection yet.
+    ///
+    /// # Errors
+    /// Misconfigured, if a file for TLS cannot be used.
+    pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        let tls = address.tls.as_ref().map(tls).transpose()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let wrong = |error: &dyn fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));
+        let mut servers = Vec::with_capacity(address.hosts.len());
+        for (host, name) in &address.hosts {
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{name}")).map_err(|error| wrong(&error))?;
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-            Server { name, endpoint, tls }
-        });
-        Self {
-            servers: servers.collect(),
-            user,
+            let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
+            let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
+            servers.push(Server { name: name.clone(), endpoint, tls });
+        }
+        assert!(!servers.is_empty(), "a store URL names a host");
+        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said why.
+        let doubt = match &address.tls {
+            Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
+            Some(_) => "does it want a certificate, by cert= and key=?",
+            None => "is it etcd, and does it want TLS, by etcds://?",
+        };
+        Ok(Self {
+            servers,
+            user: address.user.clone(),
             request_timeout,
-            prefix,
+            prefix: address.prefix.clone(),
             doubt,
             shared: Kept::default(),
             state: Mutex::default(),
-        }
+        })
     }
 
     /// The time bound of one operation.
@@ -182,11 +201,7 @@ impl Client {
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         match timeout(self.bound(), operation).await {
             Ok(answer) => answer,
-            Err(_) => Err(StoreError::unknown(format!(
-                "etcd at {} did not answer within {}",
-                self.servers().collect::<Vec<_>>().join(", "),
-                show(self.bound())
-            ))),
+            Err(_) => Err(StoreError::unknown(format!("{self} did not answer within {}", show(self.bound())))),
         }
     }
 
@@ -349,16 +364,15 @@ impl Client {
         answer.map(tonic::Response::into_inner)
     }
 
-    /// Watches a key from a revision on. The bound applies only to the beginning.
-    pub async fn watch(&self, connection: &Arc<Connection>, what: WatchCreateRequest) -> Result<Watch, Failure> {
+    /// Watches keys, each from a revision on. The bound applies only to the beginning.
+    pub async fn watch(&self, connection: &Arc<Connection>, keys: Vec<WatchCreateRequest>) -> Result<Watch, Failure> {
         let asked = self.ask_on(connection);
         let mut grpc = connection.grpc();
         let (open, ended) = oneshot::channel::<Infallible>();
         let begun = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            let create = WatchRequest { create_request: Some(what) };
-            let requests =
-                stream::once(std::future::ready(create)).chain(ended.into_stream().filter_map(async |_| None));
+            let create = keys.into_iter().map(|key| WatchRequest { create_request: Some(key) });
+            let requests = stream::iter(create).chain(ended.into_stream().filter_map(async |_| None));
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             grpc.streaming(self.dressed(WATCH, Request::new(requests)), path(WATCH), codec).await
         };

@@ -1,85 +1,164 @@
-//! etcd's own leases, to which locks and notes are attached.
+//! etcd's own leases: the clocks of documents.
 //!
-//! The hazard: etcd counts leases in whole seconds, rounded towards zero, and removes an expired one some time later.
-//! So for a lease with no second left, the question is repeated until etcd says that the lease is gone.
+//! The hazards:
+//!
+//! - etcd counts in whole seconds, rounded towards zero, and removes an expired lease up to half a second late. So what is
+//!   left is rounded up.
+//! - A transaction that was given up may arrive late, and put a leader's key while its etcd lease lives. So a claim has an
+//!   etcd lease of its own, which is revoked unless the claim is known to have succeeded.
+//! - A write may be applied although its answer was lost, and then a note must last as promised, and the marker stay young.
+//!   So the etcd leases of these are revoked only if etcd said that the write was not applied.
 
-use super::connection::Connection;
+use super::connection::{Client, Connection};
 use super::failure::Failure;
 use super::proto::{
-    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    Nothing,
 };
-use super::record::{self, whole_seconds};
-use super::{Etcd, YOUTH};
 use crate::store::StoreError;
+use crate::time::millis;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
-/// How often to ask about an etcd lease with less than a second left: it may have expired, and be gone soon.
-const MOST_QUESTIONS: usize = 4;
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
+/// The longest lease, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
+const FOR_EVER: i64 = 7_000_000_000;
 
-/// The time that an etcd lease has left.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
-    pub(super) at_most: Duration,
-    pub(super) granted: Duration,
+/// The duration of an etcd lease, in whole seconds.
+pub fn whole_seconds(duration: Duration) -> i64 {
+    i64::try_from(millis(duration).div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 
-impl Left {
-    pub(super) const ALL: Self = Self { at_most: YOUTH, granted: YOUTH };
+/// Whether etcd grants a lease that long.
+pub fn ends(duration: Duration) -> bool {
+    whole_seconds(duration) < FOR_EVER
 }
 
-impl Etcd {
-    /// Grants an etcd lease that lives for at least `ttl`.
-    pub(super) async fn grant(&self, connection: &Arc<Connection>, id: i64, ttl: Duration) -> Result<(), StoreError> {
-        let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
-        let asked = request.ttl_seconds;
-        let answer: LeaseGrantResponse = self.client.call(connection, LEASE_GRANT, request).await?;
-        if answer.ttl_seconds < asked {
-            return Err(StoreError::misconfigured(format!(
-                "etcd at {} granted a lease of {} s where {asked} s were asked for",
-                connection.server, answer.ttl_seconds
-            )));
+pub fn seconds(number: i64) -> Duration {
+    Duration::from_secs(u64::try_from(number).unwrap_or(0))
+}
+
+pub struct Leases {
+    client: Arc<Client>,
+    /// The tasks that revoke. They end with the store.
+    tasks: Mutex<JoinSet<()>>,
+    /// That of this process's announcements, and its seconds.
+    announcing: Mutex<Option<(i64, i64)>>,
+}
+
+/// An etcd lease that was granted, and is revoked when this is dropped.
+pub struct Granted {
+    leases: Arc<Leases>,
+    pub id: i64,
+    is_kept: bool,
+}
+
+impl Granted {
+    pub fn keep(mut self) -> i64 {
+        self.is_kept = true;
+        self.id
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.leases.revoke_later(self.id);
         }
-        Ok(())
+    }
+}
+
+impl Leases {
+    pub fn new(client: Arc<Client>) -> Self {
+        Self { client, tasks: Mutex::default(), announcing: Mutex::default() }
     }
 
-    pub(super) async fn keep_alive(
-        &self,
-        connection: &Arc<Connection>,
-        id: i64,
-    ) -> Result<LeaseKeepAliveResponse, Failure> {
+    /// Grants an etcd lease that lives for at least `ttl`.
+    pub async fn grant(leases: &Arc<Self>, ttl: Duration) -> Result<Granted, StoreError> {
+        let grant = async |connection: Arc<Connection>| {
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes)
+                .map_err(|error| StoreError::not_applied(format!("no random bytes for a lease: {error}")))?;
+            // We choose the number, so that the lease can be revoked even if the answer is lost.
+            let id = (i64::from_be_bytes(bytes) & i64::MAX).max(1);
+            let granted = Granted { leases: Arc::clone(leases), id, is_kept: false };
+            let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
+            let asked = request.ttl_seconds;
+            let answer: LeaseGrantResponse = leases.client.call(&connection, LEASE_GRANT, request).await?;
+            if answer.ttl_seconds < asked {
+                return Err(StoreError::misconfigured(format!(
+                    "etcd at {} granted a lease of {} s where {asked} s were asked for",
+                    connection.server, answer.ttl_seconds
+                )));
+            }
+            Ok(granted)
+        };
+        leases.client.operate(|connection| Box::pin(grant(connection))).await
+    }
+
+    /// The etcd lease of this process's announcements, with all of its time.
+    pub async fn announce(leases: &Arc<Self>, ttl: Duration) -> Result<i64, StoreError> {
+        let asked = whole_seconds(ttl);
+        let known = leases.announcing.lock().filter(|(_, seconds)| *seconds == asked);
+        if let Some((id, _)) = known {
+            let keep = async |connection: Arc<Connection>| Ok(leases.keep_alive(&connection, id).await?);
+            if leases.client.operate(|connection| Box::pin(keep(connection))).await?.ttl_seconds >= asked {
+                return Ok(id);
+            }
+        }
+        let id = Self::grant(leases, ttl).await?.keep();
+        *leases.announcing.lock() = Some((id, asked));
+        Ok(id)
+    }
+
+    pub async fn keep_alive(&self, connection: &Arc<Connection>, id: i64) -> Result<LeaseKeepAliveResponse, Failure> {
         self.client.call(connection, LEASE_KEEP_ALIVE, LeaseKeepAliveRequest { id }).await
     }
 
-    /// How much is left of an etcd lease: not less than that, nor more than was granted. None: it is gone.
+    /// How much is left of an etcd lease, at most. None: it is gone.
     ///
     /// Call it after a linearizable read on the same connection: every leader of etcd since then knows every lease, and
     /// every renewal of it, that this read could have shown.
-    pub(super) async fn time_to_live(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Left>, StoreError> {
-        for question in 1.. {
-            let request = LeaseTimeToLiveRequest { id };
-            let answer: Result<LeaseTimeToLiveResponse, Failure> =
-                self.client.call(connection, LEASE_TIME_TO_LIVE, request).await;
-            match answer {
-                // Rounded towards zero: this lease may have expired, and its removal may be under way.
-                Ok(answer) if answer.ttl_seconds == 0 && question < MOST_QUESTIONS => {
-                    tokio::time::sleep(BETWEEN_QUESTIONS).await;
-                }
-                Ok(answer) if answer.ttl_seconds < 0 => return Ok(None),
-                Ok(answer) => {
-                    let seconds = |seconds: i64| Duration::from_secs(record::unsigned(seconds));
-                    let granted = seconds(answer.granted_seconds);
-                    return Ok(Some(Left {
-                        at_most: seconds(answer.ttl_seconds.saturating_add(1)).min(granted),
-                        granted,
-                    }));
-                }
-                Err(failure) if failure.no_such_lease => return Ok(None),
-                Err(failure) => return Err(failure.into()),
-            }
+    pub async fn left(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Duration>, StoreError> {
+        let answer: Result<LeaseTimeToLiveResponse, Failure> =
+            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest { id }).await;
+        match answer {
+            Ok(answer) if answer.ttl_seconds < 0 => Ok(None),
+            Ok(answer) => Ok(Some(seconds(answer.ttl_seconds.saturating_add(1).min(answer.granted_seconds)))),
+            Err(failure) if failure.no_such_lease => Ok(None),
+            Err(failure) => Err(failure.into()),
         }
-        unreachable!("the last question is answered")
+    }
+
+    /// Revokes an etcd lease within one request's time. If that fails, it expires.
+    pub fn revoke_later(&self, id: i64) {
+        // No runtime is current if this is called while a runtime ends.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let client = Arc::clone(&self.client);
+        let revoke = async move {
+            let revoked = client.bounded(async {
+                let connection = client.connection().await?;
+                Ok(client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRevokeRequest { id }).await?)
+            });
+            let _ = revoked.await;
+        };
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(revoke, &runtime);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_never_rounded_down() {
+        for (asked, seconds) in [(1, 1), (999, 1), (1000, 1), (1001, 2), (15_000, 15)] {
+            assert_eq!(whole_seconds(Duration::from_millis(asked)), seconds);
+        }
+        assert_eq!(whole_seconds(Duration::from_nanos(1_000_000_001)), 2);
     }
 }

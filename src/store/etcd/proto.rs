@@ -13,7 +13,6 @@ pub struct Method {
     pub name: &'static str,
 }
 
-pub const RANGE: Method = Method { path: "/etcdserverpb.KV/Range", name: "Range" };
 pub const TXN: Method = Method { path: "/etcdserverpb.KV/Txn", name: "Txn" };
 pub const WATCH: Method = Method { path: "/etcdserverpb.Watch/Watch", name: "Watch" };
 pub const LEASE_GRANT: Method = Method { path: "/etcdserverpb.Lease/LeaseGrant", name: "LeaseGrant" };
@@ -38,8 +37,6 @@ pub struct ResponseHeader {
 pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    #[prost(int64, tag = "2")]
-    pub create_revision: i64,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
@@ -63,8 +60,6 @@ pub struct RangeRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct RangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
     /// There are more keys than the limit.
@@ -89,9 +84,6 @@ pub struct PutRequest {
 pub struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// Empty: that key alone.
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: Vec<u8>,
 }
 
 /// A message whose fields do not matter, such as the answer to a put.
@@ -133,23 +125,19 @@ pub enum Outcome {
 /// The result compared for is always equality, which is the default.
 #[derive(Clone, PartialEq, Message)]
 pub struct Compare {
-    /// 1: the create revision, 2: the revision of the last change, 3: the value.
+    /// 2: the revision of the last change.
     #[prost(int32, tag = "2")]
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    #[prost(oneof = "Compared", tags = "5, 6, 7")]
+    #[prost(oneof = "Compared", tags = "6")]
     pub compared: Option<Compared>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Compared {
-    #[prost(int64, tag = "5")]
-    CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
-    #[prost(bytes, tag = "7")]
-    Value(Vec<u8>),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -189,10 +177,15 @@ pub struct WatchCreateRequest {
     pub start_revision: i64,
     #[prost(int32, repeated, tag = "5")]
     pub filters: Vec<i32>,
+    /// Not zero: the number by which answers name this watch.
+    #[prost(int64, tag = "7")]
+    pub watch_id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct WatchResponse {
+    #[prost(int64, tag = "2")]
+    pub watch_id: i64,
     #[prost(bool, tag = "4")]
     pub canceled: bool,
     /// Not zero if the revision to start at no longer exists.
@@ -286,7 +279,11 @@ pub struct StatusResponse {
 }
 
 pub fn get(key: &[u8]) -> RequestOp {
-    RequestOp { request: Some(Operation::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })) }
+    range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })
+}
+
+pub fn range(request: RangeRequest) -> RequestOp {
+    RequestOp { request: Some(Operation::Range(request)) }
 }
 
 pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
@@ -294,16 +291,7 @@ pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
 }
 
 pub fn delete(key: &[u8]) -> RequestOp {
-    delete_range(key.to_vec(), Vec::new())
-}
-
-/// Deletes all keys from `key` up to `range_end`, exclusive.
-pub fn delete_range(key: Vec<u8>, range_end: Vec<u8>) -> RequestOp {
-    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key, range_end })) }
-}
-
-pub fn is_absent(key: &[u8]) -> Compare {
-    Compare { target: 1, key: key.to_vec(), compared: Some(Compared::CreateRevision(0)) }
+    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key: key.to_vec() })) }
 }
 
 /// The key was last changed at that revision; zero: it is absent.
@@ -311,20 +299,11 @@ pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
     Compare { target: 2, key: key.to_vec(), compared: Some(Compared::ModRevision(mod_revision)) }
 }
 
-/// The key exists, with this value.
-pub fn is_value(key: &[u8], value: &[u8]) -> Compare {
-    Compare { target: 3, key: key.to_vec(), compared: Some(Compared::Value(value.to_vec())) }
-}
-
 impl TxnResponse {
-    pub fn revision(&self) -> i64 {
-        self.header.as_ref().map_or(0, |header| header.revision)
-    }
-
-    /// The key that each of the gets found, in their order.
-    pub fn found(self) -> impl Iterator<Item = Option<KeyValue>> {
+    /// What each of the gets found, in their order.
+    pub fn ranges(self) -> impl Iterator<Item = RangeResponse> {
         self.responses.into_iter().filter_map(|operation| match operation.response {
-            Some(Outcome::Range(range)) => Some(range.kvs.into_iter().next()),
+            Some(Outcome::Range(range)) => Some(range),
             Some(Outcome::Put(_) | Outcome::DeleteRange(_)) | None => None,
         })
     }
@@ -346,12 +325,19 @@ mod tests {
 
     #[test]
     fn a_million_messages_are_read_as_we_would_write_them_or_refused() {
-        let kv =
-            KeyValue { key: b"p/lock/s".to_vec(), create_revision: -1, mod_revision: 9, value: vec![0xff], lease: 7 };
+        let kv = KeyValue { key: b"p/lock/s".to_vec(), mod_revision: 9, value: vec![0xff], lease: 7 };
         let header = || Some(ResponseHeader { cluster_id: u64::MAX, revision: 9, raft_term: 2 });
         let messages = [
-            RangeResponse { header: header(), kvs: vec![kv], more: true, count: 7 }.encode_to_vec(),
+            TxnResponse {
+                header: header(),
+                succeeded: true,
+                responses: vec![ResponseOp {
+                    response: Some(Outcome::Range(RangeResponse { kvs: vec![kv], more: true, count: 7 })),
+                }],
+            }
+            .encode_to_vec(),
             WatchResponse {
+                watch_id: 1,
                 canceled: true,
                 compact_revision: 5,
                 cancel_reason: "why".to_owned(),
@@ -372,7 +358,7 @@ mod tests {
         ];
         let seeds: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
         fuzz::bent("message of etcd", &seeds, |bytes, source| match source.below(7) {
-            0 => read::<RangeResponse>(bytes),
+            0 => read::<TxnResponse>(bytes),
             1 => read::<WatchResponse>(bytes),
             2 => read::<LeaseKeepAliveResponse>(bytes),
             3 => read::<LeaseTimeToLiveResponse>(bytes),

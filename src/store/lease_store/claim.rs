@@ -73,7 +73,10 @@ impl<D: Documents> LeaseStore<D> {
         let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
         let is_free = match known.found.leadership() {
             None => !matches!(known.found.ours()?.life, Life::Left { .. }),
-            Some(leadership) => leadership.session == candidate.session || seen.has_ended(&known.found),
+            Some(leadership) => {
+                let is_over = known.found.ours().is_some_and(|ours| ours.life == Life::Over);
+                leadership.session == candidate.session || is_over || seen.has_ended(&known.found)
+            }
         };
         (is_free && self.is_of_the_marker(&known.found)).then(|| known.clone())
     }
@@ -135,7 +138,8 @@ impl<D: Documents> LeaseStore<D> {
     /// The wait that a document says. None if it is over.
     pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
         let clock = self.documents.clock();
-        let wall_millis = self.documents.wall_clock_millis();
+        // No date ends a wait where another host's clock said it.
+        let wall_millis = if self.documents.has_clock() { self.documents.wall_clock_millis() } else { 0 };
         let mut seen = self.seen.lock();
         let seen = seen.entry(shard.clone()).or_default();
         seen.wait(standing, &clock, wall_millis, BootInstant::now())
@@ -264,6 +268,8 @@ impl<D: Documents> LeaseStore<D> {
             let Some(completed) = self.complete(shard, &leadership, 0, ends, written, complete).await? else {
                 return Ok(None);
             };
+            // Where the server has no clock, the wait lasts from now.
+            self.wait_of(shard, &completed);
             written = completed;
             leadership.term = Term(term);
         }

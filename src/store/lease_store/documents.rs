@@ -21,7 +21,7 @@ pub enum Key<'a> {
     Shard(&'a Shard),
     /// That the shard was led, and the longest lease.
     Led(&'a Shard),
-    /// A note beside the shard. Orders are in the shard's own document.
+    /// A note beside the shard. Orders are in the shard's own document, where the server has a clock.
     Note(&'a Shard, &'a Page),
     /// For the trials of `store init` and `store check`.
     Scratch(&'a str),
@@ -255,6 +255,13 @@ pub trait Documents: ServerTime + Send + Sync {
     /// Whether the server itself stamps ends and says what time it is. Where a `Date` with the seconds alone says so, our
     /// wall clock is a second witness: it may delay a takeover.
     fn tells_time(&self) -> bool {
+        true
+    }
+
+    /// Whether ends are told by a clock of the server. Where it has none, a document that ends is [`Life::Left`] or
+    /// [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And a
+    /// wait lasts from when a process first saw it.
+    fn has_clock(&self) -> bool {
         true
     }
 

@@ -9,13 +9,16 @@
 //! mark, says that the shard was led, and how long its longest lease was.
 
 use super::document::{LedMark, MarkerText};
-use super::documents::{Content, Documents, Draft, Ends, Found, Key, Marking, Over, Put};
+use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, Marking, Over, Put};
 use super::{LeaseStore, MOST_ATTEMPTS, touch};
 use crate::lease::Shard;
 use crate::store::server_clock::{WIDE, Wait};
 use crate::store::{ErrorKind, StoreError};
 use crate::time::{BootInstant, millis};
 use std::time::Duration;
+
+/// For how long a marker is young where the server has no clock: longer than any lease is kept.
+const YOUTH: Duration = Duration::from_hours(27);
 
 /// The marker as this process knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub struct Marker {
     pub incarnation: String,
     write: String,
     first_seen: BootInstant,
+    /// Where the server has no clock: the instant at which it is this old at least. None: it is older than any lease.
+    age: Option<(BootInstant, Duration)>,
     /// When the last read was sent that showed it.
     pub read: BootInstant,
 }
@@ -75,9 +80,9 @@ impl<D: Documents> LeaseStore<D> {
             let latest = self.documents.server_millis(BootInstant::now());
             // Two processes do not know a clock alike that tells the seconds alone.
             let too_late = latest.saturating_add(millis(WIDE));
-            let holds = text
-                .as_ref()
-                .is_some_and(|text| text.incarnation == found.version.incarnation && text.created_ms <= too_late);
+            let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.documents.has_clock();
+            let holds =
+                text.as_ref().is_some_and(|text| text.incarnation == found.version.incarnation && is_dated_right(text));
             let is_left = |text: &MarkerText| match (self.documents.marking(), reader) {
                 (Marking::ByWriters, Reader::Claim(lease)) => {
                     let is_young = text.created_ms.saturating_add(millis(lease)) > self.documents.least_server_millis();
@@ -86,11 +91,17 @@ impl<D: Documents> LeaseStore<D> {
                 _ => false,
             };
             if let Some(text) = text.filter(|text| holds || !may_write || is_left(text)) {
+                let now = BootInstant::now();
+                let young = match found.ours().map(|ours| ours.life) {
+                    Some(Life::Left { at_most }) => Some((now, YOUTH.saturating_sub(at_most))),
+                    _ => None,
+                };
                 let marker = Marker {
                     created_ms: text.created_ms,
                     incarnation: text.incarnation,
                     write: found.version.write,
-                    first_seen: BootInstant::now(),
+                    first_seen: now,
+                    age: young,
                     read: sent,
                 };
                 return Ok(Some(self.keep_marker(marker)));
@@ -101,7 +112,7 @@ impl<D: Documents> LeaseStore<D> {
             }
             let text = MarkerText::new(latest, &found.version.incarnation).text();
             sent = BootInstant::now();
-            found = match self.documents.put(Key::Marker, lasting(&text), Over::Exactly(&found)).await {
+            found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
                 Ok(Put::Done(Some(written))) => written,
                 Ok(Put::Done(None) | Put::Refused) => touch::get(&self.documents, Key::Marker).await?,
                 // Who may only look leaves it to those who claim.
@@ -126,6 +137,11 @@ impl<D: Documents> LeaseStore<D> {
     /// Until when the store may have forgotten a lease of this duration. None if it has not.
     pub(super) fn until_remembered(&self, marker: &Marker, lease: Duration) -> Option<BootInstant> {
         let now = BootInstant::now();
+        if !self.documents.has_clock() {
+            let (at, age) = marker.age?;
+            let over = at.plus(lease.saturating_sub(age)).min(marker.first_seen.plus(lease));
+            return (over > now).then_some(over);
+        }
         let until_millis = marker.created_ms.saturating_add(millis(lease));
         let wait = Wait { until_millis, duration: lease };
         let by_date = wait.over_by(&self.documents.clock(), self.wall_millis(), now)?;
@@ -138,13 +154,19 @@ impl<D: Documents> LeaseStore<D> {
         for _ in 0..MOST_ATTEMPTS {
             let found = touch::get(&self.documents, Key::Marker).await?;
             let text = MarkerText::new(created_ms, &found.version.incarnation).text();
-            let put = self.documents.put(Key::Marker, lasting(&text), Over::Exactly(&found)).await?;
+            let put = self.documents.put(Key::Marker, self.marker_of(&text, created_ms), Over::Exactly(&found)).await?;
             if matches!(put, Put::Done(_)) {
                 *self.marker.lock() = None;
                 return Ok(());
             }
         }
         Err(self.too_fast(Key::Marker))
+    }
+
+    /// A marker that is young, unless it is dated zero.
+    fn marker_of<'a>(&self, text: &'a str, created_ms: u64) -> Draft<'a> {
+        let is_young = created_ms > 0 && !self.documents.has_clock();
+        Draft { ends: if is_young { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
     }
 
     /// Changes the led mark, which was read as `found`. Returns it as it was before.
@@ -188,4 +210,18 @@ impl<D: Documents> LeaseStore<D> {
 /// A text that nobody's leadership stands beside, and that does not end.
 pub fn lasting(text: &str) -> Draft<'_> {
     Draft { text, leadership: None, sequence: 0, ends: Ends::Never, wakes: false, owner: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Timing, TimingRequest, kept};
+
+    #[test]
+    fn youth_outlasts_every_lease() {
+        let is_refused = |lease| Timing::new(TimingRequest { lease, ..TimingRequest::default() }).is_err();
+        let longest = Duration::from_hours(24);
+        assert!(!is_refused(longest) && is_refused(longest + Duration::from_secs(1)));
+        assert!(kept(longest) < YOUTH);
+    }
 }

@@ -25,8 +25,8 @@ pub struct Style {
     /// It renews by itself. Otherwise it can only compare.
     pub touches: bool,
     pub tells: Tells,
-    /// A renewal leaves no trace in the document, as with etcd.
-    pub hides_renewals: bool,
+    /// The server itself ends documents, and shows no clock. A renewal leaves no trace in the document.
+    pub is_leased: bool,
     /// Other programs write the documents of shards.
     pub is_shared: bool,
     pub marking: Marking,
@@ -43,29 +43,16 @@ pub enum Tells {
 
 impl Style {
     /// As a server with scripts or statements.
-    pub const SCRIPTED: Self = Self {
-        touches: true,
-        tells: Tells::Millis,
-        hides_renewals: false,
-        is_shared: false,
-        marking: Marking::ByAnyone,
-    };
+    pub const SCRIPTED: Self =
+        Self { touches: true, tells: Tells::Millis, is_leased: false, is_shared: false, marking: Marking::ByAnyone };
+    /// As etcd.
+    pub const LEASED: Self = Self { tells: Tells::Nothing, is_leased: true, ..Self::SCRIPTED };
     /// As object storage.
-    pub const COMPARING: Self = Self {
-        touches: false,
-        tells: Tells::Seconds,
-        hides_renewals: false,
-        is_shared: false,
-        marking: Marking::ByInit,
-    };
+    pub const COMPARING: Self =
+        Self { touches: false, tells: Tells::Seconds, is_leased: false, is_shared: false, marking: Marking::ByInit };
     /// As DynamoDB.
-    pub const SHARED: Self = Self {
-        touches: true,
-        tells: Tells::Seconds,
-        hides_renewals: false,
-        is_shared: true,
-        marking: Marking::ByWriters,
-    };
+    pub const SHARED: Self =
+        Self { touches: true, tells: Tells::Seconds, is_leased: false, is_shared: true, marking: Marking::ByWriters };
 }
 
 /// The name of a document.
@@ -210,11 +197,11 @@ impl Server {
         let content = kept.map_or(Content::Absent, |kept| {
             let life = match kept.ends {
                 None => Life::ForEver,
-                Some(ends) if !self.style.hides_renewals || kept.leadership.is_none() => Life::Ends(ends),
+                Some(ends) if !self.style.is_leased => Life::Ends(ends),
                 Some(ends) if ends <= now => Life::Over,
                 Some(ends) => Life::Left { at_most: Duration::from_millis(ends - now) },
             };
-            let sequence = if self.style.hides_renewals { 0 } else { kept.sequence };
+            let sequence = if self.style.is_leased { 0 } else { kept.sequence };
             let (text, leadership) = (kept.text.clone(), kept.leadership.clone());
             kept.foreign.clone().unwrap_or(Content::Ours(Ours { text, leadership, sequence, life }))
         });
@@ -236,10 +223,16 @@ impl Server {
             return Put::Done(Some(standing));
         }
         let is_same = if write.exactly { same(&standing, &write.over) } else { standing.version == write.over.version };
-        if !is_same {
+        let before = state.documents.get(&write.name);
+        // However old the look was by which the writer judged.
+        let is_held = before.is_some_and(|kept| {
+            let session = kept.leadership.as_ref().map(|of| &of.session);
+            let is_anothers = session.is_some() && session != write.leadership.as_ref().map(|of| &of.session);
+            is_anothers && write.leadership.is_some() && kept.ends.is_some_and(|ends| ends > now)
+        });
+        if !is_same || (self.style.is_leased && is_held) {
             return Put::Refused;
         }
-        let before = state.documents.get(&write.name);
         let (sequence, ends) = match write.ends {
             Ends::Keep => before.map_or((0, None), |kept| (kept.sequence, kept.ends)),
             Ends::In(lasts) => (write.sequence, Some(write.dated.unwrap_or(now.saturating_add(millis(lasts))))),
@@ -268,7 +261,8 @@ impl Server {
         let now = self.now();
         let mut state = self.state.lock();
         let name = Name::Shard(prolong.shard.clone());
-        let kept = state.documents.get_mut(&name).filter(|kept| kept.foreign.is_none());
+        let has_ended = |kept: &Kept| self.style.is_leased && kept.ends.is_some_and(|ends| ends <= now);
+        let kept = state.documents.get_mut(&name).filter(|kept| kept.foreign.is_none() && !has_ended(kept));
         let outcome = match kept.filter(|kept| kept.leadership.as_ref() == Some(&prolong.leadership)) {
             Some(kept) if kept.sequence > prolong.sequence => Renewing::Overtaken,
             Some(kept) => {
@@ -415,6 +409,10 @@ impl<W: Way> Documents for Memory<W> {
 
     fn tells_time(&self) -> bool {
         self.server.style.tells == Tells::Millis
+    }
+
+    fn has_clock(&self) -> bool {
+        !self.server.style.is_leased
     }
 
     fn delivery(&self) -> Delivery {

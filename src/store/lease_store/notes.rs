@@ -1,4 +1,4 @@
-//! Notes: the operators' orders in the shard's own document, the others as documents beside it.
+//! Notes: the operators' orders in the shard's own document where the server has a clock, the others as documents beside it.
 //!
 //! The hazard: a server that only compares knows no time while it does so. So the end of a note is written from the upper
 //! end of what is known of the server's clock, and judged by the lower: no note ends early, and each may stay for some
@@ -24,7 +24,7 @@ const SWEPT_AFTER: Duration = Duration::from_mins(10);
 #[async_trait::async_trait]
 impl<D: Documents> Notes for LeaseStore<D> {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        if *page == Page::Orders {
+        if self.is_in_document(page) {
             let standing = self.look(shard, false, false, Reader::Look).await?;
             return Ok(self.orders_in(&self.with_led_mark(shard, standing).await?));
         }
@@ -41,7 +41,7 @@ impl<D: Documents> Notes for LeaseStore<D> {
         expected: Option<&str>,
         draft: Option<&Note>,
     ) -> Result<bool, StoreError> {
-        if *page == Page::Orders {
+        if self.is_in_document(page) {
             return self.replace_orders(shard, expected, draft).await;
         }
         self.replace_note(shard, page, expected, draft).await
@@ -88,7 +88,13 @@ fn note(found: &Found, now_millis: u64) -> Option<Note> {
 }
 
 impl<D: Documents> LeaseStore<D> {
-    fn note_in(&self, key: Key<'_>, found: &Found) -> Result<Option<Note>, StoreError> {
+    /// Whether a page is a part of the shard's own document. Orders are, but where the server has no clock, and ends notes
+    /// by itself.
+    fn is_in_document(&self, page: &Page) -> bool {
+        *page == Page::Orders && self.documents.has_clock()
+    }
+
+    pub(super) fn note_in(&self, key: Key<'_>, found: &Found) -> Result<Option<Note>, StoreError> {
         if matches!(found.content, Content::Foreign { .. }) {
             return Err(self.strange(key, "it is no note"));
         }
@@ -99,7 +105,7 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let keys: Vec<Key<'_>> = wanted
             .iter()
-            .map(|(shard, page)| if *page == Page::Orders { Key::Shard(shard) } else { Key::Note(shard, page) })
+            .map(|(shard, page)| if self.is_in_document(page) { Key::Shard(shard) } else { Key::Note(shard, page) })
             .collect();
         let found = match self.documents.get(&keys, false).await {
             // One that something else wrote does the others no harm.
@@ -114,7 +120,7 @@ impl<D: Documents> LeaseStore<D> {
         };
         let mut notes = Vec::with_capacity(wanted.len());
         for ((shard, page), found) in wanted.iter().zip(found) {
-            if *page != Page::Orders {
+            if !self.is_in_document(page) {
                 notes.push(self.note_in(Key::Note(shard, page), &found));
                 continue;
             }

@@ -5,7 +5,7 @@
 
 use super::claim::Rewrite;
 use super::document::LedMark;
-use super::documents::{Documents, Ends, Key, List, Listed, Marking, Over, Part};
+use super::documents::{Documents, Ends, Key, Life, List, Listed, Marking, Over, Part};
 use super::marker::Reader;
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
@@ -105,9 +105,12 @@ impl<D: Documents> Administration for LeaseStore<D> {
             let until_millis = self.documents.server_millis(sent);
             let rest = Wait { until_millis, duration: lease };
             let earlier = draft.wait().filter(|earlier| earlier.until_millis > until_millis);
-            draft.set_wait(Some(
-                earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier }),
-            ));
+            let rest =
+                earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier });
+            // Where the server has no clock, it says itself that the lease is over.
+            if self.documents.has_clock() {
+                draft.set_wait(Some(rest));
+            }
             (draft.lease, draft.revoked) = (None, Some(term.0));
             let revocation = Rewrite { draft: &draft, leadership: None, sequence: 0, ends: Ends::Keep, wakes: true };
             if self.rewrite(shard, revocation, Over::Text(&standing.found)).await?.is_some() {
@@ -240,8 +243,11 @@ impl<D: Documents> LeaseStore<D> {
         let document = standing.document.as_ref();
         let renewed_ago = document.and_then(|document| {
             let lease = document.lease.as_ref()?.duration();
-            let super::documents::Life::Ends(ends) = standing.found.ours()?.life else { return None };
-            renewed_ago(&self.documents.clock(), lease, ends, BootInstant::now())
+            match standing.found.ours()?.life {
+                Life::Ends(ends) => renewed_ago(&self.documents.clock(), lease, ends, BootInstant::now()),
+                Life::Left { at_most } => Some(lease.saturating_sub(at_most)),
+                Life::Over | Life::ForEver | Life::Unchanged { .. } => None,
+            }
         });
         Report { holder: holder.map(|holder| Holder { renewed_ago, ..holder }), last_term: standing.last_term() }
     }

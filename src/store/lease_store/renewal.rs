@@ -10,12 +10,12 @@
 
 use super::claim::Rewrite;
 use super::document::{Document, LedMark};
-use super::documents::{Documents, Ends, Found, Key, Leadership, Over, Renewing, Touch};
+use super::documents::{Documents, Ends, Found, Key, Leadership, Life, Over, Renewing, Touch};
 use super::marker::Reader;
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::{Candidate, Shard, Term, usable};
-use crate::store::{ErrorKind, Note, Renewal, Renewed, StoreError};
+use crate::store::{ErrorKind, Note, Page, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
 
 /// What a renewal concludes from a document that does not name its leadership.
@@ -39,7 +39,11 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         let began = BootInstant::now();
         let leadership = Leadership { session: candidate.session.clone(), term };
-        let mut also: Vec<Key<'_>> = shards.iter().filter(|other| *other != shard).map(Key::Shard).collect();
+        let mut also: Vec<Key<'_>> = if self.documents.has_clock() {
+            shards.iter().filter(|other| *other != shard).map(Key::Shard).collect()
+        } else {
+            shards.iter().map(|of| Key::Note(of, &Page::Orders)).collect()
+        };
         let others = also.len();
         for _ in 0..MOST_ATTEMPTS {
             if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
@@ -68,7 +72,8 @@ impl<D: Documents> LeaseStore<D> {
                     Conclusion::Over(renewal) => return Ok(Renewed::alone(renewal)),
                     Conclusion::Healed(standing) => {
                         self.count(shard, &leadership, sequence, began, &standing);
-                        let orders = shards.iter().all(|of| of == shard).then(|| self.orders_in(&standing));
+                        let are_told = self.documents.has_clock() && shards.iter().all(|of| of == shard);
+                        let orders = are_told.then(|| self.orders_in(&standing));
                         return Ok(Renewed {
                             renewal: Renewal::Renewed,
                             orders: orders.map(|orders| vec![orders; shards.len()]),
@@ -90,7 +95,13 @@ impl<D: Documents> LeaseStore<D> {
                     }
                     self.remember(shard, &standing);
                     self.count(shard, &leadership, sequence, began, &standing);
-                    let orders = told.and_then(|told| self.orders_with(shard, &standing, shards, told));
+                    let orders = told.and_then(|told| {
+                        if self.documents.has_clock() {
+                            return self.orders_with(shard, &standing, shards, told);
+                        }
+                        also.iter().zip(told).map(|(key, found)| self.note_in(*key, &found).ok()).collect()
+                    });
+                    self.end_wait(shard, &leadership, sequence, standing).await;
                     return Ok(Renewed { renewal: Renewal::Renewed, orders });
                 }
             }
@@ -114,6 +125,21 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
+    /// Writes that the wait of our own document is over, where the server has no clock by which others could tell.
+    async fn end_wait(&self, shard: &Shard, leadership: &Leadership, sequence: u64, standing: Standing) {
+        let says_wait = standing.document.as_ref().is_some_and(|document| document.wait().is_some());
+        if self.documents.has_clock() || !says_wait || self.wait_of(shard, &standing).is_some() {
+            return;
+        }
+        let ended = |draft: &mut Document| draft.set_wait(None);
+        if let Ok(Some(written)) = self.complete(shard, leadership, sequence, Ends::Keep, standing, ended).await
+            && let Some(own) = self.seen.lock().get_mut(shard).and_then(|seen| seen.own.as_mut())
+            && let Some(document) = written.document
+        {
+            own.document = document;
+        }
+    }
+
     async fn conclude(
         &self,
         candidate: &Candidate,
@@ -124,7 +150,9 @@ impl<D: Documents> LeaseStore<D> {
         let sent = BootInstant::now();
         let standing = self.look(shard, false, true, Reader::Writer).await?;
         if standing.found.leadership() == Some(leadership) {
-            return Ok(Conclusion::Again);
+            // What the server itself has ended is not renewed.
+            let is_over = standing.found.ours().is_some_and(|ours| ours.life == Life::Over);
+            return Ok(if is_over { Conclusion::Over(Renewal::Lost(None)) } else { Conclusion::Again });
         }
         let is_later = |of: &Leadership| of.session == candidate.session && of.term > leadership.term;
         if standing.found.leadership().is_some_and(is_later) {
@@ -137,7 +165,10 @@ impl<D: Documents> LeaseStore<D> {
             Ok(Conclusion::Over(renewal))
         };
         let Some(own) = self.own(shard, leadership) else { return lost() };
-        let is_foreign = standing.document.is_none() && standing.found.ours().is_none() && holder.is_some();
+        // Nothing can be written while another's lease lives that the server itself ends.
+        let is_ended_by_server = standing.document.is_none() || !self.documents.has_clock();
+        let is_foreign =
+            is_ended_by_server && holder.is_some() && standing.session().is_none_or(|of| *of != candidate.session);
         // Who waits for the tree of an earlier leader gives way to that leader, who has written itself again.
         let waits = own.start_after.is_some_and(|start| start > sent);
         let gives_way = waits && holder.is_some() && standing.session().is_some_and(|of| *of != candidate.session);

@@ -1,0 +1,252 @@
+//! What the keys are called, and what stands under one.
+//!
+//! ```text
+//! PREFIX/base                the marker: since when the prefix remembers
+//! PREFIX/young               beside it for a day: an etcd lease ends it
+//! PREFIX/shard/SHARD         who leads, and the last term
+//! PREFIX/lock/SHARD          beside it while somebody leads, on the leader's etcd lease
+//! PREFIX/led/HASH            that the shard was led, and its longest lease
+//! PREFIX/note/SHARD=orders, =history, =runs, =jobs, =once=JOB
+//! PREFIX/standby/SHARD=SESSION
+//! PREFIX/check/NAME          what store init and store check write
+//! ```
+//!
+//! The hazard: anybody can put anything under a key. What cannot be read is named, and never replaced. And people delete
+//! all keys with the name of a shard: its led mark is not among them.
+
+use crate::lease::{Session, Shard, Term};
+use crate::store::Page;
+use crate::store::lease_store::documents::{Draft, Key, Leadership, List, Part};
+use crate::store::stable_hash::fnv1a;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The format of all documents.
+const FORMAT: u64 = 2;
+/// The mark after a shard's name. It is not in the alphabet of shards.
+const MARK: char = '=';
+
+/// The names of the keys under one prefix.
+#[derive(Clone, Debug)]
+pub struct Names {
+    pub prefix: String,
+}
+
+impl Names {
+    fn key(&self, name: &str) -> Vec<u8> {
+        format!("{}/{name}", self.prefix).into_bytes()
+    }
+
+    pub fn of(&self, key: Key<'_>) -> Vec<u8> {
+        self.key(&match key {
+            Key::Marker => "base".to_owned(),
+            Key::Shard(shard) => format!("shard/{shard}"),
+            Key::Led(shard) => format!("led/{:016x}", fnv1a(shard.as_str().bytes())),
+            Key::Note(shard, Page::Orders) => format!("note/{shard}{MARK}orders"),
+            Key::Note(shard, Page::History) => format!("note/{shard}{MARK}history"),
+            Key::Note(shard, Page::Runs) => format!("note/{shard}{MARK}runs"),
+            Key::Note(shard, Page::Jobs) => format!("note/{shard}{MARK}jobs"),
+            Key::Note(shard, Page::Once(job)) => format!("note/{shard}{MARK}once{MARK}{job}"),
+            Key::Note(shard, Page::Standby(session)) => format!("standby/{shard}{MARK}{}", session.as_str()),
+            Key::Scratch(name) => format!("check/{name}"),
+        })
+    }
+
+    /// The key beside a document, on the etcd lease that is the document's clock.
+    pub fn beside(&self, key: Key<'_>) -> Option<Vec<u8>> {
+        match key {
+            Key::Marker => Some(self.key("young")),
+            Key::Shard(shard) => Some(self.lock(shard)),
+            Key::Led(_) | Key::Note(..) | Key::Scratch(_) => None,
+        }
+    }
+
+    /// The key beside a shard's document.
+    pub fn lock(&self, shard: &Shard) -> Vec<u8> {
+        self.key(&format!("lock/{shard}"))
+    }
+
+    /// What the keys of a list begin with.
+    pub fn beginnings(&self, list: List<'_>) -> Vec<Vec<u8>> {
+        match list {
+            List::Shards(prefix) => vec![self.key(&format!("shard/{prefix}"))],
+            List::Standbys(prefix) => vec![self.key(&format!("standby/{prefix}"))],
+            List::Notes(shard) => ["note", "standby"].map(|kind| self.key(&format!("{kind}/{shard}{MARK}"))).into(),
+        }
+    }
+
+    /// The shard of a key in a list, and what it is to it. None for the key of anything else.
+    pub fn listed(&self, key: &[u8]) -> Option<(Shard, Part)> {
+        let name = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
+        let (kind, name) = name.strip_prefix('/')?.split_once('/')?;
+        let (shard, note) = name.split_once(MARK).map_or((name, None), |(shard, note)| (shard, Some(note)));
+        let part = match (kind, note) {
+            ("shard", None) => Part::Lease,
+            ("standby", Some(session)) => Part::Note(Page::Standby(Session::from_record(session))),
+            ("note", Some("orders")) => Part::Note(Page::Orders),
+            ("note", Some("history")) => Part::Note(Page::History),
+            ("note", Some("runs")) => Part::Note(Page::Runs),
+            ("note", Some("jobs")) => Part::Note(Page::Jobs),
+            ("note", Some(note)) => Part::Note(Page::Once(note.strip_prefix("once=")?.parse().ok()?)),
+            _ => return None,
+        };
+        Some((shard.parse().ok()?, part))
+    }
+}
+
+/// A document, as it is kept: JSON, so that `etcdctl get` shows it to people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    format: u64,
+    /// Another one in each write, so that a writer knows its own.
+    pub write: String,
+    pub text: String,
+    session: Option<Session>,
+    term: u64,
+    /// The etcd lease that is its clock; zero if it has none.
+    #[serde(with = "hexadecimal")]
+    pub lease: i64,
+    /// Of the marker: the life of the server's memory since which nothing was forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+impl Record {
+    pub fn new(write: &Session, draft: &Draft<'_>, lease: i64, incarnation: Option<String>) -> Self {
+        let session = draft.leadership.map(|leadership| leadership.session.clone());
+        let term = draft.leadership.map_or(0, |leadership| leadership.term.0);
+        let (write, text) = (write.as_str().to_owned(), draft.text.to_owned());
+        Self { format: FORMAT, write, text, session, term, lease, incarnation }
+    }
+
+    /// # Errors
+    /// Why it is not a document of ours.
+    pub fn read(value: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u64,
+        }
+        match serde_json::from_slice(value).map_err(|error| error.to_string())? {
+            Format { format: FORMAT } => serde_json::from_slice(value).map_err(|error| error.to_string()),
+            Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
+        }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record is plain data")
+    }
+
+    pub fn leadership(&self) -> Option<Leadership> {
+        self.session.clone().map(|session| Leadership { session, term: Term(self.term) })
+    }
+}
+
+/// As etcdctl writes the number of a lease.
+mod hexadecimal {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    pub fn serialize<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{number:x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        i64::from_str_radix(&text, 16).map_err(|_| D::Error::custom("its lease is no number"))
+    }
+}
+
+/// What a write compares: the revisions at which the keys were changed last. Zero: there is no such key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Revisions {
+    pub marker: i64,
+    pub document: i64,
+    pub beside: i64,
+    /// The etcd lease that the document names.
+    pub lease: i64,
+}
+
+impl fmt::Display for Revisions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { marker, document, beside, lease } = self;
+        write!(f, "{marker} {document} {beside} {lease}")
+    }
+}
+
+impl Revisions {
+    /// Reads what was displayed.
+    pub fn read(text: &str) -> Self {
+        let mut numbers = text.split(' ').map(|number| number.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { marker: next(), document: next(), beside: next(), lease: next() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+    use crate::store::lease_store::documents::Ends;
+    use proptest::prelude::*;
+
+    fn names() -> Names {
+        Names { prefix: "p".to_owned() }
+    }
+
+    #[test]
+    fn a_key_says_which_document_it_is() {
+        for name in ["db", "a/b", "w#2", "app:web:1", "base", "lock/x"] {
+            let shard: Shard = name.parse().expect("a shard");
+            assert_eq!(names().listed(&names().of(Key::Shard(&shard))), Some((shard.clone(), Part::Lease)));
+            let session = Session::from_record("00000000-0000-4000-8000-000000000000");
+            let once = Page::Once("a-b".parse().expect("a job"));
+            for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
+                let key = names().of(Key::Note(&shard, &page));
+                assert!(names().beginnings(List::Notes(&shard)).iter().any(|beginning| key.starts_with(beginning)));
+                assert_eq!(names().listed(&key), Some((shard.clone(), Part::Note(page))));
+            }
+            assert_eq!(names().listed(&names().of(Key::Led(&shard))), None);
+            assert_eq!(names().listed(&names().beside(Key::Shard(&shard)).expect("a key")), None);
+        }
+        for other in ["p/shard/no name", "p/shard/a=b", "p/note/a", "px/shard/a", "shard/a", "p/base"] {
+            assert_eq!(names().listed(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_led_mark_has_the_same_key_in_every_release() {
+        assert_eq!(names().of(Key::Led(&"db/main".parse().expect("a shard"))), b"p/led/ce95f71b99df0621");
+    }
+
+    #[test]
+    fn a_million_values_are_documents_or_strange() {
+        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
+        let draft = Draft {
+            text: "{\"format\":1}",
+            leadership: Some(&leadership),
+            sequence: 0,
+            ends: Ends::Keep,
+            wakes: false,
+            owner: None,
+        };
+        let record = Record::new(&Session::from_record("w"), &draft, 0x7ff, Some("1.2".to_owned()));
+        let bytes = record.bytes();
+        assert_eq!((Record::read(&bytes).as_ref(), record.leadership()), (Ok(&record), Some(leadership)));
+        fuzz::bent("document of etcd", &[&bytes], |bytes, _| {
+            let read = Record::read(bytes);
+            if let Ok(record) = &read {
+                assert_eq!(Record::read(&record.bytes()).as_ref(), Ok(record));
+            }
+            Fate::from(&read)
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn revisions_are_read_as_they_were_written(marker: i64, document: i64, beside: i64, lease: i64) {
+            let revisions = Revisions { marker, document, beside, lease };
+            prop_assert_eq!(Revisions::read(&revisions.to_string()), revisions);
+        }
+    }
+}
