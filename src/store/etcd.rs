@@ -507,7 +507,7 @@ impl Documents for Keys {
             Ends::In(lasts) => {
                 let lease = Leases::grant(&self.leases, lasts).await?;
                 let id = lease.id;
-                if matches!(key, Key::Shard(_)) {
+                if matches!(key, Key::Shard(_)) && draft.sequence == 0 {
                     // What a claim that is given up leaves must come to nothing, however late it arrives.
                     granted = Some(lease);
                 } else {
@@ -521,21 +521,21 @@ impl Documents for Keys {
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
         let record = Record::new(&write, &draft, named, incarnation);
         let request = self.write(key, &record, lease, &draft, over);
-        let send = async |connection: Arc<Connection>| {
+        let attempt = async |connection: Arc<Connection>| {
             let mut answer = self.transact(&connection, request.clone()).await?;
             let stands = self.stands(&connection, key, &mut answer)?;
             Ok((stands, answer.revision))
         };
-        let sent = self.client.operate(|connection| Box::pin(send(connection))).await;
+        let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
         let is_applied = |stands: &Stands| stands.record.as_ref().is_some_and(|stands| stands.write == record.write);
-        let (stands, revision) = match sent {
+        let (stands, revision) = match outcome {
             Ok((stands, revision)) if is_applied(&stands) => (stands, revision),
-            sent => {
-                let is_known = sent.as_ref().map_or_else(|error| error.kind != ErrorKind::Unknown, |_| true);
-                if lease != 0 && is_known && !is_announcement {
+            outcome => {
+                let is_known = outcome.as_ref().map_or_else(|error| error.kind != ErrorKind::Unknown, |_| true);
+                if lease != 0 && is_known && granted.is_none() && !is_announcement {
                     self.leases.revoke_later(lease);
                 }
-                return sent.map(|_| Put::Refused);
+                return outcome.map(|_| Put::Refused);
             }
         };
         if let Some(granted) = granted {
@@ -578,16 +578,16 @@ impl Documents for Keys {
             let (mut asks, mut count) = (None, 0);
             while let Some(key) = next {
                 let request = RangeRequest { key, range_end: range_end.clone(), limit: LIST_PAGE };
-                let found = page(request).await?;
-                let asks = *asks.get_or_insert(found.range.count <= MOST_ASKED);
-                count += found.range.kvs.len();
+                let part = page(request).await?;
+                let asks = *asks.get_or_insert(part.range.count <= MOST_ASKED);
+                count += part.range.kvs.len();
                 if count > MOST_LISTED {
                     return Err(allowance::too_long(&self.client.to_string()));
                 }
-                let last = found.range.kvs.last().map(|last| last.key.clone());
-                next = last.filter(|_| found.range.more).map(|last| [&last[..], b"\0"].concat());
-                let held = if asks { None } else { Some(self.held(&found).await?) };
-                each(self.listed(found, held).await?);
+                let end = part.range.kvs.last().map(|last| last.key.clone());
+                next = end.filter(|_| part.range.more).map(|last| [&last[..], b"\0"].concat());
+                let held = if asks { None } else { Some(self.held(&part).await?) };
+                each(self.listed(part, held).await?);
             }
         }
         Ok(())

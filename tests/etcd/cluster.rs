@@ -109,6 +109,42 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
 }
 
 #[tokio::test]
+async fn a_member_that_is_behind_shows_nothing_of_the_past() {
+    let members = cluster().await;
+    let leader = leading(&members).await;
+    let follower = (leader + 1) % 3;
+    let (behind, other) = (open(&url(&members[follower..=follower])).await, open(&url(&members[leader..=leader])).await);
+    let (one, two) = (with_lease("one", Duration::from_mins(1)), with_lease("two", Duration::from_mins(1)));
+    let (term, _) = lead_again(&*behind, &one).await;
+    members[follower].freeze();
+    let mut released = other.release(&one, term).await;
+    while released.is_err() {
+        released = other.release(&one, term).await;
+    }
+    let (next, _) = lead_again(&*other, &two).await;
+    for number in 0..20 {
+        members[leader].put("unrelated", &number.to_string());
+    }
+    let marker = members[leader].value("leaderrun/base");
+    let renewal = tokio::spawn({
+        let (behind, one) = (Arc::clone(&behind), one.clone());
+        async move { behind.renew(&one, term, 1).await }
+    });
+    // It lies before the stopped one's door.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    members[follower].thaw();
+    let mut renewal = renewal.await.unwrap();
+    let begun = Instant::now();
+    while renewal.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "{renewal:?}");
+        renewal = behind.renew(&one, term, 1).await;
+    }
+    assert!(matches!(&renewal, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"), "{renewal:?}");
+    assert_eq!(members[leader].value("leaderrun/base"), marker, "no other life of etcd has begun");
+    assert_eq!(refused(behind.claim(&one).await.unwrap()).term, Some(next));
+}
+
+#[tokio::test]
 async fn servers_of_different_clusters_are_called_what_they_are() {
     let servers = [Server::start(), Server::start()];
     let findings = open(&url(&servers)).await.check().await.unwrap();

@@ -88,6 +88,7 @@ pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Verdict;
 
     fn verdicts(status: &StatusResponse) -> Vec<Verdict> {
         check_status("here", status).into_iter().map(|finding| finding.verdict).collect()
