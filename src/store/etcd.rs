@@ -249,16 +249,25 @@ impl Keys {
     }
 
     async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<(Vec<Found>, i64), StoreError> {
-        let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
-        let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
-        let stands = keys.iter().map(|&key| self.stands(&connection, key, &mut answer));
-        let stands = stands.collect::<Result<Vec<_>, _>>()?;
-        let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
-        let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        for (key, found) in keys.iter().zip(&found) {
-            self.saw(*key, found, answer.revision);
+        for _ in 0..MOST_ATTEMPTS {
+            let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
+            let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
+            let stands = keys.iter().map(|&key| self.stands(&connection, key, &mut answer));
+            let stands = stands.collect::<Result<Vec<_>, _>>()?;
+            let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
+            let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+            // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
+            // by now.
+            let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
+            if found.iter().any(|found| is_over(found) && watch::has_key(found)) {
+                continue;
+            }
+            for (key, found) in keys.iter().zip(&found) {
+                self.saw(*key, found, answer.revision);
+            }
+            return Ok((found, answer.revision));
         }
-        Ok((found, answer.revision))
+        Err(StoreError::unknown(format!("{} changes faster than it can be read", self.place())))
     }
 
     fn saw(&self, key: Key<'_>, found: &Found, revision: i64) {

@@ -113,7 +113,8 @@ async fn a_member_that_is_behind_shows_nothing_of_the_past() {
     let members = cluster().await;
     let leader = leading(&members).await;
     let follower = (leader + 1) % 3;
-    let (behind, other) = (open(&url(&members[follower..=follower])).await, open(&url(&members[leader..=leader])).await);
+    let (behind, other) =
+        (open(&url(&members[follower..=follower])).await, open(&url(&members[leader..=leader])).await);
     let (one, two) = (with_lease("one", Duration::from_mins(1)), with_lease("two", Duration::from_mins(1)));
     let (term, _) = lead_again(&*behind, &one).await;
     members[follower].freeze();

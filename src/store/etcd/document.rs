@@ -153,7 +153,8 @@ mod hexadecimal {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
         let text = String::deserialize(deserializer)?;
-        i64::from_str_radix(&text, 16).map_err(|_| D::Error::custom("its lease is no number"))
+        let number = i64::from_str_radix(&text, 16).ok().filter(|number| *number >= 0);
+        number.ok_or_else(|| D::Error::custom("its lease is no number"))
     }
 }
 

@@ -23,11 +23,9 @@ pub struct Sight {
     pub revision: i64,
 }
 
-impl Sight {
-    /// Whether a leader's key stood beside it.
-    fn is_led(&self) -> bool {
-        Revisions::read(&self.found.version.write).beside != 0
-    }
+/// Whether a key stood beside a document.
+pub fn has_key(found: &Found) -> bool {
+    Revisions::read(&found.version.write).beside != 0
 }
 
 impl Keys {
@@ -39,7 +37,7 @@ impl Keys {
         loop {
             let mut from = Vec::with_capacity(shards.len());
             for (index, &shard) in shards.iter().enumerate() {
-                let known = self.sights.lock().get(shard).cloned().filter(Sight::is_led);
+                let known = self.sights.lock().get(shard).cloned().filter(|known| has_key(&known.found));
                 let Sight { found, revision } = match known {
                     Some(known) => known,
                     None => self.sight(shard).await?,
@@ -64,7 +62,7 @@ impl Keys {
         let mut known = self.sights.lock().get(shard).cloned();
         loop {
             let deleted = match known.take() {
-                Some(sight) if !sight.is_led() => return,
+                Some(sight) if !has_key(&sight.found) => return,
                 Some(sight) => self.first_deleted(&[(shard, sight.revision)]).await,
                 None => Ok(None),
             };
