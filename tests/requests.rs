@@ -230,7 +230,7 @@ fn etcd() {
     let server = etcd::Server::start();
     let all = ["Range", "Txn", "Put", "DeleteRange", "LeaseKeepAlive", "LeaseGrant", "LeaseRevoke", "LeaseTimeToLive"];
     let bench = bench("etcd", &server, || server.calls(&all));
-    bench.reads_many_notes_in_few(|| true).runs_a_job(25, 9, || true).costs(24, 8);
+    bench.reads_many_notes_in_few(|| true).runs_a_job(27, 9, || true).costs(24, 8);
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub struct Keys {
     names: Names,
     leases: Arc<Leases>,
     past: Mutex<Past>,
+    /// The etcd lease beside the marker, and what was left of it at most when this process first saw it.
+    young: Mutex<Option<(i64, Duration)>>,
     sights: Mutex<HashMap<Shard, Sight>>,
 }
 
@@ -149,7 +151,8 @@ impl Etcd {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Arc::new(Leases::new(Arc::clone(&client)));
         let names = Names { prefix: address.prefix.clone() };
-        Ok(Self::new(Keys { client, names, leases, past: Mutex::default(), sights: Mutex::default() }))
+        let (past, young, sights) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self::new(Keys { client, names, leases, past, young, sights }))
     }
 }
 
@@ -234,16 +237,23 @@ impl Keys {
             let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
             return Ok(Found { content: Content::Foreign { holder, sign, life }, version });
         }
-        let life = match key {
-            _ if lease == 0 => Life::ForEver,
+        let is_marker = key == Key::Marker;
+        let known = self.young.lock().filter(|(known, _)| is_marker && *known == lease);
+        let left = match known {
+            _ if lease == 0 => return Ok(found(record, Life::ForEver, version)),
             // Gone for good.
-            Key::Marker if beside.is_none() => Life::Over,
-            _ => match self.leases.left(connection, lease).await? {
-                Some(at_most) => Life::Left { at_most },
-                // It was read before it ended.
-                None if matches!(key, Key::Note(..)) => Life::Left { at_most: A_MOMENT },
-                None => Life::Over,
-            },
+            _ if is_marker && beside.is_none() => None,
+            Some((_, at_most)) => Some(at_most),
+            None => self.leases.left(connection, lease).await?,
+        };
+        if is_marker {
+            *self.young.lock() = left.map(|at_most| (lease, at_most));
+        }
+        let life = match left {
+            Some(at_most) => Life::Left { at_most },
+            // It was read before it ended.
+            None if matches!(key, Key::Note(..)) => Life::Left { at_most: A_MOMENT },
+            None => Life::Over,
         };
         Ok(found(record, life, version))
     }
