@@ -116,6 +116,10 @@ impl Documents for Objects {
         false
     }
 
+    fn compares_only(&self) -> bool {
+        true
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Poll
     }

@@ -43,6 +43,7 @@ use parking_lot::Mutex;
 use seen::{Seen, Standing};
 use std::collections::HashMap;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// How often a write that lost a race looks again before it gives up.
 const MOST_ATTEMPTS: usize = 8;
@@ -54,11 +55,14 @@ pub struct LeaseStore<D> {
     marker: Mutex<Option<Marker>>,
     /// The notes that this process read or wrote last, so that it need not read them to write them.
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
+    /// Notifies that a renewal was applied.
+    renewed: Notify,
 }
 
 impl<D: Documents> LeaseStore<D> {
     pub fn new(documents: D) -> Self {
-        Self { documents, seen: Mutex::default(), marker: Mutex::default(), known_notes: Mutex::default() }
+        let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { documents, seen, marker, known_notes, renewed: Notify::new() }
     }
 
     /// What is below the protocol.

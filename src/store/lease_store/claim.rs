@@ -12,7 +12,7 @@ use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::server_clock::{WIDE, Wait};
-use crate::store::{Claim, ErrorKind, Grant, Holder, Observation, Release, StoreError, Takeover};
+use crate::store::{Claim, Delivery, ErrorKind, Grant, Holder, Observation, Release, StoreError, Takeover};
 use crate::time::{BootInstant, millis};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -38,7 +38,8 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         self.seen.lock().entry(shard.clone()).or_default().claims = candidate.lease;
         let mut known = self.claimable(candidate);
-        let mut looked_for_the_time = false;
+        // What came by itself is newer than what is known of the time, and has a term that the next one has to pass.
+        let mut looked_for_the_time = known.is_some() && self.documents.delivery() == Delivery::Push;
         for _ in 0..MOST_ATTEMPTS {
             let sent = BootInstant::now();
             let standing = if let Some(known) = known.take() {
@@ -210,7 +211,11 @@ impl<D: Documents> LeaseStore<D> {
         let mut draft = self.continued(shard, standing);
         // Milliseconds since 1970 rise faster than leaderships do, so this is above every term that was forgotten: those of
         // a shard that was deleted, and those that a server lost which failed over to an older copy.
-        let now_millis = self.documents.server_millis(BootInstant::now());
+        // Of a time that is known badly the early end: terms must not run far ahead.
+        let now = BootInstant::now();
+        let time = &self.documents;
+        let is_vague = !is_first && time.delivery() == Delivery::Push && time.clock().is_wide(now);
+        let now_millis = if is_vague { time.least_server_millis() } else { time.server_millis(now) };
         draft.term = draft.term.max(highest).max(now_millis) + 1;
         draft.lease = Some(Lease::new(candidate, self.documents.wall_clock_millis()));
         draft.forgotten = false;
@@ -283,7 +288,8 @@ impl<D: Documents> LeaseStore<D> {
         seen.learn_term(draft.term);
         let term = leadership.term;
         let document = written.document.unwrap_or(draft);
-        seen.own = Some(Own { leadership, sequence: 0, granted: sent, lease: candidate.lease, start_after, document });
+        let (granted, lease) = (sent, candidate.lease);
+        seen.own = Some(Own { leadership, sequence: 0, wished: 0, granted, lease, start_after, document });
         Ok(Some(Grant { term, start_after, takeover }))
     }
 

@@ -265,6 +265,11 @@ pub trait Documents: ServerTime + Send + Sync {
         true
     }
 
+    /// Whether a renewal is a put, over the write before. Then of several that are under way only one is applied.
+    fn compares_only(&self) -> bool {
+        false
+    }
+
     fn delivery(&self) -> Delivery {
         Delivery::Push
     }

@@ -415,6 +415,10 @@ impl<W: Way> Documents for Memory<W> {
         !self.server.style.is_leased
     }
 
+    fn compares_only(&self) -> bool {
+        !self.server.style.touches
+    }
+
     fn delivery(&self) -> Delivery {
         if self.server.style.touches && !self.server.style.is_shared { Delivery::Push } else { Delivery::Poll }
     }

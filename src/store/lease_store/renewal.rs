@@ -5,6 +5,9 @@
 //! be stopped for that. In the time in which nobody is granted because of it, the leader puts its own document back, over
 //! exactly what it saw, and with what stood there besides: orders that came meanwhile, and a wait.
 //!
+//! Where a renewal is a put, several that are under way name one write, and only one of them is applied. All are sent, for
+//! a connection may hang; but once one is known to be applied, the others are not waited for.
+//!
 //! A renewal that a server answers in an incarnation that the marker does not name proves nothing, for others may lead in
 //! the one that it names. It counts once the marker names the same.
 
@@ -17,6 +20,9 @@ use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::{Candidate, Shard, Term, usable};
 use crate::store::{ErrorKind, Note, Page, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
+
+/// A renewal that waited for the answer to another one is sent again if less than this part of the lease is lost by that.
+const RENEWALS_MEET: u32 = 16;
 
 /// What a renewal concludes from a document that does not name its leadership.
 enum Conclusion {
@@ -45,6 +51,7 @@ impl<D: Documents> LeaseStore<D> {
             shards.iter().map(|of| Key::Note(of, &Page::Orders)).collect()
         };
         let others = also.len();
+        self.wish(shard, &leadership, sequence);
         for _ in 0..MOST_ATTEMPTS {
             if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
                 return Ok(Renewed::alone(Renewal::Overtaken));
@@ -59,7 +66,19 @@ impl<D: Documents> LeaseStore<D> {
                 known: known.as_ref().map(|known| &known.found),
                 also: &also,
             };
-            let touched = self.documents.touch(touch).await.inspect_err(|error| {
+            let touched = tokio::select! {
+                biased;
+                touched = self.documents.touch(touch) => touched,
+                () = self.is_passed(shard, &leadership) => {
+                    // It is refused, wherever it is. A later one counts from later, also one that is still to be sent.
+                    let is_last = self.own(shard, &leadership).is_some_and(|own| own.wished <= sequence);
+                    if is_last && BootInstant::now().since(began) < candidate.lease / RENEWALS_MEET {
+                        continue;
+                    }
+                    return Ok(Renewed::alone(Renewal::Overtaken));
+                }
+            };
+            let touched = touched.inspect_err(|error| {
                 if error.kind == ErrorKind::Unknown {
                     self.doubt(shard);
                 }
@@ -109,6 +128,32 @@ impl<D: Documents> LeaseStore<D> {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
+    /// Remembers that this renewal was asked for.
+    fn wish(&self, shard: &Shard, leadership: &Leadership, sequence: u64) {
+        let mut seen = self.seen.lock();
+        let own = seen.get_mut(shard).and_then(|seen| seen.own.as_mut());
+        if let Some(own) = own.filter(|own| own.leadership == *leadership) {
+            own.wished = own.wished.max(sequence);
+        }
+    }
+
+    /// Returns when another renewal of ours was applied since this was called, over the write that this one is to replace.
+    /// Never where a renewal replaces nothing.
+    async fn is_passed(&self, shard: &Shard, leadership: &Leadership) {
+        if !self.documents.compares_only() {
+            return std::future::pending().await;
+        }
+        let applied = || self.own(shard, leadership).map(|own| own.sequence);
+        let before = applied();
+        loop {
+            let renewed = self.renewed.notified();
+            if applied() != before {
+                return;
+            }
+            renewed.await;
+        }
+    }
+
     fn own(&self, shard: &Shard, leadership: &Leadership) -> Option<Own> {
         self.seen.lock().get(shard)?.own.clone().filter(|own| own.leadership == *leadership)
     }
@@ -123,6 +168,8 @@ impl<D: Documents> LeaseStore<D> {
         if let Some(document) = &standing.document {
             own.document = document.clone();
         }
+        drop(seen);
+        self.renewed.notify_waiters();
     }
 
     /// Writes that the wait of our own document is over, where the server has no clock by which others could tell.

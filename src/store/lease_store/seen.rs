@@ -98,6 +98,8 @@ pub struct Own {
     pub leadership: Leadership,
     /// The highest sequence that was applied.
     pub sequence: u64,
+    /// The highest sequence that was asked for.
+    pub wished: u64,
     /// When the last claim or renewal was sent that was granted.
     pub granted: BootInstant,
     pub lease: Duration,
