@@ -126,7 +126,7 @@ fn boot_clock() -> BootInstant {
 }
 
 /// A value that does not fit becomes the largest one.
-pub(crate) fn nanos(duration: Duration) -> u64 {
+fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

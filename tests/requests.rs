@@ -216,13 +216,7 @@ fn nats() {
         let written = client.info()["state"]["last_seq"].as_u64().expect("a number");
         client.requests() + written - asked
     };
-    // Before 2.10 a leader asks for orders with each renewal.
-    let (name, leader) =
-        if nats::Server::has_consumers_of_several_subjects() { ("NATS", 13) } else { ("NATS before 2.10", 24) };
-    let bench = bench(name, &server, count).reads_many_notes_in_few(|| true);
-    // Nobody has counted with a later one.
-    let bench = if leader == 24 { bench.runs_a_job(25, 6, || true) } else { bench };
-    bench.costs(leader, 0);
+    bench("NATS", &server, count).reads_many_notes_in_few(|| true).runs_a_job(21, 4, || true).costs(13, 0);
 }
 
 #[test]

@@ -35,10 +35,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub const MOST: usize = 16 << 20;
 /// For Redis, about five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
-/// For NATS, a value in JSON: by default a server accepts a megabyte.
-pub const MOST_OF_NATS: usize = 2 << 20;
-/// For NATS, a page of the names of all keys. The server decides how long that page is: 100,000 names.
-pub const MOST_NAMES_OF_NATS: usize = 16 << 20;
 /// The most shards, or standbys, that a list collects. Without this limit, a list could have any number of pages.
 pub const MOST_LISTED: usize = 200_000;
 

@@ -1,86 +1,96 @@
-//! The store `nats://`: one key for each shard in a JetStream key-value bucket, changed only at the revision that was
+//! The store `nats://`: one key for each document in a JetStream key-value bucket, changed only at the revision that was
 //! seen.
 //!
-//! The hazard: a bucket has no leases. It compares revisions, and stamps each value with its clock. Everything that
-//! makes a record a lease happens here, over a network that loses answers and delivers writes late:
+//! The hazard: a bucket has no leases. It compares revisions, and stamps each message with its clock. So a renewal is a
+//! write too, at the revision of the write before. A lease ends so long after its stamp as the message says.
 //!
-//! - Every write names the revision that it replaces. So a write that arrives late applies only if nothing has happened
-//!   since it was sent, just as if it had been in time: a renewal prolongs a lease that nobody has taken, and a release
-//!   gives back a lease that its holder has not touched since. A claim that arrives after its candidate has gone blocks
-//!   the shard for one lease; it starts nothing. Revisions are not reused: `store init` makes them begin at the
-//!   microsecond at which the bucket is made, so a bucket that was dropped and made again does not repeat the old ones.
-//! - A lease has expired if its record stayed unchanged for its whole duration while we knew it (a standby hears of
-//!   each renewal at once). It has also expired by the server's clock: the server's present time minus its stamp on the
-//!   record. In a cluster, two servers may have stamped the two, so more time must pass (`CLUSTER_SLACK`).
-//! - A release marks the record and leaves it in place. So if a record is absent, either the shard was never led, or
-//!   the record or the whole bucket was deleted. In the second case its holder may not know yet, and its tree runs
-//!   until its deadline. A second record, the led mark, distinguishes the two, and a marker in the bucket says since
-//!   when the bucket remembers anything. A leader that has to wait for such a tree may crash meanwhile, so its record
-//!   says until when to wait, and every successor obeys it.
-//!
-//! The term is one more than the term of the record before. If there is no such record, the term is the microsecond of
-//! the server's clock, which is above all earlier terms unless that clock is set back.
+//! - A revision is another one for each write. `store init` makes them begin at the microsecond at which the bucket is
+//!   made, so one that was dropped and made again does not repeat the old ones. Only the absence of a message has the same
+//!   version in both: what was written over that asks afterwards which bucket it is in.
+//! - The server tells what time it is only if it is asked about the bucket. That is asked when the time is known badly:
+//!   beside the reads of who looks, and beside the renewals of a leader. In a cluster, servers whose clocks differ may
+//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ ([`CLUSTER_SLACK`]).
+//! - The server pushes what changes to a standby. So a standby looks at what was pushed last, and asks nothing.
 //!
 //! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine
 //! between two syncs) has forgotten leaderships, and does not know it.
 
 mod address;
-mod administration;
 mod bucket;
 mod check;
-mod claim;
 mod connection;
+mod document;
 mod failure;
-mod jetstream;
-mod list;
 mod lock_key;
 mod login;
 mod meter;
-mod notes;
-mod orders;
-mod record;
+mod setup;
 mod watch;
 
 pub use address::{Address, Login};
 
-use super::{Delivery, NoteRead, Page, Store, StoreError};
-use crate::lease::{Candidate, Shard, Term};
-use crate::time::{BootInstant, millis};
-use address::key_of;
-use bucket::{Bucket, Put};
+use super::allowance::{self, MOST_LISTED};
+use super::expiry::ServerTime;
+use super::foreign_lock::Beside;
+use super::lease_store::LeaseStore;
+use super::lease_store::documents::{
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Ours, Over, Put, Version,
+};
+use super::server_clock::Clock;
+use super::{ErrorKind, Finding, Holder, StoreError, parallel};
+use crate::lease::Session;
+use crate::time::{BootInstant, millis, wall_clock_millis};
+use async_nats::HeaderMap;
+use async_nats::jetstream::message::StreamMessage;
+use bucket::{Bucket, Info, Written};
 use connection::Connections;
-use jetstream::Info;
-use lock_key::Lock;
+use lock_key::LockKey;
 use parking_lot::Mutex;
-use record::{Content, Record, Snapshot};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::time::sleep;
 
-/// How often a write that was refused looks again before it reports that: another process wrote in between.
-const MOST_ATTEMPTS: usize = 4;
 /// How far apart the clocks of a cluster's servers may be.
 const CLUSTER_SLACK: Duration = Duration::from_secs(5);
+/// More keys than these are brought by one consumer. It may be behind the stream's leader: so many are read for people.
+const FEW_KEYS: usize = 16;
+/// How many keys one consumer has.
+const PAGE: usize = 256;
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// For how long the mark stays of a document that was deleted, where the server can forget a message.
+const MARK_LASTS: &str = "600s";
 
-pub struct Nats {
+pub type Nats = Beside<LeaseStore<Keys>, LockKey>;
+
+/// The documents.
+pub struct Keys {
     bucket: Bucket,
-    seen: Mutex<HashMap<Shard, Snapshot>>,
-    /// Notifies that a record was seen.
-    noted: Notify,
-    /// The latest renewal that was requested: its term and sequence.
-    latest: Mutex<HashMap<Shard, (Term, u64)>>,
-    heard: orders::Heard,
-    /// The key of other programs that is held in addition to the lease.
-    lock: Option<Lock>,
+    clock: Mutex<Clock>,
+    known: Mutex<Option<Known>>,
+    /// What was pushed last, while a consumer is listened to.
+    pushed: Mutex<HashMap<String, Found>>,
 }
 
-/// Who wants to know how old a record is, if the server does not tell the time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asks {
-    /// May write, and needs no further permission for this.
-    Candidate,
-    /// May perhaps only read.
-    Onlooker,
+/// The bucket as it was last told.
+#[derive(Clone, Debug)]
+struct Known {
+    /// When it was made: another one for a bucket that was made again.
+    incarnation: String,
+    /// The server's time then. Revisions are below it, or it is another bucket.
+    micros: u64,
+    slack: Duration,
+    forgets_messages: bool,
+}
+
+/// Forgets what was pushed, once nobody listens any more.
+struct Listening<'a>(&'a Keys);
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.pushed.lock().clear();
+    }
 }
 
 impl Nats {
@@ -90,138 +100,265 @@ impl Nats {
     /// Misconfigured, if a file that the address names cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let bucket = Bucket { connections: Connections::open(address, request_timeout)?, is_ours: true };
-        let lock = Lock::open(address, request_timeout)?;
-        let (seen, latest, heard) = (Mutex::default(), Mutex::default(), orders::Heard::default());
-        Ok(Self { bucket, seen, noted: Notify::new(), latest, heard, lock })
+        let connections = Arc::new(Connections::open(address, request_timeout)?);
+        let bucket =
+            |name: &str, is_ours| Bucket { connections: Arc::clone(&connections), name: name.to_owned(), is_ours };
+        let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket, false), lock.key.clone()));
+        let bucket = bucket(&address.bucket, true);
+        let keys = Keys { bucket, clock: Mutex::default(), known: Mutex::default(), pushed: Mutex::default() };
+        Ok(Self::new(LeaseStore::new(keys), lock))
     }
+}
 
-    fn known(&self, shard: &Shard) -> Option<Snapshot> {
-        self.seen.lock().get(shard).cloned()
-    }
-
-    /// Remembers what a request showed that was sent at `asked`, or later. Returns the best knowledge of the record.
-    ///
-    /// Answers may arrive in another order than their requests were sent, so older knowledge is replaced only by newer.
-    fn note(&self, shard: &Shard, snapshot: Snapshot, asked: BootInstant) -> Snapshot {
-        let mut seen = self.seen.lock();
-        let Some(known) = seen.get_mut(shard) else {
-            seen.insert(shard.clone(), snapshot.clone());
-            return snapshot;
-        };
-        if known.is_same(&snapshot) {
-            known.stamp = known.stamp.or(snapshot.stamp);
-            known.dated |= snapshot.dated;
-            known.learn_age(snapshot.age(snapshot.as_of), snapshot.as_of);
-            return known.clone();
-        }
-        // The second condition: the bucket was made again, and counts from one.
-        if snapshot.revision > known.revision || known.as_of < asked {
-            *known = snapshot.clone();
-        }
-        drop(seen);
-        self.noted.notify_waiters();
-        snapshot
-    }
-
-    /// The record as the server has it now.
-    async fn look(&self, shard: &Shard) -> Result<Option<Snapshot>, StoreError> {
-        let asked = BootInstant::now();
-        let Some(entry) = self.bucket.get(&key_of(shard)).await? else {
-            let mut seen = self.seen.lock();
-            if seen.get(shard).is_some_and(|known| known.as_of < asked) {
-                seen.remove(shard);
-            }
-            return Ok(None);
-        };
-        Ok(Some(self.note(shard, Snapshot::of(&entry, BootInstant::now()), asked)))
-    }
-
-    /// Asks the server's clock how old the record is. A record that we did not see appear may be older than we have
-    /// known it.
-    async fn dated(&self, shard: &Shard, mut snapshot: Snapshot, asks: Asks) -> Result<Snapshot, StoreError> {
-        let Some(stamp) = snapshot.stamp.filter(|_| !snapshot.dated) else { return Ok(snapshot) };
-        let asked = BootInstant::now();
-        let info = self.bucket.info().await?.ok_or_else(|| self.bucket.missing())?;
-        if asks == Asks::Candidate {
-            self.bucket.usable(&info)?;
-        }
-        let time = match (info.time(), asks) {
-            (Some(time), _) => time,
-            (None, Asks::Candidate) => self.bucket.probed_time().await?,
-            (None, Asks::Onlooker) => self.bucket.time(&info).await?,
-        };
-        snapshot.learn_age(time.since(stamp).saturating_sub(slack(&info)), BootInstant::now());
-        snapshot.dated = true;
-        Ok(self.note(shard, snapshot, asked))
-    }
-
-    /// The record as the server has it now, dated unless it has expired anyway.
-    async fn look_dated(&self, shard: &Shard, asks: Asks) -> Result<Option<Snapshot>, StoreError> {
-        match self.look(shard).await? {
-            Some(snapshot) if snapshot.content == Content::Foreign => Err(self.foreign(shard)),
-            Some(snapshot) if !snapshot.left(BootInstant::now()).is_zero() => {
-                self.dated(shard, snapshot, asks).await.map(Some)
-            }
-            found => Ok(found),
-        }
-    }
-
-    fn foreign(&self, shard: &Shard) -> StoreError {
-        let (key, bucket) = (key_of(shard), &self.bucket.address().bucket);
-        StoreError::misconfigured(format!(
-            "the key {key} of bucket {bucket} in {} was written by something else: delete it (nats kv del {bucket} {key}) \
-             or use another bucket",
-            self.bucket.address().server()
-        ))
-    }
-
-    /// Whether the record belongs to the candidate and names a leadership.
-    fn is_ours(candidate: &Candidate, snapshot: &Snapshot) -> bool {
-        snapshot.record().is_some_and(|record| record.is_of(candidate)) && snapshot.term().is_some()
-    }
-
-    /// Writes our record over revision `expected`. None if another process wrote in between.
-    async fn write(
-        &self,
-        shard: &Shard,
-        mut record: Record,
-        expected: u64,
-        hold_until: Option<BootInstant>,
-    ) -> Result<Option<Snapshot>, StoreError> {
-        // Taken before the request is sent, so that the lease does not end sooner by the server's count, which begins
-        // when it stores the record.
+impl Keys {
+    /// Asks about the bucket, and what time it is.
+    async fn learn(&self) -> Result<Known, StoreError> {
         let sent = BootInstant::now();
-        record.hold_ms = hold_until.map_or(0, |until| millis(until.since(sent)));
-        match self.bucket.put(&key_of(shard), record.encoded(), expected).await? {
-            Put::Done { revision } => {
-                let snapshot = Snapshot::ours(revision, record, BootInstant::now(), hold_until.or(Some(sent)));
-                Ok(Some(self.note(shard, snapshot, sent)))
+        let info = self.bucket.info().await?;
+        self.bucket.usable(&info.stream.config)?;
+        Ok(self.admit(&info, sent))
+    }
+
+    fn admit(&self, info: &Info, sent: BootInstant) -> Known {
+        let slack = if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO };
+        let received = BootInstant::now();
+        self.clock.lock().sample_within(info.micros / 1000, slack, sent, received);
+        let known = Known {
+            incarnation: info.created_micros().to_string(),
+            micros: info.micros,
+            slack,
+            forgets_messages: info.stream.config.allow_message_ttl,
+        };
+        *self.known.lock() = Some(known.clone());
+        known
+    }
+
+    /// Whether the time, or the bucket, is to be asked for.
+    fn is_vague(&self) -> bool {
+        let now = BootInstant::now();
+        let clock = self.clock.lock();
+        clock.bounds(now).is_none() || clock.is_wide(now) || self.known.lock().is_none()
+    }
+
+    /// What is known of the bucket that has these messages.
+    async fn known_of(&self, messages: &[Option<StreamMessage>]) -> Result<Known, StoreError> {
+        let newest = messages.iter().flatten().map(|message| message.sequence).max().unwrap_or(0);
+        let known = self.known.lock().clone().filter(|known| newest < known.micros);
+        match known {
+            Some(known) => Ok(known),
+            None => self.learn().await,
+        }
+    }
+
+    fn found(&self, key: &str, message: Option<&StreamMessage>, known: &Known) -> Result<Found, StoreError> {
+        let Some(message) = message else {
+            return Ok(Found { content: Content::Absent, version: document::absence(&known.incarnation) });
+        };
+        document::read(key, message, &known.incarnation).map_err(|why| {
+            let (name, server) = (&self.bucket.name, self.place());
+            StoreError::misconfigured(format!(
+                "the key {key} of {server} was written by something else ({why}): delete it (nats kv del {name} {key}) or \
+                 use another bucket"
+            ))
+        })
+    }
+
+    fn key_in<'a>(&self, message: &'a StreamMessage) -> &'a str {
+        message.subject.as_str().strip_prefix(&self.bucket.subject("")).unwrap_or_default()
+    }
+
+    /// The messages of all keys that one consumer brings; those that mark a deletion too.
+    async fn bring(&self, keys: &[String]) -> Result<BTreeMap<String, StreamMessage>, StoreError> {
+        let mut all = BTreeMap::new();
+        let mut pushed = self.bucket.consume(keys).await?;
+        while pushed.pending > 0 {
+            let message = pushed.next_within(self.bucket.connections.bound()).await?;
+            all.insert(self.key_in(&message).to_owned(), message);
+            if all.len() > MOST_LISTED {
+                return Err(allowance::too_long(&self.place()));
             }
-            Put::Conflict => {
-                // Our knowledge was wrong.
-                let mut seen = self.seen.lock();
-                if seen.get(shard).is_some_and(|known| known.revision == expected) {
-                    seen.remove(shard);
+        }
+        Ok(all)
+    }
+
+    /// Shows what the server pushes, until `each` breaks.
+    async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>, pause: &mut Duration) -> Result<(), StoreError> {
+        let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
+        let mut known = self.known_of(&[]).await?;
+        let mut pushed = self.bucket.consume(&names).await?;
+        *pause = LEAST_PAUSE;
+        let _listening = Listening(self);
+        let mut awaited: Vec<usize> = (0..names.len()).collect();
+        loop {
+            if pushed.pending == 0 {
+                // What was not pushed by now is not there.
+                for index in std::mem::take(&mut awaited) {
+                    let found = self.found(&names[index], None, &known)?;
+                    self.pushed.lock().insert(names[index].clone(), found.clone());
+                    if each(index, found).is_break() {
+                        return Ok(());
+                    }
                 }
-                Ok(None)
+            }
+            let message = pushed.next().await?;
+            let now = BootInstant::now();
+            self.clock.lock().at_least(document::stored_millis(&message).saturating_sub(1), known.slack, now);
+            let Some(index) = names.iter().position(|name| name == self.key_in(&message)) else { continue };
+            awaited.retain(|&other| other != index);
+            let message = [Some(message)];
+            known = self.known_of(&message).await?;
+            let found = self.found(&names[index], message[0].as_ref(), &known)?;
+            self.pushed.lock().insert(names[index].clone(), found.clone());
+            if each(index, found).is_break() {
+                return Ok(());
             }
         }
     }
 }
 
-/// How far two stamps may differ because they come from different clocks.
-fn slack(info: &Info) -> Duration {
-    if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
+impl ServerTime for Keys {
+    fn clock(&self) -> Clock {
+        self.clock.lock().clone()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        wall_clock_millis()
+    }
 }
 
 #[async_trait::async_trait]
-impl Store for Nats {
-    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        self.read_many(wanted).await
+impl Documents for Keys {
+    fn place(&self) -> String {
+        format!("bucket {} in {}", self.bucket.name, self.bucket.connections.address().server())
     }
 
-    fn delivery(&self) -> Delivery {
-        Delivery::Push
+    fn name(&self, key: Key<'_>) -> String {
+        format!("the key {} of {}", document::key_of(key), self.place())
+    }
+
+    fn compares_only(&self) -> bool {
+        true
+    }
+
+    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
+        if may_be_behind {
+            let pushed = self.pushed.lock();
+            if let Some(found) = names.iter().map(|name| pushed.get(name).cloned()).collect() {
+                return Ok(found);
+            }
+        }
+        // Those that follow share it.
+        self.bucket.connections.connection().await?;
+        let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
+        let reads = async {
+            let mut messages = Vec::with_capacity(names.len());
+            if names.len() > FEW_KEYS {
+                for page in names.chunks(PAGE) {
+                    let brought = self.bring(page).await?;
+                    messages.extend(page.iter().map(|name| brought.get(name).cloned()));
+                }
+                return Ok::<Vec<Option<StreamMessage>>, StoreError>(messages);
+            }
+            for message in parallel::all(names.iter().map(|name| self.bucket.get(name))).await {
+                messages.push(message?);
+            }
+            Ok(messages)
+        };
+        let (asked, messages) = tokio::join!(asks_the_time, reads);
+        asked?;
+        let messages = messages?;
+        let known = self.known_of(&messages).await?;
+        names.iter().zip(&messages).map(|(name, message)| self.found(name, message.as_ref(), &known)).collect()
+    }
+
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+        let (Over::Exactly(over) | Over::Text(over)) = over;
+        let write = Session::random();
+        let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let (name, expected) = (document::key_of(key), over.version.write.parse().unwrap_or(0));
+        let headers = document::headers(write.as_str(), &draft, over);
+        let written = self.bucket.put(&name, headers, draft.text, Some(expected));
+        let renews = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));
+        let written = if renews && self.is_vague() { tokio::join!(written, self.learn()).0 } else { written.await };
+        let revision = match written? {
+            Written::At(revision) => revision,
+            Written::Refused { sent_twice: false } => return Ok(Put::Refused),
+            Written::Refused { sent_twice: true } => match self.bucket.get(&name).await? {
+                Some(message) if document::is_of(&message, write.as_str()) => message.sequence,
+                Some(_) | None => return Ok(Put::Refused),
+            },
+        };
+        let incarnation = if expected == 0 {
+            let known = self.learn().await;
+            known.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?.incarnation
+        } else {
+            over.version.incarnation.clone()
+        };
+        // The stamp is not known, but it is no later than now.
+        let latest = self.server_millis(BootInstant::now());
+        let (sequence, life) = match (draft.ends, over.ours()) {
+            (Ends::Keep, Some(ours)) => (ours.sequence, ours.life),
+            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, Life::ForEver),
+            (Ends::In(lasts), _) => (draft.sequence, Life::Ends(latest.saturating_add(millis(lasts)))),
+            (Ends::Now, _) => (draft.sequence, Life::Ends(latest)),
+        };
+        let ours = Ours { text: draft.text.to_owned(), leadership: draft.leadership.cloned(), sequence, life };
+        let version = Version { write: revision.to_string(), incarnation };
+        Ok(Put::Done(Some(Found { content: Content::Ours(ours), version })))
+    }
+
+    async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
+        let mut headers = HeaderMap::new();
+        if self.known.lock().as_ref().is_some_and(|known| known.forgets_messages) {
+            headers.insert("Nats-TTL", MARK_LASTS);
+        }
+        self.bucket.delete(&document::key_of(key), headers, None).await.map(drop)
+    }
+
+    async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
+        let filters = document::filters(list);
+        self.bucket.connections.connection().await?;
+        let (known, brought) = tokio::try_join!(self.learn(), self.bring(&filters))?;
+        let prefix = if let List::Shards(prefix) | List::Standbys(prefix) = list { prefix } else { "" };
+        let listed = brought.iter().filter_map(|(key, message)| {
+            let (shard, part) = document::listed(key).filter(|(shard, _)| shard.as_str().starts_with(prefix))?;
+            let found = self.found(key, Some(message), &known).unwrap_or_else(|_| Found {
+                content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
+                version: Version::default(),
+            });
+            (found.content != Content::Absent).then_some(Listed { shard, part, found })
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|one, other| one.shard.cmp(&other.shard));
+        each(listed);
+        Ok(())
+    }
+
+    async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        let mut pause = LEAST_PAUSE;
+        loop {
+            let Err(error) = self.follow(keys, each, &mut pause).await else { return Ok(()) };
+            match error.kind {
+                ErrorKind::NotApplied | ErrorKind::Unknown => sleep(pause).await,
+                ErrorKind::Denied | ErrorKind::Misconfigured => {
+                    sleep(MOST_PAUSE).await;
+                    return Err(error);
+                }
+            }
+            pause = (pause * 2).min(MOST_PAUSE);
+        }
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        setup::prepare(&self.bucket).await
+    }
+
+    async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
+        check::identify(&self.bucket).await
+    }
+
+    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
+        check::findings(self).await
     }
 }

@@ -16,7 +16,7 @@
 //! lease has passed in agreement ([`Clock::agreed_for`]).
 
 #![cfg_attr(
-    not(all(feature = "dynamodb", feature = "bucket")),
+    not(all(feature = "dynamodb", feature = "bucket", feature = "nats")),
     allow(dead_code, reason = "each store uses a part of it")
 )]
 
@@ -67,6 +67,25 @@ impl Clock {
     /// Learns from an answer in which the server says what time it is, in whole milliseconds since 1970.
     pub fn sample_millis(&mut self, millis: u64, sent: BootInstant, received: BootInstant) {
         self.learn(i128::from(millis) * MILLISECOND, MILLISECOND, sent, received);
+    }
+
+    /// As [`Clock::sample_millis`], where other servers may be earlier than this one by `slack`, and answer later.
+    pub fn sample_within(&mut self, millis: u64, slack: Duration, sent: BootInstant, received: BootInstant) {
+        let earlier = nanos_of(slack);
+        self.learn(i128::from(millis) * MILLISECOND - earlier, MILLISECOND + earlier, sent, received);
+    }
+
+    /// Learns that the server's clock showed this time, in milliseconds since 1970, at `received` or before.
+    pub fn at_least(&mut self, millis: u64, slack: Duration, received: BootInstant) {
+        let Some(bounds) = self.bounds(received) else { return };
+        let date = (i128::from(millis) * MILLISECOND - nanos_of(slack)).max(0);
+        let latest = i128::from(bounds.upper.saturating_add(1)) * MILLISECOND;
+        // It is not known how late it came: the upper bound stays.
+        if date < latest {
+            self.learn(date, latest - date, received, received);
+        } else {
+            self.learn(date, MILLISECOND, received, received);
+        }
     }
 
     /// Learns that the server's clock showed a time of `[date, date + most_age)` at some instant of `[sent, received]`.
@@ -157,6 +176,10 @@ impl Offset {
 
 fn nanos(instant: BootInstant) -> i128 {
     i128::from(instant.as_nanos())
+}
+
+fn nanos_of(duration: Duration) -> i128 {
+    i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX >> 1)
 }
 
 /// Milliseconds since 1970 by this machine's wall clock.

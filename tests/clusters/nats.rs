@@ -45,7 +45,7 @@ impl Nats {
                 routes.join(", ")
             );
             fs::write(&file, lines).expect("it can be written");
-            let program = std::env::var("TEST_NATS_SERVER").unwrap_or_else(|_| "nats-server".to_owned());
+            let program = crate::support::nats::program().into_string().expect("a path");
             let mut command = mortal(&program);
             command.arg("-c").arg(&file).arg("-l").arg(data.path().join(format!("{host}.log")));
             Member::start(network, host, &command)

@@ -10,7 +10,6 @@ mod access;
 mod check;
 mod forgotten;
 mod lock_key;
-mod notes;
 mod protocol;
 
 use leaderrun::internals::lease::{Candidate, Term};
@@ -34,12 +33,18 @@ async fn open_with(url: &str, request_timeout: Duration) -> Arc<dyn Store> {
     location.open(request_timeout).await.expect("it opens without a server")
 }
 
-/// A server with a bucket that was made long enough ago for a lease of half a second.
+/// A server with a bucket that nobody has used before.
 async fn server() -> Server {
     let server = Server::start();
-    open(&server.own_url()).await.prepare().await.expect("the bucket is made");
-    sleep(SHORT + Duration::from_millis(20)).await;
+    ready(&server.own_url()).await;
     server
+}
+
+/// Makes the bucket, and says that nobody has used it.
+async fn ready(url: &str) {
+    let store = open(url).await;
+    store.prepare().await.expect("the bucket is made");
+    store.vouch().await.expect("it is new");
 }
 
 const SHORT: Duration = Duration::from_millis(1500);
@@ -49,8 +54,7 @@ fn short(owner: &str) -> Candidate {
 }
 
 /// Of that shard.
-const KEY: &str = "db/main";
-const LED_MARK: &str = "=led.db/main";
+const KEY: &str = "=shard.db/main";
 const MARKER: &str = "=born";
 
 /// What does not come fails the test.
@@ -60,6 +64,5 @@ async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
 
 /// Whether the record is the candidate's.
 fn leads(client: &mut Client, candidate: &Candidate) -> bool {
-    let record = client.record(KEY);
-    record.is_some_and(|record| record["session"] == candidate.session.as_str() && record["released"].is_null())
+    client.record(KEY).is_some_and(|document| document["lease"]["session"] == candidate.session.as_str())
 }

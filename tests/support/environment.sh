@@ -27,10 +27,14 @@ if [ -z "${TEST_WEED:-}" ] && [ -x target/tools/seaweedfs/bin/weed ]; then
     export TEST_WEED=$PWD/target/tools/seaweedfs/bin/weed
 fi
 
+if [ -z "${TEST_NATS_SERVER:-}" ] && [ -x target/tools/nats/bin/nats-server ]; then
+    export TEST_NATS_SERVER=$PWD/target/tools/nats/bin/nats-server
+fi
+
 # Says which tool is missing, and ends.
 require_tools() {
     local program
-    for program in "${TEST_DYNOXIDE:-dynoxide}" "${TEST_MOTO:-moto_server}" redis-server redis-cli postgres psql mariadbd mariadb nats-server etcd etcdctl ip \
+    for program in "${TEST_DYNOXIDE:-dynoxide}" "${TEST_MOTO:-moto_server}" redis-server redis-cli postgres psql mariadbd mariadb "${TEST_NATS_SERVER:-target/tools/nats/bin/nats-server}" etcd etcdctl ip \
         nft setpriv nsenter cc curl; do
         command -v "$program" >/dev/null || { echo "$0: $program is missing: tests/run installs it" >&2; exit 69; }
     done

@@ -9,7 +9,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -55,7 +54,7 @@ impl Server {
             }
             data = Some(std::mem::replace(&mut server.data, TempDir::new().expect("a scratch directory")));
         }
-        panic!("nats-server does not start: apt install nats-server");
+        panic!("nats-server does not start: tests/run installs it, or set TEST_NATS_SERVER");
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -64,14 +63,6 @@ impl Server {
 
     pub fn client(&self) -> Client {
         Client::connect(server::Server::address(self), &self.admin).expect("the server lets the tests in")
-    }
-
-    /// Whether it is version 2.10 or later.
-    pub fn has_consumers_of_several_subjects() -> bool {
-        let told = Command::new(program()).arg("--version").output().expect("nats-server starts");
-        let told = String::from_utf8(told.stdout).expect("text");
-        let mut numbers = told.rsplit('v').next().expect("a version").split('.').map_while(|part| part.parse().ok());
-        numbers.next().zip(numbers.next()) >= Some((2_u32, 10_u32))
     }
 
     /// Of the server by itself.
@@ -96,8 +87,10 @@ impl Server {
     }
 }
 
-fn program() -> OsString {
-    std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| "nats-server".into())
+/// That of TEST_NATS_SERVER, or else the one that tests/run installs: Debian's is too old for leaderrun.
+pub fn program() -> OsString {
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/nats/bin/nats-server");
+    std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| installed.into())
 }
 
 fn spawn(data: &Path, port: u16) -> Child {
@@ -110,8 +103,6 @@ fn spawn(data: &Path, port: u16) -> Child {
         "-sd",
     ]);
     command.arg(data.join("store")).arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
-    // Debian keeps it where not everybody looks.
-    command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     server::by_a_thread_that_stays(command).expect("setpriv starts: it is in util-linux")
 }
@@ -145,17 +136,18 @@ impl server::Server for Server {
     }
 
     fn remove_lock(&mut self, shard: &str) {
-        self.client().purge(shard);
+        self.client().purge(&format!("=shard.{shard}"));
     }
 
     fn remove_records(&mut self, shard: &str) {
-        self.client().delete(shard);
+        self.client().delete(&format!("=shard.{shard}"));
         self.client().delete(&format!("=led.{shard}"));
     }
 
-    /// The age is the server's to tell. So old that a lease of a second fits in.
     fn grow_old(&mut self) {
-        thread::sleep(Duration::from_millis(1100));
+        let mut init = super::fleet::leaderctl();
+        init.args(["--store", &self.own_url(), "store", "init", "--new"]).stdout(Stdio::null());
+        assert!(init.status().expect("leaderctl starts").success(), "it is not new");
     }
 }
 

@@ -4,8 +4,7 @@
 //! and notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a
 //! [`Connection`] that was ever disconnected is not used again, and every request has a time bound here. A request that
 //! is unanswered for a while is sent over a new connection as well, and the first answer counts: so neither a dead peer
-//! nor a slow one is a problem. A request that arrives twice or late does no harm, because every write names the
-//! revision that it expects.
+//! nor a slow one is a problem. Whoever writes is told, for the second sending of a write finds what the first has done.
 //!
 //! A server reports a missing permission beside the answer (see `failure`), and the library keeps whatever a server
 //! sends (see `meter`).
@@ -13,27 +12,28 @@
 use super::address::{Address, DEFAULT_PORT};
 use super::failure::{Failure, Trouble, unanswered, unconnected};
 use super::login::options;
-use super::meter::{BUSY_LOOK, IDLE_LOOK, Meter, in_moderation};
+use super::meter::{Meter, in_moderation};
 use crate::lease::show;
-use crate::store::allowance::{MOST_OF_NATS, complaint};
+use crate::store::allowance::{MOST, complaint};
 use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::{ErrorKind, StoreError, tls};
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::future::select_ok;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+
+/// Before this version, a consumer has one subject, and a stream does not tell its time.
+const LEAST_VERSION: (u32, u32) = (2, 10);
 
 pub struct Connections {
     address: Address,
     /// The time bound of each request, and of each new connection for one.
     bound: Duration,
     current: Arc<Kept<Connection>>,
-    /// The host to try first.
-    preferred: AtomicUsize,
 }
 
 pub struct Connection {
@@ -52,12 +52,16 @@ impl Drop for Connection {
     }
 }
 
+pub struct Answer {
+    pub message: Message,
+    pub sent_twice: bool,
+}
+
 struct Question<'a> {
     subject: &'a str,
-    /// The most bytes of an answer.
-    most: usize,
     headers: Option<HeaderMap>,
     payload: Vec<u8>,
+    sent_twice: AtomicBool,
 }
 
 impl Question<'_> {
@@ -78,14 +82,9 @@ impl Connections {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         // If only the server wants TLS, the library makes the configuration, with the provider of the process.
         tls::install_provider();
-        let connections = Self {
-            address: address.clone(),
-            bound: kept_connection::bound(request_timeout),
-            current: Arc::default(),
-            preferred: AtomicUsize::new(0),
-        };
-        options(&connections.address, connections.bound)?;
-        Ok(connections)
+        let bound = kept_connection::bound(request_timeout);
+        options(address, bound)?;
+        Ok(Self { address: address.clone(), bound, current: Arc::default() })
     }
 
     pub fn address(&self) -> &Address {
@@ -106,12 +105,12 @@ impl Connections {
     }
 
     async fn connection_before(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
-        if let Some(connection) = self.usable() {
+        self.current.drop_if(Connection::is_broken);
+        if let Some(connection) = self.current.get() {
             return Ok(connection);
         }
         // Nothing is locked meanwhile: if this connect hangs, the next request makes a connection of its own.
         let connection = timeout_at(deadline, self.connect()).await.unwrap_or_else(|_| {
-            self.prefer_another();
             let (server, why) = (self.address.server(), unanswered(self.bound));
             Err(StoreError::not_applied(format!("cannot reach {server}: {why}")))
         })?;
@@ -128,24 +127,10 @@ impl Connections {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Message, Failure> {
-        self.request_much(subject, headers, payload, MOST_OF_NATS).await
-    }
-
-    /// As [`Connections::request`], for an answer of up to `most` bytes.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub async fn request_much(
-        &self,
-        subject: &str,
-        headers: Option<HeaderMap>,
-        payload: Vec<u8>,
-        most: usize,
-    ) -> Result<Message, Failure> {
+    ) -> Result<Answer, Failure> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
-        let question = Question { subject, most, headers, payload };
+        let question = Question { subject, headers, payload, sent_twice: AtomicBool::new(false) };
         // A silent connection gets no further patience: other requests already wait on it.
         let is_silent = connection.pending.is_silent(self.patience());
         let patience = if is_silent { Duration::ZERO } else { self.patience() };
@@ -156,10 +141,11 @@ impl Connections {
                 answer = self.ask_again(&question, patience) => answer,
             }
         });
-        asked.await.unwrap_or_else(|_| {
+        let answer = asked.await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {}", connection.server, show(self.bound));
             Err(StoreError::unknown(message).into())
-        })
+        });
+        answer.map(|message| Answer { message, sent_twice: question.sent_twice.into_inner() })
     }
 
     fn patience(&self) -> Duration {
@@ -171,12 +157,9 @@ impl Connections {
     async fn ask_again(&self, question: &Question<'_>, patience: Duration) -> Result<Message, Failure> {
         tokio::time::sleep(patience).await;
         if let Ok(connection) = self.connect().await {
+            question.sent_twice.store(true, Ordering::Relaxed);
             let answer = self.exchange(&connection, question).await;
-            let is_answer = match &answer {
-                Ok(_) | Err(Failure::NoResponders) => true,
-                Err(Failure::Error(error)) => error.kind != ErrorKind::Unknown,
-            };
-            if is_answer {
+            if !matches!(&answer, Err(Failure::Error(error)) if error.kind == ErrorKind::Unknown) {
                 self.current.keep_unless(&connection, |_| false);
                 return answer;
             }
@@ -186,35 +169,31 @@ impl Connections {
 
     async fn exchange(&self, connection: &Arc<Connection>, question: &Question<'_>) -> Result<Message, Failure> {
         let subject = question.subject;
-        let mut trouble = connection.trouble.clone();
-        let before = trouble.borrow().count;
+        let before = connection.denials();
         // Of two attempts at one request the slower one is cancelled, which says nothing about its connection. So the
         // connection is dropped only if it was silent.
         let asked = connection.pending.begin(self.patience(), |silent| {
             if silent {
-                self.discard(connection);
+                self.current.forget(connection);
             }
         });
-        connection.meter.begin_again(question.most);
-        let answer = tokio::select! {
+        connection.meter.begin_again();
+        let kind = tokio::select! {
             biased;
-            () = connection.meter.exceeded(BUSY_LOOK) => return Err(self.lost(connection).into()),
-            answer = connection.client.send_request(subject.to_owned(), question.request()) => answer,
-            told = trouble.wait_for(|trouble| trouble.concerns(subject, before)) => {
-                let denial = told.ok().and_then(|trouble| trouble.denial(subject, before));
-                if denial.is_some() {
+            answer = connection.client.send_request(subject.to_owned(), question.request()) => match answer {
+                Ok(message) => {
+                    asked.answered();
+                    connection.heard();
+                    return Ok(message);
+                }
+                Err(error) => error.kind(),
+            },
+            trouble = self.trouble(connection, subject, before) => {
+                if trouble.kind == ErrorKind::Denied {
                     asked.answered();
                 }
-                return Err(denial.map_or_else(|| self.lost(connection), |denial| self.denied(connection, &denial)).into());
+                return Err(trouble.into());
             }
-        };
-        let kind = match answer {
-            Ok(message) => {
-                asked.answered();
-                connection.heard();
-                return Ok(message);
-            }
-            Err(error) => error.kind(),
         };
         match kind {
             RequestErrorKind::NoResponders => {
@@ -232,75 +211,28 @@ impl Connections {
     /// Waits until the connection is gone, or the server refuses `subject` to us. Returns the reason.
     pub async fn trouble(&self, connection: &Arc<Connection>, subject: &str, before: u64) -> StoreError {
         let mut trouble = connection.trouble.clone();
-        let denial = match trouble.wait_for(|trouble| trouble.concerns(subject, before)).await {
-            Ok(trouble) => trouble.denial(subject, before),
-            Err(_) => None,
-        };
-        match denial {
-            Some(denial) => self.denied(connection, &denial),
-            None => self.lost(connection),
-        }
-    }
-
-    /// Stops using the connection, and its host too if there are others.
-    pub fn discard(&self, connection: &Arc<Connection>) {
-        if self.current.forget(connection) {
-            self.prefer_another();
-        }
-    }
-
-    fn lost(&self, connection: &Arc<Connection>) -> StoreError {
-        self.discard(connection);
-        if connection.meter.is_exceeded() {
-            return StoreError::unknown(connection.meter.complaint(&connection.server));
-        }
-        StoreError::unknown(format!("the connection to {} broke", connection.server))
-    }
-
-    fn denied(&self, connection: &Connection, denial: &str) -> StoreError {
+        let told = trouble.wait_for(|trouble| trouble.broken || trouble.denial(subject, before).is_some()).await;
+        let denial = told.ok().and_then(|trouble| trouble.denial(subject, before));
+        let Some(denial) = denial else { return self.lost(connection) };
         StoreError::denied(format!("{} denied {}: {denial}", connection.server, self.address.login.describe()))
     }
 
-    fn prefer_another(&self) {
-        self.preferred.fetch_add(1, Ordering::Relaxed);
+    pub fn lost(&self, connection: &Arc<Connection>) -> StoreError {
+        self.current.forget(connection);
+        StoreError::unknown(if connection.meter.is_exceeded() {
+            complaint(&connection.server, "nats", MOST)
+        } else {
+            format!("the connection to {} broke", connection.server)
+        })
     }
 
-    fn usable(&self) -> Option<Arc<Connection>> {
-        self.current.drop_if(Connection::is_broken);
-        self.current.get()
-    }
-
-    /// Connects to the first host that lets us in. A host that is slow to answer does not delay the next one for long.
+    /// Connects to all hosts at once: one that is slow to answer must not delay the others.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
-        let hosts = self.address.hosts.len();
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut waiting = (0..hosts).map(|index| (first + index) % hosts);
-        let mut trying = FuturesUnordered::new();
-        let mut failure: Option<StoreError> = None;
-        loop {
-            if let Some(host) = waiting.next() {
-                trying.push(async move { (host, self.connect_to(host).await) });
-            } else if trying.is_empty() {
-                return Err(failure.unwrap_or_else(|| StoreError::not_applied("no host is named")));
-            }
-            tokio::select! {
-                Some((host, made)) = trying.next() => match made {
-                    Ok(connection) => {
-                        self.preferred.store(host, Ordering::Relaxed);
-                        return Ok(Arc::new(connection));
-                    }
-                    Err(error) if failure.as_ref().is_none_or(|known| known.kind == ErrorKind::NotApplied) => {
-                        failure = Some(error);
-                    }
-                    Err(_) => {}
-                },
-                () = tokio::time::sleep(self.bound / 5), if waiting.len() > 0 => {}
-            }
-        }
+        let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host.with_port(DEFAULT_PORT))));
+        select_ok(hosts).await.map(|(connection, _)| Arc::new(connection))
     }
 
-    async fn connect_to(&self, host: usize) -> Result<Connection, StoreError> {
-        let host = self.address.hosts[host].with_port(DEFAULT_PORT);
+    async fn connect_to(&self, host: String) -> Result<Connection, StoreError> {
         let server = format!("nats at {host}");
         let (told, trouble) = watch::channel(Trouble::default());
         let told = Arc::new(told);
@@ -310,13 +242,20 @@ impl Connections {
             std::future::ready(())
         });
         let Some(connected) = in_moderation(options.connect(format!("nats://{host}"))).await else {
-            return Err(StoreError::not_applied(complaint(&server, "nats", MOST_OF_NATS)));
+            return Err(StoreError::not_applied(complaint(&server, "nats", MOST)));
         };
         let client = connected.map_err(|error| unconnected(&self.address.login, self.bound, &server, &error))?;
-        let meter = Arc::new(Meter::new(client.statistics(), told));
+        let version = client.server_info().version;
+        if numbers(&version) < Some(LEAST_VERSION) {
+            return Err(StoreError::misconfigured(format!(
+                "{server} runs version {version}: leaderrun needs nats-server 2.10 or later"
+            )));
+        }
+        let meter = Arc::new(Meter::new(client.statistics()));
         let (watched, current) = (Arc::clone(&meter), Arc::downgrade(&self.current));
         let watch = tokio::spawn(async move {
-            watched.exceeded(IDLE_LOOK).await;
+            watched.exceeded().await;
+            told.send_modify(|trouble| trouble.broken = true);
             // The library reads on while its client exists, and there may be no request for a long time.
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &watched));
@@ -326,21 +265,25 @@ impl Connections {
     }
 }
 
+/// The first two numbers of a version.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+    numbers.next().zip(numbers.next())
+}
+
 impl Connection {
     /// A whole message has arrived.
     pub fn heard(&self) {
-        self.meter.begin_again(MOST_OF_NATS);
+        self.meter.begin_again();
     }
 
     fn is_broken(&self) -> bool {
         self.trouble.borrow().broken || self.trouble.has_changed().is_err()
     }
 
-    /// The server's version: its first two numbers.
-    pub fn version(&self) -> Option<(u32, u32)> {
-        let version = self.client.server_info().version;
-        let mut numbers = version.split('.').map_while(|part| part.parse().ok());
-        numbers.next().zip(numbers.next())
+    /// Whether a message may say when the server forgets it.
+    pub fn forgets_messages(&self) -> bool {
+        numbers(&self.client.server_info().version) >= Some((2, 11))
     }
 
     /// How many denials there were so far. Later ones are about later requests.

@@ -74,10 +74,6 @@ impl Trouble {
         }
     }
 
-    pub fn concerns(&self, subject: &str, before: u64) -> bool {
-        self.broken || self.denial(subject, before).is_some()
-    }
-
     /// The message if a request on `subject` was refused after `before` other refusals, or if no answer can arrive.
     pub fn denial(&self, subject: &str, before: u64) -> Option<String> {
         let new = usize::try_from(self.count - before).unwrap_or(usize::MAX);

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// The longest file with credentials.
 const LONGEST_CREDENTIALS: u64 = 64 * 1024;
-/// How many messages a subscription may hold. More messages are lost, and heartbeats reveal that.
-const SUBSCRIPTION_CAPACITY: usize = 64;
+/// How many messages a subscription may hold: a list arrives faster than it is read. More are lost, and the gap shows.
+const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
 /// Reads the files again each time: credentials are renewed while a candidate runs for months.
 pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, StoreError> {

@@ -1,0 +1,349 @@
+//! What the keys are called, and what the header of a message says beside its text.
+//!
+//! ```text
+//! =born                        the marker: since when the bucket remembers
+//! =shard.SHARD                 who leads, the last term, the operators' orders
+//! =led.SHARD                   that the shard was led, and its longest lease
+//! =note.history.SHARD, =note.runs.SHARD, =note.jobs.SHARD, =note.once.JOB.SHARD
+//! =standby.SESSION.SHARD       that a standby is there
+//! =trial.NAME                  what store init and store check write
+//! ```
+//!
+//! The hazard: anybody who may write the bucket can put anything there, and a message that a later release wrote may mean
+//! more than is read here. Neither is ever replaced.
+
+use crate::lease::{Session, Shard, Term};
+use crate::store::Page;
+use crate::store::lease_store::documents::{
+    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Part, Version,
+};
+use crate::time::millis;
+use async_nats::HeaderMap;
+use async_nats::jetstream::message::StreamMessage;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// The name of the header, and the format of what is in it.
+const HEADER: &str = "Leaderrun";
+const FORMAT: u64 = 1;
+/// How the marker of earlier builds begins.
+const EARLIER: &[u8] = b"leaderrun: this bucket";
+
+const SHARD: &str = "=shard.";
+const LED: &str = "=led.";
+const NOTE: &str = "=note.";
+const STANDBY: &str = "=standby.";
+
+/// What stands beside a text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Beside {
+    format: u64,
+    /// Another one in each write.
+    write: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<Session>,
+    term: u64,
+    sequence: u64,
+    /// How long the document counts from when the server stored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lasts_ms: Option<u64>,
+    /// The end, in milliseconds since 1970, of a document that was written again and kept its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ends_ms: Option<u64>,
+}
+
+/// The headers of a draft that replaces `over`, in a write of this name.
+pub fn headers(write: &str, draft: &Draft<'_>, over: &Found) -> HeaderMap {
+    let (mut sequence, mut lasts_ms, mut ends_ms) = (draft.sequence, None, None);
+    match (draft.ends, over.ours()) {
+        (Ends::Keep, Some(ours)) => {
+            sequence = ours.sequence;
+            ends_ms = if let Life::Ends(ends) = ours.life { Some(ends) } else { None };
+        }
+        (Ends::Keep, None) | (Ends::Never, _) => {}
+        (Ends::In(lasts), _) => lasts_ms = Some(millis(lasts)),
+        (Ends::Now, _) => lasts_ms = Some(0),
+    }
+    let (session, term) = draft.leadership.map_or((None, 0), |of| (Some(of.session.clone()), of.term.0));
+    let beside = Beside { format: FORMAT, write: write.to_owned(), session, term, sequence, lasts_ms, ends_ms };
+    let mut headers = HeaderMap::new();
+    headers.insert(HEADER, serde_json::to_string(&beside).expect("it is plain data"));
+    headers
+}
+
+/// Whether the message is from the write of this name.
+pub fn is_of(message: &StreamMessage, write: &str) -> bool {
+    beside(message).is_ok_and(|beside| beside.write == write)
+}
+
+/// # Errors
+/// Why it is not ours.
+fn beside(message: &StreamMessage) -> Result<Beside, String> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u64,
+    }
+    let Some(header) = message.headers.get(HEADER) else {
+        let is_earlier = message.payload.starts_with(EARLIER);
+        return Err(
+            if is_earlier { "an earlier build of leaderrun did" } else { "it has no header Leaderrun" }.to_owned()
+        );
+    };
+    match serde_json::from_str(header.as_str()).map_err(|error| error.to_string())? {
+        Format { format: FORMAT } => serde_json::from_str(header.as_str()).map_err(|error| error.to_string()),
+        Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
+    }
+}
+
+/// The version that no message has.
+pub fn absence(incarnation: &str) -> Version {
+    Version { write: "0".to_owned(), incarnation: incarnation.to_owned() }
+}
+
+/// The document in a message of this key.
+///
+/// # Errors
+/// Why it is not ours.
+pub fn read(key: &str, message: &StreamMessage, incarnation: &str) -> Result<Found, String> {
+    let version = Version { write: message.sequence.to_string(), incarnation: incarnation.to_owned() };
+    if is_deletion(&message.headers) {
+        // Who deletes the led mark leaves one that says at least that the shard was led.
+        let was_led = Ours { text: String::new(), leadership: None, sequence: 0, life: Life::ForEver };
+        let content = if key.starts_with(LED) { Content::Ours(was_led) } else { Content::Absent };
+        return Ok(Found { content, version });
+    }
+    let Beside { session, term, sequence, lasts_ms, ends_ms, .. } = beside(message)?;
+    let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text".to_owned())?;
+    let ends = lasts_ms.map(|lasts| stored_millis(message).saturating_add(lasts)).or(ends_ms);
+    let ours = Ours {
+        text,
+        leadership: session.map(|session| Leadership { session, term: Term(term) }),
+        sequence,
+        life: ends.map_or(Life::ForEver, Life::Ends),
+    };
+    Ok(Found { content: Content::Ours(ours), version })
+}
+
+/// When the server stored it, in milliseconds since 1970, rounded up.
+pub fn stored_millis(message: &StreamMessage) -> u64 {
+    u64::try_from(message.time.unix_timestamp_nanos()).unwrap_or(0).div_ceil(1_000_000)
+}
+
+/// Whether the message only says that the key was deleted, or that the server forgot it.
+pub fn is_deletion(headers: &HeaderMap) -> bool {
+    headers.get("KV-Operation").is_some_and(|operation| ["DEL", "PURGE"].contains(&operation.as_str()))
+        || headers.get("Nats-Marker-Reason").is_some()
+}
+
+/// The shard in a key: itself, if it consists of letters, digits and `_ - /` and single dots within. A character that a key
+/// may not have there (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal digits.
+fn name_of(shard: &str) -> String {
+    let mut name = String::with_capacity(shard.len() + 8);
+    for (index, c) in shard.char_indices() {
+        let separates = c == '.' && index > 0 && index + 1 < shard.len() && !name.ends_with('.');
+        if c.is_ascii_alphanumeric() || "_-/".contains(c) || separates {
+            name.push(c);
+        } else {
+            let _ = write!(name, "={:02X}", u32::from(c));
+        }
+    }
+    name
+}
+
+/// The shard of a name in a key. None if no shard is called so.
+fn shard_of(name: &str) -> Option<Shard> {
+    let mut parts = name.split('=');
+    let mut shard = parts.next()?.to_owned();
+    for part in parts {
+        let byte = u8::from_str_radix(part.get(..2)?, 16).ok().filter(u8::is_ascii)?;
+        shard.push(char::from(byte));
+        shard.push_str(&part[2..]);
+    }
+    // A shard has one name. Another spelling belongs to no shard.
+    shard.parse().ok().filter(|shard: &Shard| name_of(shard.as_str()) == name)
+}
+
+/// The key of a document.
+pub fn key_of(key: Key<'_>) -> String {
+    let (shard, page) = match key {
+        Key::Marker => return "=born".to_owned(),
+        Key::Scratch(name) => return format!("=trial.{name}"),
+        // Orders are in the shard's own document.
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => return format!("{SHARD}{}", name_of(shard.as_str())),
+        Key::Led(shard) => return format!("{LED}{}", name_of(shard.as_str())),
+        Key::Note(shard, page) => (name_of(shard.as_str()), page),
+    };
+    match page {
+        Page::History | Page::Orders => format!("{NOTE}history.{shard}"),
+        Page::Runs => format!("{NOTE}runs.{shard}"),
+        Page::Jobs => format!("{NOTE}jobs.{shard}"),
+        // The first dot ends the name of the job.
+        Page::Once(job) => format!("{NOTE}once.{}.{shard}", job.as_str().replace('.', "=2E")),
+        Page::Standby(session) => format!("{STANDBY}{}.{shard}", session.as_str()),
+    }
+}
+
+/// The keys of a list, with the wildcards of NATS.
+pub fn filters(list: List<'_>) -> Vec<String> {
+    match list {
+        List::Shards(_) => vec![format!("{SHARD}>")],
+        List::Standbys(_) => vec![format!("{STANDBY}>")],
+        List::Notes(shard) => {
+            let name = name_of(shard.as_str());
+            let one = ["history", "runs", "jobs", "once.*"].map(|kind| format!("{NOTE}{kind}.{name}"));
+            one.into_iter().chain([format!("{STANDBY}*.{name}")]).collect()
+        }
+    }
+}
+
+/// What a key in a list is. None for the key of anything else.
+pub fn listed(key: &str) -> Option<(Shard, Part)> {
+    if let Some(name) = key.strip_prefix(SHARD) {
+        return Some((shard_of(name)?, Part::Lease));
+    }
+    if let Some((session, name)) = key.strip_prefix(STANDBY).and_then(|rest| rest.split_once('.')) {
+        return Some((shard_of(name)?, Part::Note(Page::Standby(Session::from_record(session)))));
+    }
+    let (kind, name) = key.strip_prefix(NOTE)?.split_once('.')?;
+    let (page, name) = match kind {
+        "history" => (Page::History, name),
+        "runs" => (Page::Runs, name),
+        "jobs" => (Page::Jobs, name),
+        "once" => {
+            let (job, name) = name.split_once('.')?;
+            (Page::Once(job.replace("=2E", ".").parse().ok()?), name)
+        }
+        _ => return None,
+    };
+    Some((shard_of(name)?, Part::Note(page)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_nats::datetime::from_nanos;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn message(headers: HeaderMap, payload: &str) -> StreamMessage {
+        let time = from_nanos(1_795_268_611_017_220_056).expect("a time");
+        StreamMessage { subject: "s".into(), sequence: 7, headers, payload: payload.to_owned().into(), time }
+    }
+
+    fn found(life: Life) -> Found {
+        let ours = Ours { text: "y".to_owned(), leadership: None, sequence: 4, life };
+        Found { content: Content::Ours(ours), version: absence("i") }
+    }
+
+    #[test]
+    fn a_document_is_read_as_it_was_written_and_its_end_counts_from_when_it_was_stored() {
+        let leadership =
+            Leadership { session: Session::from_record("00000000-0000-4000-8000-000000000000"), term: Term(7) };
+        let stored = 1_795_268_611_018;
+        for (ends, sequence, life) in [
+            (Ends::In(Duration::from_secs(15)), 3, Life::Ends(stored + 15_000)),
+            (Ends::Now, 3, Life::Ends(stored)),
+            (Ends::Never, 3, Life::ForEver),
+            (Ends::Keep, 4, Life::Ends(9)),
+        ] {
+            let draft =
+                Draft { text: "x", leadership: Some(&leadership), sequence: 3, ends, wakes: false, owner: None };
+            let message = message(headers("w", &draft, &found(Life::Ends(9))), "x");
+            let read = read("=shard.a", &message, "i").expect("it is ours");
+            let ours = Ours { text: "x".to_owned(), leadership: Some(leadership.clone()), sequence, life };
+            let version = Version { write: "7".to_owned(), incarnation: "i".to_owned() };
+            assert_eq!(read, Found { content: Content::Ours(ours), version });
+            assert!(is_of(&message, "w") && !is_of(&message, "v"));
+        }
+    }
+
+    #[test]
+    fn a_deletion_is_an_absence_with_a_version() {
+        for (name, value) in [("KV-Operation", "DEL"), ("KV-Operation", "PURGE"), ("Nats-Marker-Reason", "MaxAge")] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value);
+            let of = |key| read(key, &message(headers.clone(), ""), "i").expect("it is deleted");
+            assert_eq!((of("=shard.a").content, of("=shard.a").version.write.as_str()), (Content::Absent, "7"));
+            assert!(of("=led.a").ours().is_some_and(|mark| mark.life == Life::ForEver));
+        }
+    }
+
+    #[test]
+    fn what_something_else_wrote_is_named() {
+        let of = |header: Option<&str>, text: &str| {
+            let mut headers = HeaderMap::new();
+            if let Some(header) = header {
+                headers.insert(HEADER, header);
+            }
+            read("=shard.a", &message(headers, text), "i").expect_err("it is not ours")
+        };
+        assert_eq!(of(None, "hello"), "it has no header Leaderrun");
+        assert_eq!(of(None, "leaderrun: this bucket was new"), "an earlier build of leaderrun did");
+        assert_eq!(of(Some(r#"{"format":2}"#), ""), "its format is 2, and this release reads 1");
+        assert!(of(Some("{}"), "").contains("format") && of(Some(r#"{"format":1}"#), "").contains("write"));
+    }
+
+    /// Whether a key is valid by the rules of NATS.
+    fn is_key(key: &str) -> bool {
+        let known = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
+        known && !key.is_empty() && !key.starts_with('.') && !key.ends_with('.') && !key.contains("..")
+    }
+
+    fn is_in(key: &str, filter: &str) -> bool {
+        let (mut key, mut filter) = (key.split('.'), filter.split('.'));
+        loop {
+            match (key.next(), filter.next()) {
+                (Some(_), Some(">")) | (None, None) => return true,
+                (Some(word), Some(wanted)) if wanted == "*" || word == wanted => {}
+                _ => return false,
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_shard_is_in_its_key_as_it_is_and_others_are_escaped() {
+        for (shard, name) in [
+            ("web", "web"),
+            ("db/main.eu-1_x", "db/main.eu-1_x"),
+            ("a:b", "a=3Ab"),
+            (".a.", "=2Ea=2E"),
+            ("a...b", "a.=2E.b"),
+            ("..a", "=2E.a"),
+        ] {
+            assert_eq!(key_of(Key::Shard(&shard.parse().unwrap())), format!("=shard.{name}"));
+        }
+        for key in
+            ["=born", "=led.a", "=trial.a", "a", "=shard.=61", "=shard.a=2F", "=shard.a=2", "=shard.a..b", "=note.x.a"]
+        {
+            assert_eq!(listed(key), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_document_has_a_key_of_its_own_which_its_lists_find(
+            shard in "[A-Za-z0-9._/:-]{1,40}",
+            other in "[A-Za-z0-9._/:-]{1,40}",
+        ) {
+            if let (Ok(shard), Ok(other)) = (shard.parse::<Shard>(), other.parse::<Shard>()) {
+                let key = key_of(Key::Shard(&shard));
+                prop_assert!(is_key(&key) && is_key(&key_of(Key::Led(&shard))), "{}", key);
+                prop_assert_eq!(listed(&key), Some((shard.clone(), Part::Lease)));
+                prop_assert!(is_in(&key, &filters(List::Shards(""))[0]));
+                let session = Session::random().unwrap();
+                let once = Page::Once("..a.".parse().unwrap());
+                for page in [Page::History, Page::Standby(session), Page::Runs, Page::Jobs, once] {
+                    let key = key_of(Key::Note(&shard, &page));
+                    prop_assert!(is_key(&key), "{}", key);
+                    prop_assert_eq!(listed(&key), Some((shard.clone(), Part::Note(page.clone()))));
+                    let found = filters(List::Notes(&shard)).iter().filter(|filter| is_in(&key, filter)).count();
+                    prop_assert_eq!(found, 1, "{}", key);
+                    let others = filters(List::Notes(&other));
+                    prop_assert!(shard == other || !others.iter().any(|filter| is_in(&key, filter)), "{}", key);
+                    let is_standby = matches!(page, Page::Standby(_));
+                    prop_assert_eq!(is_in(&key, &filters(List::Standbys(""))[0]), is_standby);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `leaderctl store init`: makes the bucket.
+
+use super::bucket::{Bucket, Info};
+use super::failure::Failure;
+use crate::store::{ErrorKind, StoreError, steps};
+use async_nats::datetime::parse_rfc3339;
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::stream::{self, DiscardPolicy};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Makes the bucket if it is missing, and has its revisions begin with the time when it is made.
+pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
+    let is_missing = || async {
+        let name = format!("STREAM.INFO.{}", bucket.stream());
+        match bucket.ask::<Value>(&name, &Value::Null).await? {
+            Ok(_) => Ok(false),
+            Err(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(true),
+            Err(error) => Err(bucket.refused(&name, &error)),
+        }
+    };
+    let made = is_missing().await? && create(bucket).await?;
+    let mut info = bucket.info().await?;
+    bucket.usable(&info.stream.config)?;
+    let place = format!("bucket {} in {}", bucket.name, bucket.connections.address().server());
+    let mut lines = vec![if made {
+        steps::made(format_args!("{place}, in files, replicas: {}", info.stream.config.num_replicas))
+    } else {
+        steps::is_there(place)
+    }];
+    if info.stream.state.messages == 0 && !info.has_unique_revisions() && !info.is_clustered() {
+        match begin_at_birth(bucket, &info).await {
+            Ok(()) => info = bucket.info().await?,
+            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+                lines.push(format!("left its revisions as they are: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if info.has_unique_revisions() {
+        lines.push("its revisions begin with the time when it was made".to_owned());
+    }
+    Ok(lines)
+}
+
+/// Makes the bucket as `nats kv add` does. False if another process has just made it.
+async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
+    let config = stream::Config {
+        name: bucket.stream(),
+        subjects: vec![bucket.subject(">")],
+        discard: DiscardPolicy::New,
+        num_replicas: bucket.connections.address().replicas.into(),
+        max_messages_per_subject: 1,
+        max_consumers: -1,
+        max_messages: -1,
+        max_bytes: -1,
+        duplicate_window: Duration::from_mins(2),
+        deny_delete: true,
+        allow_rollup: true,
+        allow_direct: true,
+        allow_message_ttl: bucket.connections.connection().await?.forgets_messages(),
+        first_sequence: Some(time_of_birth(bucket).await?),
+        ..stream::Config::default()
+    };
+    let name = format!("STREAM.CREATE.{}", bucket.stream());
+    let config = serde_json::to_value(config).expect("it is plain data");
+    match bucket.ask::<Value>(&name, &config).await? {
+        Ok(_) => Ok(true),
+        Err(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => Ok(false),
+        Err(error) => Err(bucket.refused(&name, &error)),
+    }
+}
+
+/// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or ours
+/// if it does not tell its own.
+async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
+    let own = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros());
+    let own = u64::try_from(own).unwrap_or(1);
+    let answer = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+        Ok(answer) => answer.message,
+        Err(Failure::NoResponders) => return Ok(own),
+        Err(Failure::Error(error)) if error.kind == ErrorKind::Denied => return Ok(own),
+        Err(Failure::Error(error)) => return Err(error),
+    };
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
+    let time = answer["server"]["time"].as_str().and_then(|time| parse_rfc3339(time).ok());
+    Ok(time.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1000).ok()).unwrap_or(own))
+}
+
+/// Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number that is
+/// not reached yet moves the next message there.
+async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
+    let name = format!("STREAM.PURGE.{}", bucket.stream());
+    bucket.demand::<Value>(&name, &json!({ "seq": info.created_micros() })).await.map(drop)
+}
