@@ -9,7 +9,7 @@
 //!   version in both: what was written over that asks afterwards which bucket it is in.
 //! - The server tells what time it is only if it is asked about the bucket. That is asked when the time is known badly:
 //!   beside the reads of who looks, and beside the renewals of a leader. In a cluster, servers whose clocks differ may
-//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ ([`CLUSTER_SLACK`]).
+//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ (`CLUSTER_SLACK`).
 //! - The server pushes what changes to a standby. So a standby looks at what was pushed last, and asks nothing.
 //!
 //! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine
