@@ -220,7 +220,7 @@ fn the_manual_has_the_same_grants() {
         assert!(page.contains(&rule), "leaderrun-stores(7) lacks {rule}");
         seen += 1;
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 5);
     let subjects = text("nats.conf").lines().filter_map(quoted).collect::<BTreeSet<_>>();
     assert_eq!(subjects.len(), 4, "{subjects:?}");
     for subject in subjects {

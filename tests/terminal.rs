@@ -249,15 +249,19 @@ fn a_pager_at_the_end_of_a_pipeline_has_the_terminal() {
 #[test]
 fn a_prompt_reads_from_the_terminal_wherever_the_standard_streams_lead() {
     let shell = Shell::start();
-    let prompt = "sh -c 'read x < /dev/tty; echo got $x; read y; echo and $y'";
-    shell.line(&format!("echo input | leaderrun -q s -- {prompt} | cat"));
+    let prompt =
+        |name: &str| format!("sh -c 'echo {name}-$((1 + 1)) >&2; read x < /dev/tty; echo got $x; read y; echo and $y'");
+    shell.line(&format!("echo input | leaderrun -q s -- {} | cat", prompt("first")));
+    // What is typed before, while the shell still edits its line, may be lost.
+    shell.wait_for("first-2");
     shell.line("answer");
     shell.wait_for("got answer\nand input");
     // Between the shell and us there may be a script, which starts its pipelines in its own group.
     let script = shell.path().join("script");
-    fs::write(&script, format!("clear; echo input | leaderrun -q s -- {prompt} | cat\nread z; echo then $z\n"))
-        .unwrap();
+    let pipeline = format!("echo input | leaderrun -q s -- {} | cat", prompt("second"));
+    fs::write(&script, format!("clear; {pipeline}\nread z; echo then $z\n")).unwrap();
     shell.line(&format!("bash {}", script.display()));
+    shell.wait_for("second-2");
     shell.line("another");
     shell.wait_for("got another\nand input");
     shell.line("last");

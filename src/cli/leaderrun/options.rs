@@ -153,7 +153,7 @@ pub(super) struct Stopping {
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
-    /// Time to SIGKILL when the lease is being lost [default: 3s, or lease/5 if shorter]
+    /// Time to SIGKILL when the lease is being lost [default: 3s, at most lease/5]
     #[arg(short = 'k', long, value_name = "DURATION", env = "LEADERRUN_KILL_AFTER",
           value_parser = flags::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
@@ -197,7 +197,7 @@ struct HealthFlags {
           allow_hyphen_values = true)]
     health_interval: Option<Duration>,
 
-    /// Kill a check that takes longer, and count it as failed [default: 5s]
+    /// Kill a check that takes longer than this [default: 5s]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_TIMEOUT", value_parser = flags::duration,
           allow_hyphen_values = true)]
     health_timeout: Option<Duration>,
@@ -243,7 +243,7 @@ pub(super) struct TimingFlags {
           allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// How often to renew [default: 5s (object storage 20s), or lease/3 if shorter]
+    /// How often to renew [default: 5s (object storage 20s), at most lease/3]
     #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
           allow_hyphen_values = true)]
     renew: Option<Duration>,
