@@ -263,6 +263,12 @@ fn a_lease_that_the_server_has_ended_is_not_renewed_and_not_waited_for() {
     assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None));
     // A renewal writes nothing, so an old look shows the same document. The server compares.
     assert!(standby.lead(&candidate("two")) > term);
+    advance(LEASE + seconds(1));
+    let other = world.client();
+    assert_eq!(now(other.store.observe(&shard())), Ok(Observation::Free));
+    other.line.steps();
+    other.lead(&candidate("three"));
+    assert_eq!(other.line.steps().len(), 1, "what the server has ended does not live again");
 }
 
 /// The clock of the host that wrote the wait says nothing to others.

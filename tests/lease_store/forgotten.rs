@@ -470,6 +470,20 @@ fn two_who_claim_at_two_servers_by_turns_do_not_keep_each_other_out() {
 }
 
 #[test]
+fn a_claim_at_a_server_that_the_marker_does_not_name_is_refused_however_old_the_marker_seems() {
+    let world = World::new(Style { marking: Marking::ByWriters, ..SCRIPTED });
+    let (client, one) = (world.client(), candidate("one"));
+    client.refused(&one);
+    // To the other server, whose clock is behind, the marker is still young.
+    world.server.step(-5_000);
+    advance(LEASE + seconds(1));
+    world.server.answers_as(1);
+    let marker = world.server.contents().get(&Name::Marker).unwrap().text.clone();
+    client.refused(&one);
+    assert_eq!(world.server.contents().get(&Name::Marker).unwrap().text, marker);
+}
+
+#[test]
 fn a_marker_from_the_future_is_written_again() {
     for style in [SCRIPTED, STAMPING] {
         let world = World::old(style);
@@ -873,6 +887,20 @@ fn a_claim_after_an_answer_that_took_long_has_a_term_of_now() {
         let client = world.client();
         client.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
         let term = client.lead(&candidate("one"));
+        assert!(term.0 < world.server.now() + 8_000, "{style:?}: {term} at {}", world.server.now());
+    }
+}
+
+#[test]
+fn a_claim_after_a_look_that_took_long_has_a_term_of_now_too() {
+    for style in ALL {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        now(client.store.release(&one, term)).unwrap();
+        let standby = world.client();
+        standby.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
+        now(standby.store.observe(&shard())).unwrap();
+        let term = standby.lead(&candidate("two"));
         assert!(term.0 < world.server.now() + 8_000, "{style:?}: {term} at {}", world.server.now());
     }
 }

@@ -342,6 +342,20 @@ fn a_renewal_of_an_earlier_term_is_no_loss_of_a_later_one() {
 }
 
 #[test]
+fn a_renewal_that_hangs_waits_for_nothing_once_a_later_one_replaced_what_it_was_to_replace() {
+    for style in [COMPARING, STAMPING] {
+        let world = World::old(style);
+        let (client, one, term) = leader(&world);
+        client.line.next(renewal, Fate::Hangs);
+        let mut first = std::pin::pin!(client.store.renew(&one, term, 1));
+        let mut waits = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(first.as_mut().poll(&mut waits).is_pending());
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        assert_eq!(first.as_mut().poll(&mut waits), std::task::Poll::Ready(Ok(Renewal::Overtaken)), "{style:?}");
+    }
+}
+
+#[test]
 fn a_renewal_whose_answer_was_lost_is_recognised() {
     for style in ALL {
         let world = World::old(style);

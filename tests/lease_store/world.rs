@@ -64,6 +64,8 @@ pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, LEASED];
 pub enum Fate {
     Refused,
     Lost,
+    /// Lost, and the caller waits for the answer.
+    Hangs,
     /// Applied, and the answer is lost.
     Unheard,
     /// The caller gives up. It is applied when the story delivers it.
@@ -126,6 +128,7 @@ impl Way for Line {
             None => Ok(serve()),
             Some(Fate::Refused) => Err(StoreError::not_applied("connection refused")),
             Some(Fate::Lost) => unheard(),
+            Some(Fate::Hangs) => std::future::pending().await,
             Some(Fate::Unheard) => {
                 serve();
                 unheard()
