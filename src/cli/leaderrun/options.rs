@@ -153,7 +153,7 @@ pub(super) struct Stopping {
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
-    /// Time to SIGKILL when the lease is being lost [default: 3s, at most lease/5]
+    /// Time to SIGKILL as the lease is lost [default: 3s, at most lease/5]
     #[arg(short = 'k', long, value_name = "DURATION", env = "LEADERRUN_KILL_AFTER",
           value_parser = flags::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
