@@ -1,4 +1,4 @@
-//! What the options are set to, by whoever set them: the command line, then the environment, then a credential of the
+//! What the options are set to, by rank: the command line, then the environment, then a credential of the
 //! service manager, then the table of the shard in the configuration file, then the file.
 //!
 //! The hazard: these are written by people who do not know of each other. Two options that exclude each other are a

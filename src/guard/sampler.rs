@@ -133,4 +133,20 @@ mod tests {
         let late = sampler.sample().unwrap_or_default();
         assert!(late < PAUSE, "{late:?}");
     }
+
+    #[test]
+    fn the_later_a_sample_the_longer_the_rest_after_it() {
+        let mut sampler = sampler();
+        sampler.every = Duration::from_millis(1);
+        let mut rest_after = |late: Duration| {
+            let now = BootInstant::now();
+            sampler.due = now.minus(late);
+            sampler.sample();
+            sampler.due().since(now)
+        };
+        assert!(rest_after(Duration::ZERO) < PAUSE);
+        assert!(rest_after(PAUSE) >= PAUSE * LATENESS_TO_REST);
+        let longest = rest_after(Duration::from_hours(1));
+        assert!(longest >= LONGEST_REST && longest < LONGEST_REST + PAUSE, "{longest:?}");
+    }
 }

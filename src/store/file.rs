@@ -8,7 +8,7 @@
 //! The hazards:
 //!
 //! - *The directory, or one above it, is replaced while a leader runs.* The next candidate would make new files and
-//!   lock those. So a holder also listens on sockets (`sockets`), which do not depend on where the files are. At its
+//!   lock those. So a holder also listens on a socket (`sockets`), which does not depend on where the files are. At its
 //!   next renewal the holder itself notices that the path of its file leads elsewhere, and stops.
 //! - *The file is deleted between opening and locking it.* So the locked file is compared with the file that the path
 //!   names.
@@ -56,12 +56,12 @@ pub struct FileStore {
     waiters: Arc<Mutex<HashMap<Shard, Waiter>>>,
 }
 
-/// The files and sockets that hold a lease. Closing them is the release, once backstop and guard have closed theirs.
+/// The file and the socket that hold a lease. Closing them is the release, once backstop and guard have closed theirs.
 #[derive(Debug)]
 struct Held {
     // Closed before the lock: a candidate that finds the lock free, or waits for it, would otherwise still find the
-    // sockets.
-    sockets: Vec<UnixListener>,
+    // socket.
+    socket: Option<UnixListener>,
     lock: File,
 }
 

@@ -444,6 +444,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn short_slices_keep_the_nice_value_and_are_not_inherited() {
+        let of_the_thread = || {
+            let (policy, priority, nice) = scheduling().unwrap();
+            share_in_short_slices().expect("every thread may have them");
+            assert_eq!(scheduling().unwrap(), (policy | libc::SCHED_RESET_ON_FORK, priority, nice));
+            let mut attributes = [0_u64; 6];
+            // SAFETY: sched_getattr(2) writes at most as many bytes as it is told, and `attributes` has them.
+            let failed = unsafe {
+                libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size_of_val(&attributes), 0)
+            };
+            // The fourth number is sched_runtime. Kernels before 6.12 know no slices.
+            assert!(failed == 0 && [0, 100_000].contains(&attributes[3]), "{failed} {attributes:?}");
+        };
+        std::thread::spawn(of_the_thread).join().unwrap();
+    }
+
+    #[test]
     fn a_command_is_not_started_once_it_is_too_late() {
         let scratch = tempfile::TempDir::new().unwrap();
         let file = scratch.path().join("started");

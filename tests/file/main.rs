@@ -177,8 +177,8 @@ fn seats_of(pid: i32) -> Vec<String> {
     seats
 }
 
-/// The state files of an earlier version: everybody may read them.
-fn lay_out_as_before(place: &Place) {
+/// State files that everybody may read.
+fn lay_out_readable(place: &Place) {
     fs::create_dir(place.directory()).unwrap();
     set_mode(&place.directory(), 0o755);
     for name in ["shard.lock", "+lock"] {

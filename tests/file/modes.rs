@@ -42,7 +42,7 @@ fn whatever_the_umask_is_others_may_neither_read_nor_write() {
 }
 
 #[test]
-fn what_an_earlier_version_left_open_to_others_is_closed_when_it_is_used() {
+fn what_is_open_to_others_is_closed_when_it_is_used() {
     let place = Place::new();
     write_everything(&place, "0");
     for path in all_below(&place.directory()) {

@@ -9,7 +9,7 @@ fn a_stranger_gets_no_hold_on_any_file_of_ours() {
     place.run(&[], &["true"]).succeeded();
     place.ctl(&["pause", "shard"]).succeeded();
     place.ctl(&["resume", "shard"]).succeeded();
-    // Strangers could read the directories that earlier versions made.
+    // An administrator may open the directory to strangers.
     set_mode(&place.directory(), 0o755);
     let files: Vec<String> = fs::read_dir(place.directory())
         .unwrap()
@@ -24,9 +24,9 @@ fn a_stranger_gets_no_hold_on_any_file_of_ours() {
 }
 
 #[test]
-fn a_read_lock_on_a_file_of_an_earlier_version_keeps_nobody_from_leading() {
+fn a_read_lock_on_a_file_that_everybody_may_read_keeps_nobody_from_leading() {
     let place = Place::new();
-    lay_out_as_before(&place);
+    lay_out_readable(&place);
     place.run(&[], &["true"]).succeeded();
     lay_out_again(&place, "shard.lock");
     let lock = place.directory().join("shard.lock");
@@ -38,7 +38,7 @@ fn a_read_lock_on_a_file_of_an_earlier_version_keeps_nobody_from_leading() {
     assert_eq!(mode_of(&lock), 0o600);
 }
 
-/// As an earlier version leaves it behind.
+/// As a backup may leave it behind.
 fn lay_out_again(place: &Place, name: &str) {
     let path = place.directory().join(name);
     let _ = fs::remove_file(&path);
@@ -49,7 +49,7 @@ fn lay_out_again(place: &Place, name: &str) {
 #[test]
 fn a_read_lock_on_the_lock_of_notes_keeps_nobody_from_giving_orders() {
     let place = Place::new();
-    lay_out_as_before(&place);
+    lay_out_readable(&place);
     let lock = place.directory().join("+lock");
     let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
     assert_eq!(stranger.says(), "locked");
@@ -61,7 +61,7 @@ fn a_read_lock_on_the_lock_of_notes_keeps_nobody_from_giving_orders() {
 #[test]
 fn a_standby_follows_though_a_stranger_gets_the_lock_in_between() {
     let mut place = Place::new();
-    lay_out_as_before(&place);
+    lay_out_readable(&place);
     let lock = place.directory().join("shard.lock");
     // It has the file open from before somebody of us came.
     let mut stranger = Stranger::does(["open", lock.to_str().unwrap()]);

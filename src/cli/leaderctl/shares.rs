@@ -8,7 +8,7 @@ use crate::text::on_one_line;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// `web4 leads 4 of 6, web2 2, web1 none`: whoever leads most comes first.
+/// `web4 leads 4 of 6, web2 2, web1 none`: the host that leads most comes first.
 pub fn in_words<'a>(shares: impl IntoIterator<Item = (&'a str, usize)>) -> String {
     let mut shares: Vec<_> = shares.into_iter().collect();
     let all: usize = shares.iter().map(|(_, share)| share).sum();

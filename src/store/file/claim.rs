@@ -91,8 +91,8 @@ impl Leases for FileStore {
     fn with_lease_files(&self, shard: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
         let held = self.held.lock();
         let descriptors = held.get(shard).map(|held| {
-            let sockets = held.sockets.iter().map(UnixListener::as_fd);
-            sockets.chain(std::iter::once(held.lock.as_fd())).collect::<Vec<BorrowedFd<'_>>>()
+            let socket = held.socket.iter().map(UnixListener::as_fd);
+            socket.chain(std::iter::once(held.lock.as_fd())).collect::<Vec<BorrowedFd<'_>>>()
         });
         act(&descriptors.unwrap_or_default());
     }
@@ -131,7 +131,7 @@ impl FileStore {
         let path = self.path(shard, "lock");
         let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
         Ok(match self.sockets(shard)?.take() {
-            Taken::Ours(sockets) => Try::Won(Held { sockets, lock }),
+            Taken::Ours(socket) => Try::Won(Held { socket, lock }),
             Taken::Theirs => Try::LockedOut,
         })
     }

@@ -2,23 +2,20 @@
 //!
 //! A lock is on a file, and a path may come to lead to another file: the directory is deleted, it or one above it is
 //! moved away and made again, something is mounted over it, or a symbolic link is changed. The next candidate finds a
-//! new file there and locks it. So a holder also listens on sockets in the abstract namespace (unix(7)), which nobody
+//! new file there and locks it. So a holder also listens on a socket in the abstract namespace (unix(7)), which nobody
 //! can move or delete. A socket's name says which paths its holder stands for:
 //!
 //! - the path as the user gave it, and the path without symbolic links: both as this mount namespace and this root see
 //!   it;
 //! - the path within its file system, which is the same in all mount namespaces.
 //!
-//! The name ends with a random number, so nobody can take it first. A candidate binds its own names, and then looks for
+//! The name ends with a random number, so nobody can take it first. A candidate binds its own name, and then looks for
 //! all names with one of its own paths in them: of two candidates that come at once, at least one sees the other. It
 //! counts only listeners of users who may write the directory by its owner and its mode: root, its owner, the members
 //! of the group that shares it, and the candidate's own user. It ignores listeners of other users. It connects to a
 //! listener only if the kernel does not name its user otherwise.
 //!
-//! Earlier versions know one name, made from the directory above and the last part of the path. A holder binds that
-//! name too, unless it is taken.
-//!
-//! At its next renewal the holder finds that its path leads elsewhere, and stops its tree. The sockets stay bound until
+//! At its next renewal the holder finds that its path leads elsewhere, and stops its tree. The socket stays bound until
 //! the last of candidate, backstop and guard is gone. Three holders are not seen: one in another network namespace; one
 //! whose path leads to the directory by another mount, once the directory is on another file system; and one who could
 //! write the old directory but may not write the new one.
@@ -29,9 +26,7 @@ use crate::lease::{Session, Shard};
 use crate::mounts::{Mount, mounts, read_table};
 use crate::store::stable_hash::fnv1a;
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -40,15 +35,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Component, Path, PathBuf};
 
-/// The beginning of the names, in all versions.
-const PREFIX: &str = "leaderrun/";
-/// The next part, in a name that says which paths it stands for.
-const BY_PATH: &str = "file/";
+/// The beginning of the names.
+const PREFIX: &str = "leaderrun/file/";
 
 #[derive(Debug)]
 pub(super) struct PathSockets {
-    /// The name that earlier versions know.
-    old_name: String,
     /// One number for each path that leads to the directory.
     paths: Vec<String>,
     /// The users who may write the directory.
@@ -57,7 +48,8 @@ pub(super) struct PathSockets {
 
 #[derive(Debug)]
 pub(super) enum Taken {
-    Ours(Vec<UnixListener>),
+    /// The listener, unless the kernel gave none.
+    Ours(Option<UnixListener>),
     Theirs,
 }
 
@@ -68,11 +60,6 @@ impl PathSockets {
     /// The directory is gone.
     pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
-        let above = fs::metadata(directory.parent().unwrap_or(directory))?;
-        let mut hasher = DefaultHasher::new();
-        let last: &OsStr = directory.file_name().unwrap_or_default();
-        (above.dev(), above.ino(), last, shard).hash(&mut hasher);
-        let old_name = format!("{PREFIX}{:016x}", hasher.finish());
         let real = fs::canonicalize(directory)?;
         let mut paths = Vec::new();
         if let Ok(space) = Space::ours() {
@@ -89,17 +76,15 @@ impl PathSockets {
         }
         paths.sort();
         paths.dedup();
-        Ok(Self { old_name, paths, trusted: Trusted::of(&found) })
+        Ok(Self { paths, trusted: Trusted::of(&found) })
     }
 
-    /// Binds the names, unless another holder of one of the paths has bound them.
+    /// Binds the name, unless another holder of one of the paths listens.
     pub(super) fn take(&self) -> Taken {
-        let old = bind(&self.old_name);
         let random = Session::random().map(|session| session.as_str().replace('-', ""));
-        let own = format!("{PREFIX}{BY_PATH}{}/{:.16}", self.paths.join("/"), random.unwrap_or_default());
-        let new = bind(&own);
-        let is_taken = old.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
-        let is_rival = |name: &str| name != own && (is_taken && name == self.old_name || self.is_of_one_path(name));
+        let own = format!("{PREFIX}{}/{:.16}", self.paths.join("/"), random.unwrap_or_default());
+        let bound = bind(&own);
+        let is_rival = |name: &str| name != own && self.is_of_one_path(name);
         let mut known = HashMap::new();
         let counts = |listener| match listener {
             Listener::User(user) => *known.entry(user).or_insert_with(|| self.trusted.has(user)),
@@ -110,13 +95,12 @@ impl PathSockets {
             Ok(false) => {}
             Err(error) => tracing::debug!("cannot list the listening sockets: {error}"),
         }
-        Taken::Ours([old, new].into_iter().flatten().collect())
+        Taken::Ours(bound.ok())
     }
 
     fn is_of_one_path(&self, name: &str) -> bool {
-        let paths = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix(BY_PATH));
         // The last part is random.
-        let paths = paths.and_then(|paths| paths.rsplit_once('/')).map_or("", |(paths, _)| paths);
+        let paths = name.strip_prefix(PREFIX).and_then(|paths| paths.rsplit_once('/')).map_or("", |(paths, _)| paths);
         paths.split('/').any(|path| self.paths.iter().any(|own| own == path))
     }
 }
@@ -249,14 +233,13 @@ mod tests {
             fs::create_dir_all(scratch.path().join(name)).unwrap();
             PathSockets::of(&scratch.path().join(name), &shard.parse().unwrap()).unwrap()
         };
-        let Taken::Ours(sockets) = at("a/store", "s").take() else { panic!("nobody listens there") };
-        assert_eq!(sockets.len(), 2);
+        let Taken::Ours(Some(socket)) = at("a/store", "s").take() else { panic!("nobody listens there") };
         assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
         fs::rename(scratch.path().join("a"), scratch.path().join("away")).unwrap();
         assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
         assert!(matches!(at("a/store", "other").take(), Taken::Ours(_)));
         assert!(matches!(at("b/store", "s").take(), Taken::Ours(_)));
-        drop(sockets);
+        drop(socket);
         assert!(matches!(at("a/store", "s").take(), Taken::Ours(_)));
     }
 }

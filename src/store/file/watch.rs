@@ -105,7 +105,7 @@ fn wait_for(file: File, sockets: &PathSockets) -> io::Result<Held> {
     lock::wait(&file)?;
     loop {
         match sockets.take() {
-            Taken::Ours(sockets) => return Ok(Held { lock: file, sockets }),
+            Taken::Ours(socket) => return Ok(Held { lock: file, socket }),
             Taken::Theirs => std::thread::sleep(LOOKS_APART),
         }
     }

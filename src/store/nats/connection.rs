@@ -4,7 +4,7 @@
 //! and notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a
 //! [`Connection`] that was ever disconnected is not used again, and every request has a time bound here. A request that
 //! is unanswered for a while is sent over a new connection as well, and the first answer counts: so neither a dead peer
-//! nor a slow one is a problem. Whoever writes is told, for the second sending of a write finds what the first has done.
+//! nor a slow one is a problem. The writer is told, for the second sending of a write finds what the first has done.
 //!
 //! A server reports a missing permission beside the answer (see `failure`), and the library keeps whatever a server
 //! sends (see `meter`).
