@@ -59,10 +59,10 @@ use crate::lease::{Deadline, Late, Term};
 use crate::store::{Claim, Delivery, ErrorKind, StoreError};
 use crate::time::BootInstant;
 use random::Random;
-use releasing::not_released;
 use rotation::{Counting, StandingBack};
 use standby_tasks::StandbyTasks;
-use state::{EndCause, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
+use state::{Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
+use std::mem::take;
 use std::time::Duration;
 
 /// How long a candidate that leaves waits for the answer to its claim.
@@ -84,6 +84,8 @@ type Next = Option<State>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Core {
     settings: Settings,
+    /// What the present event leads to, so far. Empty between two events.
+    actions: Vec<Action>,
     random: Random,
     /// True once the store has answered. From then on a denied permission is handled as an outage.
     worked: bool,
@@ -114,6 +116,7 @@ impl Election {
         assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is booked once");
         let mut core = Core {
             settings,
+            actions: Vec::new(),
             random: Random(seed),
             worked: false,
             claim_in_doubt: false,
@@ -229,67 +232,67 @@ impl Election {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, event: Event) -> Vec<Action> {
         let Self { core, state } = self;
-        let mut actions = Vec::new();
-        core.standby_tasks_heard(now, state, &event, &mut actions);
-        if let Some(next) = core.take_in(now, state, event, &mut actions) {
+        core.standby_tasks_heard(now, state, &event);
+        if let Some(next) = core.take_in(now, state, event) {
             *state = next;
         }
-        if let Some(next) = core.pass_time(now, state, &mut actions) {
+        if let Some(next) = core.pass_time(now, state) {
             *state = next;
         }
-        core.start_or_stop_standby_tasks(now, state, &mut actions);
-        actions
+        core.start_or_stop_standby_tasks(now, state);
+        take(&mut core.actions)
     }
 }
 
 impl Core {
-    fn take_in(&mut self, now: BootInstant, state: &mut State, event: Event, actions: &mut Vec<Action>) -> Next {
+    fn say(&mut self, notice: Notice) {
+        self.actions.push(Action::Say(notice));
+    }
+
+    fn take_in(&mut self, now: BootInstant, state: &mut State, event: Event) -> Next {
         match event {
             Event::Tick | Event::StandbyTasksDead => None,
-            Event::Claimed { sent, answer } => self.claimed(now, state, sent, answer, actions),
-            Event::Observed { answer } => self.observed(now, state, answer, actions),
-            Event::Changed(reported) => self.changed(now, state, reported, actions),
+            Event::Claimed { sent, answer } => self.claimed(now, state, sent, answer),
+            Event::Observed { answer } => self.observed(now, state, answer),
+            Event::Changed(reported) => self.changed(now, state.standby()?, reported),
             Event::Doubted => {
-                leading::doubted(now, state);
+                state.leading()?.doubted(now);
                 None
             }
-            Event::Renewed { sent, answer, orders } => self.renewed(now, state, sent, answer, orders, actions),
-            Event::Released { answer } => self.released(now, state, answer, actions),
-            Event::Ordered { answer } => self.ordered(now, state, answer, actions),
-            Event::Booked { term, answer } => self.booked(now, state, term, answer, actions),
-            Event::Settled { term, answer } => self.settled(now, state, term, answer, actions),
-            Event::Tree(event) => self.tree(now, state, &event, actions),
+            Event::Renewed { sent, answer, orders } => self.renewed(now, state.leading()?, sent, answer, orders),
+            Event::Released { answer } => self.released(now, state.releasing()?, answer),
+            Event::Ordered { answer } => self.ordered(now, state, answer),
+            Event::Booked { term, answer } => self.booked(now, state.leading()?, term, answer),
+            Event::Settled { term, answer } => self.settled(now, state.releasing()?, term, answer),
+            Event::Tree(event) => self.tree(now, state, &event),
             Event::Late(worst) => {
                 let before = std::mem::replace(&mut self.late, Late::new(worst, self.settings.timing.most_extra()));
                 if self.late.beyond && !before.beyond {
-                    actions.push(Action::Say(Notice::Late(self.late)));
+                    self.say(Notice::Late(self.late));
                 }
                 None
             }
             Event::RotationDue => {
-                rotation::due(now, state);
+                state.leading()?.rotation.time_has_come(now);
                 None
             }
-            Event::Counted { answer } => self.counted(now, state, answer, actions),
-            Event::Asked { signal } => self.asked(now, state, signal, actions),
+            Event::Counted { answer } => self.counted(now, state.leading()?, answer),
+            Event::Asked { signal } => self.asked(now, state, signal),
         }
     }
 
-    fn pass_time(&mut self, now: BootInstant, state: &mut State, actions: &mut Vec<Action>) -> Next {
+    fn pass_time(&mut self, now: BootInstant, state: &mut State) -> Next {
         match state {
-            State::Standby(standby) => self.pass_standby(now, standby, actions),
+            State::Standby(standby) => self.pass_standby(now, standby),
             State::Withdrawing { outcome, until } => {
                 if now < *until {
                     return None;
                 }
-                not_released(
-                    "a claim was not answered; a lease that it may have got ends by itself".to_owned(),
-                    actions,
-                );
-                Some(self.end(outcome.clone(), actions))
+                self.not_released("a claim was not answered; a lease that it may have got ends by itself".to_owned());
+                Some(self.end(outcome.clone()))
             }
-            State::Leading(leadership) => self.pass_leading(now, leadership, actions),
-            State::Releasing(releasing) => self.pass_releasing(now, releasing, actions),
+            State::Leading(leadership) => self.pass_leading(now, leadership),
+            State::Releasing(releasing) => self.pass_releasing(now, releasing),
             State::Ended => None,
         }
     }
@@ -300,7 +303,6 @@ impl Core {
         state: &mut State,
         sent: BootInstant,
         answer: Result<Claim, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
         self.claim_in_doubt = matches!(&answer, Err(error) if error.kind == ErrorKind::Unknown)
             || (self.claim_in_doubt && answer.is_err());
@@ -308,9 +310,9 @@ impl Core {
             State::Standby(standby) => {
                 standby.request = None;
                 match answer {
-                    Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant, actions))),
-                    Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder, actions)),
-                    Err(error) => self.standby_failed(now, standby, Request::Claim, error, actions),
+                    Ok(Claim::Granted(grant)) => Some(State::Leading(self.lead(now, sent, &grant))),
+                    Ok(Claim::Refused(holder)) => Some(self.held_by(now, standby, holder)),
+                    Err(error) => self.standby_failed(now, standby, Request::Claim, error),
                 }
             }
             State::Withdrawing { outcome, .. } => {
@@ -319,8 +321,8 @@ impl Core {
                     Ok(Claim::Granted(grant)) => {
                         State::Releasing(Releasing::begun(now, Some(grant.term), Then::End(outcome), WITHDRAWAL))
                     }
-                    Ok(Claim::Refused(_)) => self.end(outcome, actions),
-                    Err(_) => self.leave_for_good(now, outcome, actions),
+                    Ok(Claim::Refused(_)) => self.end(outcome),
+                    Err(_) => self.leave_for_good(now, outcome),
                 })
             }
             // Only a standby claims, and it stays a standby until the claim is answered or given up.
@@ -328,14 +330,14 @@ impl Core {
         }
     }
 
-    fn asked(&mut self, now: BootInstant, state: &mut State, signal: i32, actions: &mut Vec<Action>) -> Next {
+    fn asked(&mut self, now: BootInstant, state: &mut State, signal: i32) -> Next {
         match state {
-            State::Standby(standby) => Some(self.leave(now, standby, Outcome::Interrupted(signal), actions)),
+            State::Standby(standby) => Some(self.leave(now, standby, Outcome::Interrupted(signal))),
             State::Withdrawing { until, .. } => {
                 *until = now;
                 None
             }
-            State::Leading(leadership) => self.leader_asked(now, leadership, signal, actions),
+            State::Leading(leadership) => self.leader_asked(now, leadership, signal),
             State::Releasing(Releasing { settling: Some(settling), then: Then::End(_), .. }) if !settling.asked => {
                 // Without this entry the job would be repeated. It takes a moment, unless the store is unreachable.
                 settling.asked = true;
@@ -344,8 +346,8 @@ impl Core {
             State::Releasing(releasing) => match releasing.then.clone() {
                 // A signal during the release means: do not wait for it.
                 Then::End(outcome) => {
-                    not_released("asked to leave at once; the lease ends by itself".to_owned(), actions);
-                    Some(self.end(outcome, actions))
+                    self.not_released("asked to leave at once; the lease ends by itself".to_owned());
+                    Some(self.end(outcome))
                 }
                 Then::Standby { .. } | Then::Held(_) => {
                     releasing.then = Then::End(Outcome::Interrupted(signal));
@@ -356,38 +358,29 @@ impl Core {
         }
     }
 
-    fn leader_asked(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        signal: i32,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    fn leader_asked(&mut self, now: BootInstant, leadership: &mut Leadership, signal: i32) -> Next {
         let (stop_timeout, hooks) = (self.settings.stop_timeout, self.settings.timing.hooks);
         let again = leadership.asked.replace(signal).is_some();
-        if let Some(EndCause::Asked(last)) = &mut leadership.ending {
+        if let Some(Ended::Asked(last)) = &mut leadership.ending {
             *last = signal;
         }
         match leadership.tree {
             Tree::Idle { .. } => {
                 let outcome = leadership.runs.waiting.map_or(Outcome::Interrupted(signal), Outcome::Ended);
-                self.ends_between_runs(now, leadership, Ended::Asked(signal), actions);
-                return Some(self.give_back(now, leadership, Then::End(outcome), actions));
+                self.ends_between_runs(now, leadership, Ended::Asked(signal));
+                return Some(self.give_back(now, leadership, Then::End(outcome)));
             }
             Tree::Alive { .. } if again => {
-                actions.push(Action::Say(Notice::Killing));
-                actions.push(Action::Stop(Stop::Kill));
+                self.say(Notice::Killing);
+                self.actions.push(Action::Stop(Stop::Kill));
                 leadership.seize_after(now, hooks.post_stop);
             }
             Tree::Alive { .. } => {
-                actions.push(Action::Say(Notice::Stopping { signal }));
-                if let Some(stop_timeout) = stop_timeout {
-                    leadership.seize_after(now, stop_timeout.saturating_add(hooks.around_a_stop()));
-                }
+                self.say(Notice::Stopping { signal });
                 if leadership.ending.is_none() {
-                    leadership.ending = Some(EndCause::Asked(signal));
-                    let reason = Reason::of_signal(signal);
-                    actions.push(Action::Stop(Stop::Orderly { reason, kill_after: stop_timeout }));
+                    self.stop_in_order(now, leadership, Ended::Asked(signal), stop_timeout);
+                } else if let Some(stop_timeout) = stop_timeout {
+                    leadership.seize_after(now, stop_timeout.saturating_add(hooks.around_a_stop()));
                 }
             }
             Tree::Seized => {}
@@ -395,33 +388,34 @@ impl Core {
         None
     }
 
-    fn go_on(&mut self, now: BootInstant, then: Then, actions: &mut Vec<Action>) -> State {
+    fn go_on(&mut self, now: BootInstant, then: Then) -> State {
         match then {
-            Then::End(outcome) => self.end(outcome, actions),
+            Then::End(outcome) => self.end(outcome),
             Then::Standby { pause } => {
                 self.begin_waiting(now);
                 State::Standby(Standby::about_to(Request::Claim, now.plus(pause)))
             }
             Then::Held(Hold::StandingBack { term, said, left }) => {
-                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left, actions)
+                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left)
             }
-            Then::Held(hold) => self.wait_on_hold(now, hold, actions),
+            Then::Held(hold) => self.wait_on_hold(now, hold),
         }
     }
 
-    fn store_answered(&mut self, actions: &mut Vec<Action>) {
+    fn store_answered(&mut self) {
         self.worked = true;
         if self.trouble.take().is_some_and(|trouble| trouble.logged_at.is_some()) {
-            actions.push(Action::Say(Notice::TroubleOver));
+            self.say(Notice::TroubleOver);
         }
     }
 
-    fn in_trouble(&mut self, now: BootInstant, message: String, say: bool, actions: &mut Vec<Action>) {
+    fn in_trouble(&mut self, now: BootInstant, message: String, say: bool) {
         let trouble = self.trouble.get_or_insert(Trouble { since: now, logged_at: None, message: String::new() });
         trouble.message.clone_from(&message);
         if say && log_is_due(trouble.logged_at, now) {
             trouble.logged_at = Some(now);
-            actions.push(Action::Say(Notice::Trouble { message, lasting: now.since(trouble.since) }));
+            let lasting = now.since(trouble.since);
+            self.say(Notice::Trouble { message, lasting });
         }
     }
 

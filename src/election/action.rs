@@ -21,7 +21,7 @@ pub struct Behind {
     pub term: Option<Term>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Claim,
     Observe,
@@ -86,7 +86,7 @@ pub enum Action {
     End(Outcome),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stop {
     /// Stop signal, and SIGKILL after `kill_after` if it is given.
     Orderly { reason: Reason, kill_after: Option<Duration> },
@@ -98,7 +98,7 @@ pub enum Stop {
 }
 
 /// How the standby tasks are stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StandbyStop {
     /// Stop signal, and SIGKILL after `kill_after`.
     Orderly { kill_after: Duration },

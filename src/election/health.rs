@@ -9,8 +9,8 @@
 //! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
 
 use super::hooks::HookEnd;
-use super::state::{EndCause, Leadership, Tree};
-use super::{Action, CommandEnd, Core, Hold, Notice, Outcome, Reason, STOPPED, Stop};
+use super::state::{Leadership, Tree};
+use super::{CommandEnd, Core, Ended, Hold, Notice, Outcome, STOPPED};
 use crate::lease::Term;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -48,24 +48,14 @@ impl fmt::Display for Unhealthy {
 
 impl Core {
     /// An orderly stop of a COMMAND that may not obey.
-    pub(super) fn unhealthy(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        unhealthy: Unhealthy,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn unhealthy(&mut self, now: BootInstant, leadership: &mut Leadership, unhealthy: Unhealthy) {
         // The leadership is ending already, and COMMAND is being stopped for that.
         if leadership.ending.is_some() || leadership.asked.is_some() || !matches!(leadership.tree, Tree::Alive { .. }) {
             return;
         }
-        let timing = self.settings.timing;
-        let kill_after = self.settings.stop_timeout.unwrap_or(timing.stop_grace);
-        actions.push(Action::Say(Notice::Unhealthy(unhealthy)));
-        leadership.seize_after(now, kill_after.saturating_add(timing.hooks.around_a_stop()));
-        leadership.ending = Some(EndCause::Unhealthy(unhealthy));
-        let reason = Reason::Unhealthy;
-        actions.push(Action::Stop(Stop::Orderly { reason, kill_after: Some(kill_after) }));
+        self.say(Notice::Unhealthy(unhealthy));
+        let kill_after = self.settings.stop_timeout.unwrap_or(self.settings.timing.stop_grace);
+        self.stop_in_order(now, leadership, Ended::Unhealthy(unhealthy), Some(kill_after));
     }
 
     pub(super) fn after_unhealthy(&mut self, term: Term) -> Hold {

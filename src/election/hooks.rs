@@ -4,8 +4,8 @@
 //! it would win and fail for ever, while a host that is ready waits. So it stands back, longer each time, until another
 //! candidate leads or the time is over.
 
-use super::state::{EndCause, Leadership, Tree};
-use super::{Action, Core, Hold, Notice};
+use super::state::{Leadership, Tree};
+use super::{Core, Ended, Hold, Notice};
 use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
@@ -52,13 +52,7 @@ impl Core {
     }
 
     /// COMMAND will not be started.
-    pub(super) fn unready(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        end: HookEnd,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn unready(&mut self, now: BootInstant, leadership: &mut Leadership, end: HookEnd) {
         let timing = self.settings.timing;
         let time = match end {
             // The hook got the stop signal, and has the rest of its time.
@@ -70,8 +64,8 @@ impl Core {
         leadership.unready = true;
         leadership.seize_after(now, time);
         if leadership.ending.is_none() {
-            actions.push(Action::Say(Notice::Unready(end)));
-            leadership.ending = Some(EndCause::Unready(end));
+            self.say(Notice::Unready(end));
+            leadership.ending = Some(Ended::Unready(end));
         }
     }
 

@@ -7,10 +7,10 @@
 //! A job that may fail several times is repeated by any candidate that waits, and otherwise by the one whose run failed.
 //! That one is the first to know that the lease is free, so it stands back.
 
-use super::state::{Leadership, Releasing, State, Then, Tree, log_is_due};
-use super::{Action, Booking, Core, Next, Notice, Outcome};
+use super::state::{Leadership, Releasing, Then, Tree, log_is_due};
+use super::{Booking, Core, Next, Notice, Outcome};
 use crate::lease::Term;
-use crate::store::{ErrorKind, StoreError};
+use crate::store::StoreError;
 use crate::time::BootInstant;
 
 /// The entry of one leadership.
@@ -48,41 +48,34 @@ impl Core {
     pub(super) fn booked(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        leadership: &mut Leadership,
         term: Term,
         answer: Result<Booking, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        let timing = self.settings.timing;
-        match state {
-            State::Leading(leadership) if leadership.term == term && leadership.entry.in_flight => {
-                leadership.entry.in_flight = false;
-                match answer {
-                    Ok(Booking::Booked(booked)) => {
-                        leadership.entry.permit = if booked.again { Permit::Again } else { Permit::Once };
-                        None
-                    }
-                    Ok(Booking::Done(skipped)) => {
-                        leadership.entry.begun = false;
-                        Some(self.give_back(now, leadership, Then::End(Outcome::Done(skipped)), actions))
-                    }
-                    Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                        Some(self.give_back(now, leadership, Then::End(Outcome::Refused(error)), actions))
-                    }
-                    Err(error) => {
-                        leadership.entry.failures += 1;
-                        let most = leadership.pause(timing, now, 4);
-                        leadership.entry.next = now.plus(self.random.backoff(leadership.entry.failures, most));
-                        let entry = &mut leadership.entry;
-                        if entry.failures > 1 && log_is_due(entry.logged_at, now) {
-                            entry.logged_at = Some(now);
-                            actions.push(Action::Say(Notice::NotEntered(error.message)));
-                        }
-                        None
-                    }
-                }
+        if leadership.term != term || !std::mem::take(&mut leadership.entry.in_flight) {
+            return None;
+        }
+        match answer {
+            Ok(Booking::Booked(booked)) => {
+                leadership.entry.permit = if booked.again { Permit::Again } else { Permit::Once };
+                None
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+            Ok(Booking::Done(skipped)) => {
+                leadership.entry.begun = false;
+                Some(self.give_back(now, leadership, Then::End(Outcome::Done(skipped))))
+            }
+            Err(error) if error.kind.is_final() => {
+                Some(self.give_back(now, leadership, Then::End(Outcome::Refused(error))))
+            }
+            Err(error) => {
+                let most = leadership.pause(self.settings.timing, now, 4);
+                let entry = &mut leadership.entry;
+                entry.failures += 1;
+                entry.next = now.plus(self.random.backoff(entry.failures, most));
+                if entry.failures > 1 && log_is_due(entry.logged_at, now) {
+                    entry.logged_at = Some(now);
+                    self.say(Notice::NotEntered(error.message));
+                }
                 None
             }
         }
@@ -91,54 +84,35 @@ impl Core {
     pub(super) fn settled(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        releasing: &mut Releasing,
         term: Term,
         answer: Result<(), StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        match state {
-            State::Releasing(releasing) if releasing.term == Some(term) && releasing.settling.is_some() => {
-                releasing.in_flight = false;
-                match answer {
-                    Ok(()) => self.release_settled(now, releasing, actions),
-                    Err(error) => match error.kind {
-                        ErrorKind::NotApplied | ErrorKind::Unknown => {
-                            releasing.failures += 1;
-                            let most = self.settings.timing.retry_interval;
-                            releasing.next = now.plus(self.random.backoff(releasing.failures, most));
-                            self.in_trouble(now, error.message, true, actions);
-                            None
-                        }
-                        ErrorKind::Denied | ErrorKind::Misconfigured => {
-                            self.unsettled(now, releasing, error.message, actions)
-                        }
-                    },
-                }
-            }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+        if releasing.term != Some(term) || releasing.settling.is_none() {
+            return None;
+        }
+        match answer {
+            Ok(()) => self.release_settled(now, releasing),
+            Err(error) if error.kind.is_final() => self.unsettled(now, releasing, error.message),
+            Err(error) => {
+                self.release_failed(now, releasing, error.message);
                 None
             }
         }
     }
 
     /// The entry stays as it is, and the release goes on.
-    pub(super) fn unsettled(
-        &mut self,
-        now: BootInstant,
-        releasing: &mut Releasing,
-        why: String,
-        actions: &mut Vec<Action>,
-    ) -> Next {
-        actions.push(Action::Say(Notice::NotSettled(why)));
-        self.release_settled(now, releasing, actions)
+    pub(super) fn unsettled(&mut self, now: BootInstant, releasing: &mut Releasing, why: String) -> Next {
+        self.say(Notice::NotSettled(why));
+        self.release_settled(now, releasing)
     }
 
-    fn release_settled(&mut self, now: BootInstant, releasing: &mut Releasing, actions: &mut Vec<Action>) -> Next {
+    fn release_settled(&mut self, now: BootInstant, releasing: &mut Releasing) -> Next {
         releasing.settling = None;
         releasing.in_flight = false;
         releasing.failures = 0;
         releasing.next = now;
-        (!releasing.ours).then(|| self.go_on(now, releasing.then.clone(), actions))
+        (!releasing.ours).then(|| self.go_on(now, releasing.then.clone()))
     }
 }
 

@@ -9,10 +9,10 @@ use super::health;
 use super::job_gate::{Entry, Permit};
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::state::{EndCause, LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
+use super::state::{LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, Reason,
-    STOPPED, Stop, TreeEvent,
+    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
+    Stop, TreeEvent,
 };
 use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
@@ -20,32 +20,25 @@ use std::time::Duration;
 
 impl Core {
     /// Does what is due while the candidate leads: requests first, and then what the time means for the tree.
-    pub(super) fn pass_leading(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    pub(super) fn pass_leading(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
         self.end_the_wait(now, leadership);
-        self.renew_if_due(now, leadership, actions);
+        self.renew_if_due(now, leadership);
         if now >= leadership.reading_due() {
             leadership.reading.in_flight = Some(now);
             leadership.reading.next = BootInstant::NEVER;
-            actions.push(Action::ReadOrders);
+            self.actions.push(Action::ReadOrders);
         }
         if now >= leadership.entry_due() {
             leadership.entry.in_flight = true;
             leadership.entry.begun = true;
-            actions.push(Action::Book { term: leadership.term, behind: self.behind.clone() });
+            self.actions.push(Action::Book { term: leadership.term, behind: self.behind.clone() });
         }
         if now >= leadership.rotation_due() {
-            leadership.count_standbys(actions);
+            self.count_standbys(leadership);
         }
         match leadership.tree {
-            Tree::Idle { .. } => self.pass_without_a_tree(now, leadership, actions),
-            Tree::Alive { seize_at, overrun_at } => {
-                self.pass_with_a_tree(now, leadership, seize_at, overrun_at, actions)
-            }
+            Tree::Idle { .. } => self.pass_without_a_tree(now, leadership),
+            Tree::Alive { seize_at, overrun_at } => self.pass_with_a_tree(now, leadership, seize_at, overrun_at),
             Tree::Seized => None,
         }
     }
@@ -63,7 +56,7 @@ impl Core {
         }
     }
 
-    fn renew_if_due(&self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) {
+    fn renew_if_due(&mut self, now: BootInstant, leadership: &mut Leadership) {
         if now >= leadership.valid_until {
             // Nothing is left to renew. Without this, the loop would spin while a tree that is hard to kill dies.
             leadership.next_renewal = BootInstant::NEVER;
@@ -79,20 +72,15 @@ impl Core {
         leadership.sequence += 1;
         leadership.last_sent = now;
         leadership.next_renewal = now.plus(leadership.patience(self.settings.timing, now));
-        actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
+        self.actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
     }
 
     /// Starts COMMAND as soon as everything allows it.
-    fn pass_without_a_tree(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    fn pass_without_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
         let timing = self.settings.timing;
         let deadline = self.deadline(leadership);
         if now >= deadline.kill_at {
-            return self.lost(now, leadership, Loss::DeadlinePassed, actions);
+            return self.lost(now, leadership, Loss::DeadlinePassed);
         }
         if matches!(leadership.tree, Tree::Idle { not_before: None })
             && leadership.reading.cleared
@@ -104,7 +92,7 @@ impl Core {
                 self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.pre_start).plus(most));
             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
             leadership.begin_run(now);
-            actions.push(Action::Start { term: leadership.term, deadline });
+            self.actions.push(Action::Start { term: leadership.term, deadline });
         }
         None
     }
@@ -116,42 +104,35 @@ impl Core {
         leadership: &mut Leadership,
         seize_at: BootInstant,
         overrun_at: BootInstant,
-        actions: &mut Vec<Action>,
     ) -> Next {
         let deadline = self.deadline(leadership);
         if now >= self.backstop_at(leadership).min(seize_at) {
             leadership.tree = Tree::Seized;
-            actions.push(Action::Seize);
+            self.actions.push(Action::Seize);
         }
         if leadership.ending.is_none() {
             if now >= deadline.term_at {
-                return self.lost(now, leadership, Loss::DeadlinePassed, actions);
+                return self.lost(now, leadership, Loss::DeadlinePassed);
             }
             if now >= overrun_at {
-                self.overran(now, leadership, actions);
+                self.overran(now, leadership);
             }
         }
         None
     }
 
-    pub(super) fn lead(
-        &mut self,
-        now: BootInstant,
-        sent: BootInstant,
-        grant: &Grant,
-        actions: &mut Vec<Action>,
-    ) -> Leadership {
+    pub(super) fn lead(&mut self, now: BootInstant, sent: BootInstant, grant: &Grant) -> Leadership {
         let timing = self.settings.timing;
         let valid_until = if self.settings.expires { sent.plus(timing.lease) } else { BootInstant::NEVER };
         let not_before = grant.start_after.filter(|&not_before| now < not_before);
         // After a slow answer too little of the lease may be left: then renew at once, and start after that.
         let next_renewal =
             if valid_until.since(now) < self.least_to_start() { now } else { sent.plus(timing.renew_interval) };
-        self.store_answered(actions);
+        self.store_answered();
         self.standing_back = None;
-        actions.push(Action::Say(Notice::Leading(grant.term)));
+        self.say(Notice::Leading(grant.term));
         if let Some(not_before) = not_before {
-            actions.push(Action::Say(Notice::HoldingBack(grant.takeover.into(), not_before.since(now))));
+            self.say(Notice::HoldingBack(grant.takeover.into(), not_before.since(now)));
         }
         Leadership {
             term: grant.term,
@@ -167,6 +148,7 @@ impl Core {
             runs: Runs::none_yet(),
             rotation: Rotation::begun(now, self.settings.relinquish_after),
             ending: None,
+            ordered: None,
             asked: None,
             end: None,
             unready: false,
@@ -177,184 +159,144 @@ impl Core {
     pub(super) fn renewed(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        leadership: &mut Leadership,
         sent: BootInstant,
         answer: Result<Renewal, StoreError>,
         orders: Option<Directives>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        let timing = self.settings.timing;
-        let expires = self.settings.expires;
-        match state {
-            State::Leading(leadership) => {
-                leadership.in_flight = leadership.in_flight.saturating_sub(1);
-                match answer {
-                    Ok(Renewal::Renewed) => {
-                        // Leaders that start together, or come out of one outage, renew at the same moment. Without a
-                        // random pause they would do so from then on.
-                        let pause = if leadership.failures > 0 || leadership.sequence == 1 {
-                            self.random.between((timing.renew_interval / 4, timing.renew_interval))
-                        } else {
-                            timing.renew_interval
-                        };
-                        leadership.failures = 0;
-                        if expires {
-                            leadership.valid_until = leadership.valid_until.max(sent.plus(timing.lease));
-                        }
-                        // Later renewals that are under way set the pace.
-                        let due = sent.plus(pause);
-                        leadership.next_renewal = if leadership.in_flight > 0 {
-                            due.max(leadership.last_sent.plus(leadership.patience(timing, now)))
-                        } else {
-                            due
-                        };
-                        if expires && matches!(leadership.tree, Tree::Alive { .. }) {
-                            actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
-                        }
-                        self.store_answered(actions);
-                        self.renewal_brought(now, leadership, sent, orders, actions)
-                    }
-                    // The later one brings the orders.
-                    Ok(Renewal::Overtaken) => None,
-                    Ok(Renewal::Lost(holder)) => {
-                        self.lost(now, leadership, holder.map_or(Loss::RecordGone, Loss::TakenBy), actions)
-                    }
-                    Ok(Renewal::Revoked) => self.lost(now, leadership, Loss::Revoked, actions),
-                    Err(error) => {
-                        leadership.failures += 1;
-                        let most = leadership.pause(timing, now, 4);
-                        let pause = self.random.backoff(leadership.failures, most);
-                        leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
-                        let say = leadership.failures > 1;
-                        self.in_trouble(now, error.message, say, actions);
-                        leadership.read_orders_soon(now);
-                        None
-                    }
-                }
+        leadership.in_flight = leadership.in_flight.saturating_sub(1);
+        match answer {
+            Ok(Renewal::Renewed) => {
+                self.prolong(now, leadership, sent);
+                self.store_answered();
+                self.renewal_brought(now, leadership, sent, orders)
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => None,
-        }
-    }
-
-    pub(super) fn tree(
-        &mut self,
-        now: BootInstant,
-        state: &mut State,
-        event: &TreeEvent,
-        actions: &mut Vec<Action>,
-    ) -> Next {
-        match state {
-            State::Leading(leadership) => self.tree_of(now, leadership, event, actions),
-            State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {
-                assert!(*event != TreeEvent::Dead, "only a leadership has a tree");
+            // The later one brings the orders.
+            Ok(Renewal::Overtaken) => None,
+            Ok(Renewal::Lost(holder)) => self.lost(now, leadership, holder.map_or(Loss::RecordGone, Loss::TakenBy)),
+            Ok(Renewal::Revoked) => self.lost(now, leadership, Loss::Revoked),
+            Err(error) => {
+                leadership.failures += 1;
+                let most = leadership.pause(self.settings.timing, now, 4);
+                let pause = self.random.backoff(leadership.failures, most);
+                leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
+                self.in_trouble(now, error.message, leadership.failures > 1);
+                leadership.read_orders_soon(now);
                 None
             }
         }
     }
 
-    fn tree_of(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        event: &TreeEvent,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    /// The renewal that was sent at `sent` was granted.
+    fn prolong(&mut self, now: BootInstant, leadership: &mut Leadership, sent: BootInstant) {
+        let timing = self.settings.timing;
+        // Leaders that start together, or come out of one outage, renew at the same moment. Without a random pause they
+        // would do so from then on.
+        let pause = if leadership.failures > 0 || leadership.sequence == 1 {
+            self.random.between((timing.renew_interval / 4, timing.renew_interval))
+        } else {
+            timing.renew_interval
+        };
+        leadership.failures = 0;
+        if self.settings.expires {
+            leadership.valid_until = leadership.valid_until.max(sent.plus(timing.lease));
+        }
+        leadership.next_renewal = sent.plus(pause);
+        if leadership.in_flight > 0 {
+            // Later renewals that are under way set the pace.
+            let patience = leadership.patience(timing, now);
+            leadership.next_renewal = leadership.next_renewal.max(leadership.last_sent.plus(patience));
+        }
+        if self.settings.expires && matches!(leadership.tree, Tree::Alive { .. }) {
+            self.actions.push(Action::Extend(timing.deadline(leadership.valid_until)));
+        }
+    }
+
+    pub(super) fn tree(&mut self, now: BootInstant, state: &mut State, event: &TreeEvent) -> Next {
+        let Some(leadership) = state.leading() else {
+            assert!(*event != TreeEvent::Dead, "only a leadership has a tree");
+            return None;
+        };
         match *event {
             TreeEvent::NotStarted(error) => {
-                leadership.ending.get_or_insert(EndCause::NotStarted(error));
+                leadership.ending.get_or_insert(Ended::NotStarted(error));
             }
             TreeEvent::Ended(end) => {
                 leadership.end = Some(end);
                 leadership.runs.end_of_run(now);
                 leadership.seize_after(now, self.settings.timing.stop_time());
-                leadership.ending.get_or_insert(EndCause::ByItself(end));
+                leadership.ending.get_or_insert(Ended::ByItself(end));
             }
             TreeEvent::Started => self.command_started(now, leadership),
-            TreeEvent::Unready(end) => self.unready(now, leadership, end, actions),
-            TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy, actions),
+            TreeEvent::Unready(end) => self.unready(now, leadership, end),
+            TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy),
             TreeEvent::Interrupted(interrupt) => leadership.interrupted = Some(interrupt),
             TreeEvent::Overran => {
                 if leadership.ending.is_none() {
-                    self.overran(now, leadership, actions);
+                    self.overran(now, leadership);
                 }
             }
             TreeEvent::DeadlineReached => {
                 if leadership.ending.is_none() {
-                    return self.lost(now, leadership, Loss::DeadlinePassed, actions);
+                    return self.lost(now, leadership, Loss::DeadlinePassed);
                 }
             }
             TreeEvent::GuardFailed => {
                 // The backstop kills the tree now, if it does not fail as well.
                 leadership.seize_after(now, Duration::ZERO);
                 if leadership.ending.is_none() {
-                    leadership.ending = Some(EndCause::Lost(Loss::GuardFailed));
-                    actions.push(Action::Say(Notice::Lost(Loss::GuardFailed)));
+                    leadership.ending = Some(Ended::Lost(Loss::GuardFailed));
+                    self.say(Notice::Lost(Loss::GuardFailed));
                 }
             }
-            TreeEvent::Dead => return self.tree_dead(now, leadership, actions),
+            TreeEvent::Dead => return self.tree_dead(now, leadership),
         }
         None
     }
 
-    fn lost(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss, actions: &mut Vec<Action>) -> Next {
+    fn lost(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) -> Next {
         if leadership.is_lost_for_certain() {
             return None;
         }
-        actions.push(Action::Say(Notice::Lost(loss.clone())));
+        self.say(Notice::Lost(loss.clone()));
         match leadership.tree {
-            Tree::Idle { .. } => Some(self.lost_without_a_tree(now, leadership, loss, actions)),
+            Tree::Idle { .. } => Some(self.lost_without_a_tree(now, leadership, loss)),
             Tree::Alive { .. } | Tree::Seized => {
-                self.lost_with_a_tree(now, leadership, loss, actions);
+                self.lost_with_a_tree(now, leadership, loss);
                 None
             }
         }
     }
 
-    fn lost_without_a_tree(
-        &mut self,
-        now: BootInstant,
-        leadership: &Leadership,
-        loss: Loss,
-        actions: &mut Vec<Action>,
-    ) -> State {
-        self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()), actions);
-        self.end_leadership(actions);
+    fn lost_without_a_tree(&mut self, now: BootInstant, leadership: &Leadership, loss: Loss) -> State {
+        self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()));
+        self.end_leadership();
         let then = self.after_loss(loss);
-        if leadership.entry.begun {
-            self.release(now, leadership, then, None, false)
-        } else {
-            self.go_on(now, then, actions)
-        }
+        if leadership.entry.begun { self.release(now, leadership, then, None, false) } else { self.go_on(now, then) }
     }
 
-    fn lost_with_a_tree(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        loss: Loss,
-        actions: &mut Vec<Action>,
-    ) {
-        let restarts =
-            matches!(leadership.ending, Some(EndCause::ByItself(end)) if self.would_restart(leadership, end));
+    fn lost_with_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) {
+        let restarts = matches!(leadership.ending, Some(Ended::ByItself(end)) if self.would_restart(leadership, end));
         let definite = loss.is_certain();
         let (reason, first) = (loss.reason(), leadership.ending.is_none());
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
-            None => leadership.ending = Some(EndCause::Lost(loss)),
+            None => leadership.ending = Some(Ended::Lost(loss)),
             // Without this, COMMAND would be started again once its tree is dead.
-            Some(EndCause::ByItself(_)) if restarts && definite => leadership.ending = Some(EndCause::Lost(loss)),
-            Some(EndCause::Lost(cause)) if definite => *cause = loss,
+            Some(Ended::ByItself(_)) if restarts && definite => leadership.ending = Some(Ended::Lost(loss)),
+            Some(Ended::Lost(cause)) if definite => *cause = loss,
             Some(
-                EndCause::Lost(_)
-                | EndCause::ByItself(_)
-                | EndCause::NotStarted(_)
-                | EndCause::Unready(_)
-                | EndCause::Asked(_)
-                | EndCause::Overran
-                | EndCause::Ordered(_)
-                | EndCause::GaveUp { .. }
-                | EndCause::Relinquished
-                | EndCause::Unhealthy(_),
+                Ended::Lost(_)
+                | Ended::ByItself(_)
+                | Ended::NotStarted(_)
+                | Ended::Unready(_)
+                | Ended::Asked(_)
+                | Ended::Overran
+                | Ended::Paused
+                | Ended::SteppedDown
+                | Ended::GaveUp { .. }
+                | Ended::Relinquished
+                | Ended::Unhealthy(_),
             ) => {}
         }
         if definite {
@@ -363,50 +305,61 @@ impl Core {
         // The guard sees the deadline by itself, unless it is late and hears of a later deadline first.
         if definite || first {
             leadership.seize_after(now, self.settings.timing.stop_time());
-            actions.push(Action::Stop(Stop::Losing { reason, certain: definite }));
+            self.actions.push(Action::Stop(Stop::Losing { reason, certain: definite }));
         }
     }
 
     /// As timeout(1) does: the stop signal, and SIGKILL after the grace. The lease is renewed until COMMAND has ended.
     /// The guard counts as well, and does this without the order if the candidate is stopped.
-    fn overran(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) {
-        let timing = self.settings.timing;
-        actions.push(Action::Say(Notice::Overran(self.settings.max_run.unwrap_or_default())));
-        leadership.seize_after(now, timing.stop_time());
-        leadership.ending = Some(EndCause::Overran);
-        let kill_after = Some(timing.stop_grace);
-        actions.push(Action::Stop(Stop::Orderly { reason: Reason::MaxRun, kill_after }));
+    fn overran(&mut self, now: BootInstant, leadership: &mut Leadership) {
+        self.say(Notice::Overran(self.settings.max_run.unwrap_or_default()));
+        self.stop_in_order(now, leadership, Ended::Overran, Some(self.settings.timing.stop_grace));
     }
 
-    fn tree_dead(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
-        if self.restarts(now, leadership, actions) {
+    /// Has the guard stop a tree whose lease goes on. If it does not by `kill_after` and the time of the hooks, the tree
+    /// is killed without it.
+    pub(super) fn stop_in_order(
+        &mut self,
+        now: BootInstant,
+        leadership: &mut Leadership,
+        cause: Ended,
+        kill_after: Option<Duration>,
+    ) {
+        if let Some(kill_after) = kill_after {
+            leadership.seize_after(now, kill_after.saturating_add(self.settings.timing.hooks.around_a_stop()));
+        }
+        self.actions.push(Action::Stop(Stop::Orderly { reason: cause.reason(), kill_after }));
+        leadership.ending = Some(cause);
+    }
+
+    fn tree_dead(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
+        if self.restarts(now, leadership) {
             return None;
         }
         let ours = !leadership.is_lost_for_certain();
-        let ending = leadership.ending.take().unwrap_or(EndCause::Lost(Loss::GuardFailed));
+        let ending = leadership.ending.take().unwrap_or(Ended::Lost(Loss::GuardFailed));
         let (term, may_be_booked) = (leadership.term, leadership.entry.begun);
         // The entry of a run that never started is removed.
         let has_run = may_be_booked && !leadership.unready;
-        if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, EndCause::ByItself(_)) {
+        if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ended::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             leadership.end = Some(leadership.asked.map_or(STOPPED, CommandEnd::Signalled));
         }
-        if !matches!(ending, EndCause::Unhealthy(_)) {
+        if !matches!(ending, Ended::Unhealthy(_)) {
             self.unhealthy = 0;
         }
-        self.end_leadership(actions);
-        let how = ending.as_ended();
-        actions.push(Action::Ended { term, how: how.clone() });
-        let then = self.after_end(now, ending, leadership, has_run);
+        self.end_leadership();
+        self.actions.push(Action::Ended { term, how: ending.clone() });
+        let then = self.after_end(now, ending.clone(), leadership, has_run);
         Some(if ours || may_be_booked {
-            self.release(now, leadership, then, has_run.then_some(Ran { how, end: leadership.end }), ours)
+            self.release(now, leadership, then, has_run.then_some(Ran { how: ending, end: leadership.end }), ours)
         } else {
-            self.go_on(now, then, actions)
+            self.go_on(now, then)
         })
     }
 
     /// What the candidate does after a leadership that ended like this.
-    fn after_end(&mut self, now: BootInstant, ending: EndCause, leadership: &Leadership, has_run: bool) -> Then {
+    fn after_end(&mut self, now: BootInstant, ending: Ended, leadership: &Leadership, has_run: bool) -> Then {
         let (term, end, once) = (leadership.term, leadership.end, self.settings.patience == Patience::Once);
         let stopped = Then::End(Outcome::Ended(end.unwrap_or(STOPPED)));
         let left_on = |signal| {
@@ -427,35 +380,34 @@ impl Core {
         // A job leaves after its last run, whatever ended that.
         let has_run = has_run && !again;
         match ending {
-            EndCause::ByItself(_) | EndCause::Overran | EndCause::Unhealthy(_) if again => {
+            Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => {
                 Then::Held(self.after_failed_run(now, term))
             }
-            EndCause::ByItself(end) => Then::End(match leadership.interrupted {
+            Ended::ByItself(end) => Then::End(match leadership.interrupted {
                 Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),
                 Some(_) | None => Outcome::Ended(end),
             }),
-            EndCause::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
-            EndCause::Asked(signal) => left_on(signal),
-            EndCause::Overran => Then::End(Outcome::Overran),
+            Ended::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
+            Ended::Asked(signal) => left_on(signal),
+            Ended::Overran => Then::End(Outcome::Overran),
             // With `-n`, a candidate that has led leaves with COMMAND's status. So does a job, which has had its run.
-            EndCause::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
-            EndCause::Relinquished if once => stopped,
-            EndCause::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
-            EndCause::Ordered(_) if has_run => stopped,
-            EndCause::GaveUp { restarts, .. } => {
-                self.wait_again(now, asked, |core| core.after_restarts(term, restarts))
-            }
-            EndCause::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
-            EndCause::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
-            EndCause::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
-            EndCause::Ordered(hold) => {
+            Ended::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
+            Ended::Relinquished if once => stopped,
+            Ended::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
+            Ended::Paused | Ended::SteppedDown if has_run => stopped,
+            Ended::GaveUp { restarts, .. } => self.wait_again(now, asked, |core| core.after_restarts(term, restarts)),
+            Ended::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
+            Ended::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
+            Ended::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
+            Ended::Paused | Ended::SteppedDown => {
+                let hold = leadership.ordered.clone().expect("an order has ended it");
                 if let Hold::HandedOver { term, left, .. } = hold {
                     // Other candidates have this long from now, however long COMMAND took to end.
                     self.yielding = Some((term, now.plus(left)));
                 }
                 self.wait_again(now, asked, |_| hold)
             }
-            EndCause::Lost(loss) => {
+            Ended::Lost(loss) => {
                 // The job's run is over, even if another candidate tries again.
                 let left = asked.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
                 left.unwrap_or_else(|| self.after_loss(loss))
@@ -483,14 +435,8 @@ impl Core {
     }
 
     /// Releases the lease of a leadership without a tree.
-    pub(super) fn give_back(
-        &mut self,
-        now: BootInstant,
-        leadership: &Leadership,
-        then: Then,
-        actions: &mut Vec<Action>,
-    ) -> State {
-        self.end_leadership(actions);
+    pub(super) fn give_back(&mut self, now: BootInstant, leadership: &Leadership, then: Then) -> State {
+        self.end_leadership();
         self.release(now, leadership, then, None, true)
     }
 
@@ -504,19 +450,16 @@ impl Core {
         })
     }
 
-    fn end_leadership(&mut self, actions: &mut Vec<Action>) {
+    fn end_leadership(&mut self) {
         self.trouble = None;
-        actions.push(Action::ForgetRenewals);
+        self.actions.push(Action::ForgetRenewals);
     }
 }
 
-/// Makes the next renewal due at once: only the store knows whether the lease was lost.
-pub(super) fn doubted(now: BootInstant, state: &mut State) {
-    match state {
-        State::Leading(leadership) => {
-            let soonest = now.max(leadership.last_sent.plus(LEAST_PAUSE));
-            leadership.next_renewal = leadership.next_renewal.min(soonest);
-        }
-        State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
+impl Leadership {
+    /// Makes the next renewal due at once: only the store knows whether the lease was lost.
+    pub(super) fn doubted(&mut self, now: BootInstant) {
+        let soonest = now.max(self.last_sent.plus(LEAST_PAUSE));
+        self.next_renewal = self.next_renewal.min(soonest);
     }
 }

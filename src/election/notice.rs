@@ -1,14 +1,13 @@
 //! Log lines about an election, for people. No decision depends on them.
 
-use super::orders::stop_reason;
-use super::{CommandEnd, Hold, HookEnd, LogEvent, Loss, Obstacle, Reason, Unhealthy};
+use super::{CommandEnd, Ended, Hold, HookEnd, LogEvent, Loss, Obstacle, Reason, Unhealthy};
 use crate::lease::{Late, Term, show};
 use crate::store::{Doubt, Holder};
 use std::fmt;
 use std::time::Duration;
 
 /// A log line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Notice {
     Waiting(Holder),
     Leading(Term),
@@ -101,7 +100,7 @@ impl Notice {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Stopping { signal } => Some(Reason::of_signal(*signal)),
-            Self::SteppingDown(hold) => Some(stop_reason(hold)),
+            Self::SteppingDown(hold) => Some(Ended::ordered(hold).reason()),
             Self::Unready(_) => Some(Reason::Failed),
             Self::Unhealthy(_) => Some(Reason::Unhealthy),
             Self::Overran(_) => Some(Reason::MaxRun),

@@ -8,11 +8,9 @@
 //! Answers may arrive in another order than their requests were sent. So orders that are older than those already heard
 //! are ignored: a pause that is over must not stop COMMAND, and an order is not taken back by an earlier answer.
 
-use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
-use super::{
-    Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause, Reason, Stop,
-};
-use crate::store::{ErrorKind, StoreError};
+use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
+use super::{Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause};
+use crate::store::StoreError;
 use crate::time::BootInstant;
 
 /// What brought the orders.
@@ -30,7 +28,6 @@ impl Core {
         now: BootInstant,
         state: &mut State,
         answer: Result<Directives, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
         match state {
             State::Standby(standby) if standby.request == Some(Request::Orders) => {
@@ -38,15 +35,15 @@ impl Core {
                 match answer {
                     Ok(directives) => {
                         self.orders_worked = true;
-                        self.store_answered(actions);
+                        self.store_answered();
                         Some(if let Some(hold) = self.hold(now, None, &directives) {
-                            self.wait_on_hold(now, hold, actions)
+                            self.wait_on_hold(now, hold)
                         } else {
                             self.waiting.hold = None;
                             State::Standby(Standby::about_to(Request::Claim, now))
                         })
                     }
-                    Err(error) => self.standby_failed(now, standby, Request::Orders, error, actions),
+                    Err(error) => self.standby_failed(now, standby, Request::Orders, error),
                 }
             }
             State::Leading(leadership) => {
@@ -62,9 +59,9 @@ impl Core {
                     }
                     Ok(directives) => {
                         leadership.reading.heard = sent;
-                        self.leader_ordered(now, leadership, &directives, Source::Reading, actions)
+                        self.leader_ordered(now, leadership, &directives, Source::Reading)
                     }
-                    Err(error) => self.leader_without_orders(now, leadership, error, actions),
+                    Err(error) => self.leader_without_orders(now, leadership, error),
                 }
             }
             State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => None,
@@ -78,12 +75,11 @@ impl Core {
         leadership: &mut Leadership,
         sent: BootInstant,
         orders: Option<Directives>,
-        actions: &mut Vec<Action>,
     ) -> Next {
         match orders {
             Some(directives) if sent >= leadership.reading.heard => {
                 leadership.reading.heard = sent;
-                self.leader_ordered(now, leadership, &directives, Source::Renewal, actions)
+                self.leader_ordered(now, leadership, &directives, Source::Renewal)
             }
             Some(_) => None,
             None => {
@@ -99,25 +95,20 @@ impl Core {
         leadership: &mut Leadership,
         directives: &Directives,
         source: Source,
-        actions: &mut Vec<Action>,
     ) -> Next {
         let hold = self.hold(now, Some(leadership), directives);
-        let (stop_timeout, around) = (self.settings.stop_timeout, self.settings.timing.hooks.around_a_stop());
         self.orders_worked = true;
         leadership.reading.failures = 0;
         match (hold, &leadership.tree) {
             (Some(hold), Tree::Idle { .. }) => {
-                self.ends_between_runs(now, leadership, EndCause::Ordered(hold.clone()).as_ended(), actions);
-                return Some(self.give_back(now, leadership, Then::Held(hold), actions));
+                self.ends_between_runs(now, leadership, Ended::ordered(&hold));
+                return Some(self.give_back(now, leadership, Then::Held(hold)));
             }
             (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
                 if leadership.ending.is_none() {
-                    actions.push(Action::Say(Notice::SteppingDown(hold.clone())));
-                    if let Some(stop_timeout) = stop_timeout {
-                        leadership.seize_after(now, stop_timeout.saturating_add(around));
-                    }
-                    actions.push(Action::Stop(Stop::Orderly { reason: stop_reason(&hold), kill_after: stop_timeout }));
-                    leadership.ending = Some(EndCause::Ordered(hold));
+                    self.say(Notice::SteppingDown(hold.clone()));
+                    self.stop_in_order(now, leadership, Ended::ordered(&hold), self.settings.stop_timeout);
+                    leadership.ordered = Some(hold);
                 }
             }
             (None, _) => {
@@ -127,7 +118,7 @@ impl Core {
                     Source::Reading => leadership.reading.cleared = true,
                 }
                 if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
-                    actions.push(Action::ForgetHandover { term: done.term });
+                    self.actions.push(Action::ForgetHandover { term: done.term });
                 }
             }
         }
@@ -135,15 +126,9 @@ impl Core {
     }
 
     /// COMMAND goes on for as long as the lease lasts. It is not started before the orders are read.
-    fn leader_without_orders(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        error: StoreError,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    fn leader_without_orders(&mut self, now: BootInstant, leadership: &mut Leadership, error: StoreError) -> Next {
         let timing = self.settings.timing;
-        let final_word = matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured);
+        let final_word = error.kind.is_final();
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
@@ -153,9 +138,9 @@ impl Core {
                 Then::End(Outcome::Refused(error))
             };
             if let Some(end) = waiting {
-                self.ends_between_runs(now, leadership, Ended::ByItself(end), actions);
+                self.ends_between_runs(now, leadership, Ended::ByItself(end));
             }
-            return Some(self.give_back(now, leadership, then, actions));
+            return Some(self.give_back(now, leadership, then));
         }
         leadership.reading.stale = false;
         leadership.reading.failures += 1;
@@ -168,7 +153,7 @@ impl Core {
         if (final_word || failures > 1) && log_is_due(leadership.reading.logged_at, now) {
             leadership.reading.logged_at = Some(now);
             let running = !matches!(leadership.tree, Tree::Idle { .. });
-            actions.push(Action::Say(Notice::OrdersUnread { message: error.message, running }));
+            self.say(Notice::OrdersUnread { message: error.message, running });
         }
         None
     }
@@ -193,9 +178,9 @@ impl Core {
     }
 
     /// Makes a standby that waits until the orders let it lead.
-    pub(super) fn wait_on_hold(&mut self, now: BootInstant, hold: Hold, actions: &mut Vec<Action>) -> State {
+    pub(super) fn wait_on_hold(&mut self, now: BootInstant, hold: Hold) -> State {
         if self.settings.patience == Patience::Once {
-            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
+            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))));
         }
         let pause = self.random.about(self.settings.timing.retry_interval);
         let pause = match &hold {
@@ -208,16 +193,9 @@ impl Core {
             Hold::Paused { said, .. } | Hold::HandedOver { said, .. } | Hold::StandingBack { said, .. } => said.clone(),
         };
         if self.waiting.hold.as_ref().map(said) != Some(said(&hold)) {
-            actions.push(Action::Say(Notice::Held(hold.clone())));
+            self.say(Notice::Held(hold.clone()));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
         State::Standby(Standby::about_to(Request::Orders, now.plus(pause)))
-    }
-}
-
-pub(super) fn stop_reason(hold: &Hold) -> Reason {
-    match hold {
-        Hold::Paused { .. } => Reason::Paused,
-        Hold::HandedOver { .. } | Hold::StandingBack { .. } => Reason::SteppedDown,
     }
 }

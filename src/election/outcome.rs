@@ -121,6 +121,13 @@ impl Why {
 }
 
 impl Ended {
+    pub(super) fn ordered(hold: &Hold) -> Self {
+        match hold {
+            Hold::Paused { .. } => Self::Paused,
+            Hold::HandedOver { .. } | Hold::StandingBack { .. } => Self::SteppedDown,
+        }
+    }
+
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {

@@ -4,10 +4,10 @@
 //! has ended by itself, or until a second signal. It reports a lease that was not released, because a standby then has
 //! to wait for the end of the lease.
 
-use super::state::{Releasing, Settling, State, Then};
+use super::state::{Releasing, Settling, Then};
 use super::{Action, Core, Next, Notice, Outcome, Ran, WITHDRAWAL};
 use crate::lease::Term;
-use crate::store::{ErrorKind, Release, StoreError};
+use crate::store::{Release, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -34,14 +34,9 @@ impl Releasing {
 }
 
 impl Core {
-    pub(super) fn pass_releasing(
-        &mut self,
-        now: BootInstant,
-        releasing: &mut Releasing,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    pub(super) fn pass_releasing(&mut self, now: BootInstant, releasing: &mut Releasing) -> Next {
         if releasing.settling.as_ref().is_some_and(|settling| now >= settling.give_up) {
-            let next = self.unsettled(now, releasing, "the store did not answer in time".to_owned(), actions);
+            let next = self.unsettled(now, releasing, "the store did not answer in time".to_owned());
             if next.is_some() {
                 return next;
             }
@@ -50,16 +45,16 @@ impl Core {
             let why = "the store did not answer; the lease ends by itself".to_owned();
             // Then it says so at its end, and whether there is a lease is not known.
             if matches!((releasing.term, &releasing.then), (None, Then::End(Outcome::Unreachable(_)))) {
-                actions.push(Action::ReleaseOver { failed: Some(why) });
+                self.actions.push(Action::ReleaseOver { failed: Some(why) });
             } else {
-                not_released(why, actions);
+                self.not_released(why);
             }
-            return Some(self.go_on(now, releasing.then.clone(), actions));
+            return Some(self.go_on(now, releasing.then.clone()));
         }
         if !releasing.in_flight && now >= releasing.next {
             releasing.in_flight = true;
             let term = releasing.term.unwrap_or(Term(0));
-            actions.push(match &releasing.settling {
+            self.actions.push(match &releasing.settling {
                 Some(Settling { ran, .. }) => Action::Settle { term, ran: ran.clone() },
                 None => Action::Release { term },
             });
@@ -70,46 +65,43 @@ impl Core {
     pub(super) fn released(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        releasing: &mut Releasing,
         answer: Result<Release, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        match state {
-            State::Releasing(releasing) if releasing.settling.is_none() => {
-                releasing.in_flight = false;
-                match answer {
-                    Ok(Release::Released | Release::NotHeld) => {
-                        self.claim_in_doubt = false;
-                        if let Some(term) = releasing.term {
-                            actions.push(Action::Say(Notice::Released(term)));
-                            actions.push(Action::ReleaseOver { failed: None });
-                        }
-                        Some(self.go_on(now, releasing.then.clone(), actions))
-                    }
-                    Err(error) => match error.kind {
-                        ErrorKind::NotApplied | ErrorKind::Unknown => {
-                            releasing.failures += 1;
-                            let pause = self.random.backoff(releasing.failures, self.settings.timing.retry_interval);
-                            releasing.next = now.plus(pause);
-                            self.in_trouble(now, error.message, true, actions);
-                            None
-                        }
-                        ErrorKind::Denied | ErrorKind::Misconfigured => {
-                            not_released(error.message, actions);
-                            Some(self.go_on(now, releasing.then.clone(), actions))
-                        }
-                    },
+        if releasing.settling.is_some() {
+            return None;
+        }
+        match answer {
+            Ok(Release::Released | Release::NotHeld) => {
+                self.claim_in_doubt = false;
+                if let Some(term) = releasing.term {
+                    self.say(Notice::Released(term));
+                    self.actions.push(Action::ReleaseOver { failed: None });
                 }
+                Some(self.go_on(now, releasing.then.clone()))
             }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+            Err(error) if error.kind.is_final() => {
+                self.not_released(error.message);
+                Some(self.go_on(now, releasing.then.clone()))
+            }
+            Err(error) => {
+                self.release_failed(now, releasing, error.message);
                 None
             }
         }
     }
-}
 
-/// Reports that the lease was not released and ends by itself.
-pub(super) fn not_released(why: String, actions: &mut Vec<Action>) {
-    actions.push(Action::Say(Notice::NotReleased(why.clone())));
-    actions.push(Action::ReleaseOver { failed: Some(why) });
+    /// A request of the release failed, and is made again soon.
+    pub(super) fn release_failed(&mut self, now: BootInstant, releasing: &mut Releasing, message: String) {
+        releasing.in_flight = false;
+        releasing.failures += 1;
+        releasing.next = now.plus(self.random.backoff(releasing.failures, self.settings.timing.retry_interval));
+        self.in_trouble(now, message, true);
+    }
+
+    /// Reports that the lease was not released and ends by itself.
+    pub(super) fn not_released(&mut self, why: String) {
+        self.say(Notice::NotReleased(why.clone()));
+        self.actions.push(Action::ReleaseOver { failed: Some(why) });
+    }
 }

@@ -12,7 +12,7 @@
 //!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
 use super::RestartWhen;
-use super::state::{EndCause, Leadership, Tree};
+use super::state::{Leadership, Tree};
 use super::{Action, CommandEnd, Core, Ended, Notice, Restart};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -80,27 +80,16 @@ impl Core {
 
     /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new
     /// wait.
-    pub(super) fn ends_between_runs(
-        &mut self,
-        now: BootInstant,
-        leadership: &Leadership,
-        how: Ended,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn ends_between_runs(&mut self, now: BootInstant, leadership: &Leadership, how: Ended) {
         if leadership.runs.waiting.is_some() {
-            actions.push(Action::Ended { term: leadership.term, how });
+            self.actions.push(Action::Ended { term: leadership.term, how });
             self.begin_waiting(now);
         }
     }
 
     /// The tree is dead. Returns whether the leadership goes on with another run of COMMAND.
-    pub(super) fn restarts(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        let (Some(restart), Some(EndCause::ByItself(end)), None) =
+    pub(super) fn restarts(&mut self, now: BootInstant, leadership: &mut Leadership) -> bool {
+        let (Some(restart), Some(Ended::ByItself(end)), None) =
             (self.settings.restart, &leadership.ending, leadership.asked)
         else {
             return false;
@@ -115,8 +104,8 @@ impl Core {
         }
         if runs.restarts >= restart.limit {
             let restarts = runs.restarts;
-            leadership.ending = Some(EndCause::GaveUp { end, restarts });
-            actions.push(Action::Say(Notice::GaveUp { end, restarts }));
+            leadership.ending = Some(Ended::GaveUp { end, restarts });
+            self.say(Notice::GaveUp { end, restarts });
             return false;
         }
         runs.restarts += 1;
@@ -125,7 +114,7 @@ impl Core {
         let pause = self.random.grown(restart.delay, restart_number, LONGEST_PAUSE.max(restart.delay));
         leadership.ending = None;
         leadership.tree = Tree::Idle { not_before: Some(now.plus(pause)) };
-        actions.push(Action::Say(Notice::Restarting { end, pause, restart: restart_number, limit }));
+        self.say(Notice::Restarting { end, pause, restart: restart_number, limit });
         true
     }
 }

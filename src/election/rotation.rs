@@ -10,8 +10,8 @@
 //! - The record that was given up may still be in the store, under our own name. Only another term shows that another
 //!   candidate has led.
 
-use super::state::{EndCause, LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
-use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience, Reason, Stop};
+use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
+use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience};
 use crate::lease::Term;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::BootInstant;
@@ -42,6 +42,13 @@ impl Rotation {
         let next = lasts.map_or(BootInstant::NEVER, |lasts| now.plus(lasts));
         Self { began: now, next, counting: false, insists: lasts.is_some() }
     }
+
+    /// A time of the schedule has come.
+    pub(super) fn time_has_come(&mut self, now: BootInstant) {
+        if now.since(self.began) >= YOUNG {
+            self.next = now;
+        }
+    }
 }
 
 /// Whether the store allows to count the standbys, as far as is known.
@@ -64,89 +71,65 @@ impl Leadership {
         let goes_on = self.has_begun() && self.ending.is_none() && self.asked.is_none();
         if goes_on && !self.rotation.counting { self.rotation.next } else { BootInstant::NEVER }
     }
-
-    pub(super) fn count_standbys(&mut self, actions: &mut Vec<Action>) {
-        self.rotation.counting = true;
-        self.rotation.next = BootInstant::NEVER;
-        actions.push(Action::CountStandbys);
-    }
-}
-
-/// A time of the schedule has come.
-pub(super) fn due(now: BootInstant, state: &mut State) {
-    match state {
-        State::Leading(leadership) => {
-            if now.since(leadership.rotation.began) >= YOUNG {
-                leadership.rotation.next = now;
-            }
-        }
-        State::Standby(_) | State::Withdrawing { .. } | State::Releasing(_) | State::Ended => {}
-    }
 }
 
 impl Core {
+    pub(super) fn count_standbys(&mut self, leadership: &mut Leadership) {
+        leadership.rotation.counting = true;
+        leadership.rotation.next = BootInstant::NEVER;
+        self.actions.push(Action::CountStandbys);
+    }
+
     pub(super) fn counted(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        leadership: &mut Leadership,
         answer: Result<Option<usize>, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        match state {
-            State::Leading(leadership) if leadership.rotation.counting => {
-                leadership.rotation.counting = false;
-                match answer {
-                    Ok(Some(0)) => {
-                        if leadership.rotation.insists {
-                            leadership.rotation.next = now.plus(self.random.about(COUNT_AGAIN));
-                        }
-                        actions.push(Action::Say(Notice::Staying("no standby waits".to_owned())));
-                        None
-                    }
-                    // If the store denies renewals as well, COMMAND goes on for as long as its lease lasts.
-                    Err(error) if error.kind == ErrorKind::Denied && leadership.failures == 0 => {
-                        if self.counting == Counting::Allowed {
-                            self.counting = Counting::Denied;
-                            actions.push(Action::Say(Notice::Uncounted(error.message)));
-                        }
-                        self.relinquish(now, leadership, actions)
-                    }
-                    Err(error) => {
-                        leadership.rotation.next = now.plus(self.random.about(ASK_AGAIN));
-                        actions.push(Action::Say(Notice::Staying(error.message)));
-                        None
-                    }
-                    Ok(Some(_) | None) => self.relinquish(now, leadership, actions),
+        if !std::mem::take(&mut leadership.rotation.counting) {
+            return None;
+        }
+        match answer {
+            Ok(Some(0)) => {
+                if leadership.rotation.insists {
+                    leadership.rotation.next = now.plus(self.random.about(COUNT_AGAIN));
                 }
-            }
-            State::Standby(_) | State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => {
+                self.say(Notice::Staying("no standby waits".to_owned()));
                 None
             }
+            // If the store denies renewals as well, COMMAND goes on for as long as its lease lasts.
+            Err(error) if error.kind == ErrorKind::Denied && leadership.failures == 0 => {
+                if self.counting == Counting::Allowed {
+                    self.counting = Counting::Denied;
+                    self.say(Notice::Uncounted(error.message));
+                }
+                self.relinquish(now, leadership)
+            }
+            Err(error) => {
+                leadership.rotation.next = now.plus(self.random.about(ASK_AGAIN));
+                self.say(Notice::Staying(error.message));
+                None
+            }
+            Ok(Some(_) | None) => self.relinquish(now, leadership),
         }
     }
 
-    fn relinquish(&mut self, now: BootInstant, leadership: &mut Leadership, actions: &mut Vec<Action>) -> Next {
-        let (stop_timeout, hooks) = (self.settings.stop_timeout, self.settings.timing.hooks.around_a_stop());
+    fn relinquish(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
         if leadership.ending.is_some() || leadership.asked.is_some() {
             // COMMAND may be started again after this. Then the handover is still due.
             leadership.rotation.next = now;
             return None;
         }
-        let term = leadership.term;
         match leadership.tree {
             Tree::Idle { .. } => {
-                actions.push(Action::Say(Notice::Relinquishing));
-                let hold = self.after_rotation(term);
-                self.ends_between_runs(now, leadership, Ended::Relinquished, actions);
-                return Some(self.give_back(now, leadership, Then::Held(hold), actions));
+                self.say(Notice::Relinquishing);
+                let hold = self.after_rotation(leadership.term);
+                self.ends_between_runs(now, leadership, Ended::Relinquished);
+                return Some(self.give_back(now, leadership, Then::Held(hold)));
             }
             Tree::Alive { .. } => {
-                actions.push(Action::Say(Notice::Relinquishing));
-                if let Some(stop_timeout) = stop_timeout {
-                    leadership.seize_after(now, stop_timeout.saturating_add(hooks));
-                }
-                leadership.ending = Some(EndCause::Relinquished);
-                actions.push(Action::Stop(Stop::Orderly { reason: Reason::Relinquished, kill_after: stop_timeout }));
+                self.say(Notice::Relinquishing);
+                self.stop_in_order(now, leadership, Ended::Relinquished, self.settings.stop_timeout);
             }
             Tree::Seized => {}
         }
@@ -173,20 +156,13 @@ impl Core {
     }
 
     /// The lease was released, so other candidates can take it from now on.
-    pub(super) fn stand_back(
-        &mut self,
-        now: BootInstant,
-        hold: Hold,
-        term: Term,
-        left: Duration,
-        actions: &mut Vec<Action>,
-    ) -> State {
+    pub(super) fn stand_back(&mut self, now: BootInstant, hold: Hold, term: Term, left: Duration) -> State {
         self.standing_back = Some(StandingBack { term, until: now.plus(left) });
         let next = self.next_claim(now);
         if self.settings.patience == Patience::Once {
-            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))), actions);
+            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))));
         }
-        actions.push(Action::Say(Notice::Held(hold.clone())));
+        self.say(Notice::Held(hold.clone()));
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
         State::Standby(Standby::about_to(Request::Claim, next))
     }

@@ -8,7 +8,7 @@
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Behind, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
 use crate::lease::kept;
-use crate::store::{Delivery, ErrorKind, Holder, Observation, StoreError};
+use crate::store::{Delivery, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use std::time::Duration;
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 
 impl Core {
-    pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby, actions: &mut Vec<Action>) -> Next {
+    pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby) -> Next {
         if now >= self.waiting.until {
             let outcome = self.outcome_of_waiting();
-            return Some(self.leave(now, standby, outcome, actions));
+            return Some(self.leave(now, standby, outcome));
         }
         if standby.request.is_none() && now >= standby.next {
             if standby.intent == Request::Claim && self.stands_back(now) {
                 standby.intent = Request::Look;
             }
             standby.request = Some(standby.intent);
-            actions.push(match standby.intent {
+            self.actions.push(match standby.intent {
                 Request::Claim => Action::Claim,
                 Request::Look => Action::Observe,
                 Request::Orders => Action::ReadOrders,
@@ -41,43 +41,34 @@ impl Core {
         now: BootInstant,
         state: &mut State,
         answer: Result<Observation, StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
         let next_claim = self.next_claim(now);
-        match state {
-            State::Standby(standby) => {
-                standby.request = None;
-                match answer {
-                    Ok(Observation::Free) => {
-                        self.store_answered(actions);
-                        Some(State::Standby(Standby::about_to(Request::Claim, next_claim)))
-                    }
-                    Ok(Observation::Held(holder)) => Some(self.held_by(now, standby, holder, actions)),
-                    Err(error) => self.standby_failed(now, standby, Request::Look, error, actions),
-                }
+        let standby = state.standby()?;
+        standby.request = None;
+        match answer {
+            Ok(Observation::Free) => {
+                self.store_answered();
+                Some(State::Standby(Standby::about_to(Request::Claim, next_claim)))
             }
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => None,
+            Ok(Observation::Held(holder)) => Some(self.held_by(now, standby, holder)),
+            Err(error) => self.standby_failed(now, standby, Request::Look, error),
         }
     }
 
     pub(super) fn changed(
         &mut self,
         now: BootInstant,
-        state: &mut State,
+        standby: &mut Standby,
         reported: Result<(), StoreError>,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        match state {
-            State::Standby(standby) => match reported {
-                Ok(()) if standby.request.is_some() => {
-                    standby.changed_meanwhile = true;
-                    None
-                }
-                Ok(()) if standby.intent == Request::Orders => None,
-                Ok(()) => Some(State::Standby(Standby::about_to(Request::Claim, now))),
-                Err(error) => self.standby_failed(now, standby, Request::Look, error, actions),
-            },
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => None,
+        match reported {
+            Ok(()) if standby.request.is_some() => {
+                standby.changed_meanwhile = true;
+                None
+            }
+            Ok(()) if standby.intent == Request::Orders => None,
+            Ok(()) => Some(State::Standby(Standby::about_to(Request::Claim, now))),
+            Err(error) => self.standby_failed(now, standby, Request::Look, error),
         }
     }
 
@@ -95,19 +86,13 @@ impl Core {
         State::Standby(Standby::about_to(Request::Claim, now))
     }
 
-    pub(super) fn held_by(
-        &mut self,
-        now: BootInstant,
-        standby: &Standby,
-        holder: Holder,
-        actions: &mut Vec<Action>,
-    ) -> State {
-        self.store_answered(actions);
+    pub(super) fn held_by(&mut self, now: BootInstant, standby: &Standby, holder: Holder) -> State {
+        self.store_answered();
         self.another_leads(&holder);
         self.waits_behind(&holder);
         // A candidate that does not wait behind another one still waits while nobody may start.
         if self.settings.patience == Patience::Once && holder.doubt.is_none() {
-            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))), actions);
+            return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))));
         }
         let after_expiry = self.after_expiry(&holder);
         let kernel = self.look_for_leader();
@@ -123,7 +108,7 @@ impl Core {
         };
         let known = self.waiting.holder.as_ref();
         if known.map(|known| (&known.owner, known.term)) != Some((&holder.owner, holder.term)) {
-            actions.push(Action::Say(Notice::Waiting(holder.clone())));
+            self.say(Notice::Waiting(holder.clone()));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: Some(holder), hold: None };
         State::Standby(next)
@@ -154,24 +139,19 @@ impl Core {
         standby: &mut Standby,
         asked: Request,
         error: StoreError,
-        actions: &mut Vec<Action>,
     ) -> Next {
-        let final_word = match error.kind {
-            ErrorKind::Denied | ErrorKind::Misconfigured => !self.worked,
-            ErrorKind::NotApplied | ErrorKind::Unknown => false,
-        };
-        if final_word {
-            return Some(self.leave(now, standby, Outcome::Refused(error), actions));
+        if error.kind.is_final() && !self.worked {
+            return Some(self.leave(now, standby, Outcome::Refused(error)));
         }
         if self.settings.patience == Patience::Once {
-            return Some(self.leave(now, standby, Outcome::Unreachable(error.message), actions));
+            return Some(self.leave(now, standby, Outcome::Unreachable(error.message)));
         }
         standby.failures += 1;
         standby.changed_meanwhile = false;
         standby.intent = asked;
         standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
         self.waiting.error = Some(error.clone());
-        self.in_trouble(now, error.message, true, actions);
+        self.in_trouble(now, error.message, true);
         None
     }
 
@@ -184,25 +164,19 @@ impl Core {
     }
 
     /// A standby leaves: at once, unless its claim is under way or in doubt.
-    pub(super) fn leave(
-        &mut self,
-        now: BootInstant,
-        standby: &Standby,
-        outcome: Outcome,
-        actions: &mut Vec<Action>,
-    ) -> State {
+    pub(super) fn leave(&mut self, now: BootInstant, standby: &Standby, outcome: Outcome) -> State {
         if standby.request == Some(Request::Claim) {
             State::Withdrawing { outcome, until: now.plus(WITHDRAWAL) }
         } else {
-            self.leave_for_good(now, outcome, actions)
+            self.leave_for_good(now, outcome)
         }
     }
 
-    pub(super) fn leave_for_good(&mut self, now: BootInstant, outcome: Outcome, actions: &mut Vec<Action>) -> State {
+    pub(super) fn leave_for_good(&mut self, now: BootInstant, outcome: Outcome) -> State {
         if self.claim_in_doubt {
             State::Releasing(Releasing::begun(now, None, Then::End(outcome), WITHDRAWAL))
         } else {
-            self.end(outcome, actions)
+            self.end(outcome)
         }
     }
 }

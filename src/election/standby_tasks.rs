@@ -63,13 +63,7 @@ impl StandbyTasks {
 
 impl Core {
     /// Handles what an event means for them, before the election handles it.
-    pub(super) fn standby_tasks_heard(
-        &mut self,
-        now: BootInstant,
-        state: &mut State,
-        event: &Event,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn standby_tasks_heard(&mut self, now: BootInstant, state: &mut State, event: &Event) {
         match event {
             Event::StandbyTasksDead => {
                 let stopping = matches!(self.standby_tasks.phase, Phase::Stopping { .. } | Phase::Seized);
@@ -82,7 +76,7 @@ impl Core {
                     && self.standby_tasks.asked
                 {
                     *seize_at = (*seize_at).min(now.plus(GUARD_PATIENCE));
-                    actions.push(Action::StopStandbyTasks(StandbyStop::Kill));
+                    self.actions.push(Action::StopStandbyTasks(StandbyStop::Kill));
                 }
                 self.standby_tasks.asked = true;
             }
@@ -116,7 +110,7 @@ impl Core {
     }
 
     /// Runs them while the candidate is a standby that knows that it does not lead, and stops them otherwise.
-    pub(super) fn start_or_stop_standby_tasks(&mut self, now: BootInstant, state: &State, actions: &mut Vec<Action>) {
+    pub(super) fn start_or_stop_standby_tasks(&mut self, now: BootInstant, state: &State) {
         if !self.settings.standby_tasks {
             return;
         }
@@ -128,28 +122,28 @@ impl Core {
         match self.standby_tasks.phase {
             Phase::Dead if standby && known => {
                 self.standby_tasks.phase = Phase::Running;
-                actions.push(Action::StartStandbyTasks);
+                self.actions.push(Action::StartStandbyTasks);
             }
             Phase::Running if !standby => {
                 let grace = self.settings.timing.stop_grace;
                 self.standby_tasks.phase = Phase::Stopping { seize_at: now.plus(grace).plus(GUARD_PATIENCE) };
                 self.standby_tasks.reported = Reported::Nothing;
-                actions.push(Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: grace }));
+                self.actions.push(Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: grace }));
             }
             Phase::Stopping { seize_at } if now >= seize_at => {
                 self.standby_tasks.phase = Phase::Seized;
-                actions.push(Action::SeizeStandbyTasks);
+                self.actions.push(Action::SeizeStandbyTasks);
             }
             Phase::Dead | Phase::Running | Phase::Stopping { .. } | Phase::Seized => {}
         }
         match self.standby_tasks.phase {
-            Phase::Running => self.tell_who_leads(actions),
-            Phase::Dead => actions.extend(self.standby_tasks.farewell.take().map(Action::End)),
+            Phase::Running => self.tell_who_leads(),
+            Phase::Dead => self.actions.extend(self.standby_tasks.farewell.take().map(Action::End)),
             Phase::Stopping { .. } | Phase::Seized => {}
         }
     }
 
-    fn tell_who_leads(&mut self, actions: &mut Vec<Action>) {
+    fn tell_who_leads(&mut self) {
         let leader = match (&self.waiting.hold, &self.waiting.holder) {
             (Some(Hold::Paused { .. }), _) => None,
             // Some stores cannot name the leader.
@@ -161,14 +155,14 @@ impl Core {
         let report = leader.as_ref().map_or(Reported::NobodyLeads, leads);
         if self.standby_tasks.reported != report {
             self.standby_tasks.reported = report;
-            actions.push(Action::LeaderChanged(leader));
+            self.actions.push(Action::LeaderChanged(leader));
         }
     }
 
     /// The election is over. [`Action::End`] follows once they are dead as well.
-    pub(super) fn end(&mut self, outcome: Outcome, actions: &mut Vec<Action>) -> State {
+    pub(super) fn end(&mut self, outcome: Outcome) -> State {
         if self.standby_tasks.are_dead() {
-            actions.push(Action::End(outcome));
+            self.actions.push(Action::End(outcome));
         } else {
             self.standby_tasks.farewell = Some(outcome);
         }

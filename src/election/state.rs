@@ -1,14 +1,13 @@
 //! The states of an election.
 //!
 //! The hazard: a leadership lasts while it is being ended, and its lease while its tree dies. So the cause of the end
-//! (`EndCause`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from
+//! (`ending`), what is left of the tree (`Tree`) and the end of the lease are kept apart, and none follows from
 //! another.
 
-use super::hooks::HookEnd;
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::{CommandEnd, Ended, Hold, Interrupt, Loss, Obstacle, Outcome, Ran, StartError, Unhealthy};
+use super::{CommandEnd, Ended, Hold, Interrupt, Obstacle, Outcome, Ran};
 use crate::lease::{Term, Timing};
 use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
@@ -34,6 +33,20 @@ pub(super) enum State {
     Leading(Leadership),
     Releasing(Releasing),
     Ended,
+}
+
+impl State {
+    pub(super) fn standby(&mut self) -> Option<&mut Standby> {
+        if let Self::Standby(standby) = self { Some(standby) } else { None }
+    }
+
+    pub(super) fn leading(&mut self) -> Option<&mut Leadership> {
+        if let Self::Leading(leadership) = self { Some(leadership) } else { None }
+    }
+
+    pub(super) fn releasing(&mut self) -> Option<&mut Releasing> {
+        if let Self::Releasing(releasing) = self { Some(releasing) } else { None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -128,7 +141,9 @@ pub(super) struct Leadership {
     pub(super) rotation: Rotation,
     pub(super) tree: Tree,
     /// The first cause of its end; None while it goes on.
-    pub(super) ending: Option<EndCause>,
+    pub(super) ending: Option<Ended>,
+    /// Operators' order, if that ends it. It also keeps us from leading again.
+    pub(super) ordered: Option<Hold>,
     /// Some once a signal to stop has come: the candidate leaves when the tree is dead.
     pub(super) asked: Option<i32>,
     /// Some once COMMAND itself has been reaped.
@@ -158,7 +173,7 @@ impl Leadership {
 
     /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
-        matches!(&self.ending, Some(EndCause::Lost(loss)) if loss.is_certain())
+        matches!(&self.ending, Some(Ended::Lost(loss)) if loss.is_certain())
     }
 
     pub(super) fn renewal_due(&self) -> BootInstant {
@@ -203,48 +218,6 @@ pub(super) enum Tree {
     },
     /// The tree is being killed without the guard: nothing more can be done.
     Seized,
-}
-
-/// Why a leadership ends. [`Ended`] is what others learn of it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum EndCause {
-    ByItself(CommandEnd),
-    NotStarted(StartError),
-    /// The hook before COMMAND failed like this.
-    Unready(HookEnd),
-    /// By this signal, or by the last of several.
-    Asked(i32),
-    Overran,
-    /// By operators, whose order also keeps us from leading again.
-    Ordered(Hold),
-    /// COMMAND ended by itself after its last restart.
-    GaveUp {
-        end: CommandEnd,
-        restarts: u32,
-    },
-    /// It was another candidate's turn.
-    Relinquished,
-    /// COMMAND's health check failed.
-    Unhealthy(Unhealthy),
-    Lost(Loss),
-}
-
-impl EndCause {
-    pub(super) fn as_ended(&self) -> Ended {
-        match self {
-            Self::ByItself(end) => Ended::ByItself(*end),
-            Self::NotStarted(error) => Ended::NotStarted(*error),
-            Self::Unready(end) => Ended::Unready(*end),
-            Self::Asked(signal) => Ended::Asked(*signal),
-            Self::Overran => Ended::Overran,
-            Self::Ordered(Hold::Paused { .. }) => Ended::Paused,
-            Self::Ordered(Hold::HandedOver { .. } | Hold::StandingBack { .. }) => Ended::SteppedDown,
-            Self::GaveUp { end, restarts } => Ended::GaveUp { end: *end, restarts: *restarts },
-            Self::Relinquished => Ended::Relinquished,
-            Self::Unhealthy(unhealthy) => Ended::Unhealthy(*unhealthy),
-            Self::Lost(loss) => Ended::Lost(loss.clone()),
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -82,6 +82,17 @@ pub enum ErrorKind {
     Misconfigured,
 }
 
+impl ErrorKind {
+    /// Whether each further request will fail in the same way, until an operator does something.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Denied | Self::Misconfigured => true,
+            Self::NotApplied | Self::Unknown => false,
+        }
+    }
+}
+
 impl StoreError {
     pub fn not_applied(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotApplied, message.into())
@@ -153,12 +164,8 @@ pub fn in_short(text: &str) -> String {
 /// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn worst(failures: &[StoreError]) -> StoreError {
-    let needs_an_operator = |failure: &StoreError| match failure.kind {
-        ErrorKind::Denied | ErrorKind::Misconfigured => true,
-        ErrorKind::NotApplied | ErrorKind::Unknown => false,
-    };
     // A host that cannot be reached now may be the right one.
-    if failures.iter().all(needs_an_operator)
+    if failures.iter().all(|failure| failure.kind.is_final())
         && let Some(first) = failures.first()
     {
         return first.clone();
