@@ -77,10 +77,10 @@ pub const REVOKE: &str = "revoke";
 
 impl Ordered {
     /// A new order of the operator who runs this process.
-    #[must_use]
     pub fn now(what: &str, reason: Option<&str>, to: Option<&str>) -> Self {
         let short = |text: &str| text.chars().take(LONGEST_REASON).collect();
-        let (reason, to) = (reason.map(short), to.map(short));
+        let reason = reason.map(short);
+        let to = to.map(short);
         Self { what: what.to_owned(), by: operator(), at_millis: wall_clock_millis(), reason, to }
     }
 
@@ -98,27 +98,34 @@ impl Ordered {
 
 impl Entry {
     /// A leadership that began at `from_millis` and lasts.
-    #[must_use]
     pub fn begun(term: Term, owner: String, host: String, pid: u32, from_millis: u64) -> Self {
-        let (to_millis, ended, reason, exit_status, signal) = (None, None, None, None, None);
-        let (ordered, job) = (None, None);
-        Self { term, owner, host, pid, from_millis, to_millis, ended, reason, exit_status, signal, ordered, job }
+        Self {
+            term,
+            owner,
+            host,
+            pid,
+            from_millis,
+            to_millis: None,
+            ended: None,
+            reason: None,
+            exit_status: None,
+            signal: None,
+            ordered: None,
+            job: None,
+        }
     }
 
     /// Why it ended. None if no end is recorded, or for a reason that this version does not know.
-    #[must_use]
     pub fn known_reason(&self) -> Option<Reason> {
         self.reason.as_deref().and_then(Reason::read)
     }
 
     /// Whether COMMAND ended by itself, without a failure.
-    #[must_use]
     pub fn is_success(&self) -> bool {
         self.known_reason() == Some(Reason::Ended) && self.exit_status == Some(0)
     }
 
     /// The order that ended this leadership.
-    #[must_use]
     pub fn cause(&self) -> Option<&Ordered> {
         let reason = self.known_reason()?;
         self.ordered.as_ref().filter(|ordered| ordered.explains(reason))
@@ -156,9 +163,6 @@ impl Entry {
 }
 
 /// The history, oldest leadership first.
-///
-/// # Errors
-/// As [`Notes::read`]; misconfigured where another program wrote the note.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Vec<Entry>, StoreError> {
     entries(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| foreign(shard, &error))
 }
@@ -180,9 +184,6 @@ pub async fn close_killed<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Ter
 }
 
 /// Records who ordered that `term` ends. False if the history does not have that leadership, or not yet.
-///
-/// # Errors
-/// As [`Notes::replace`]; misconfigured where another program wrote the note.
 pub async fn order<S: Notes + ?Sized>(
     store: &S,
     shard: &Shard,
@@ -212,7 +213,6 @@ pub struct History {
 
 impl History {
     /// One of COMMANDs that are runs of `job` if there is one.
-    #[must_use]
     pub fn new(job: Option<JobId>) -> Self {
         let (entry, command_end) = (Mutex::default(), Mutex::default());
         Self { job, entry, command_end, written: tokio::sync::Mutex::default() }

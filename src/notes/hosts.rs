@@ -14,15 +14,11 @@ use crate::store::{ErrorKind, Notes, Page, Store, StoreError};
 use std::collections::BTreeMap;
 
 /// The shard whose orders are those of a host. None if the host's name cannot be part of one.
-#[must_use]
 pub fn shard_of(host: &str) -> Option<Shard> {
     if host.is_empty() || host.contains(['/', '#']) { None } else { format!("leaderctl/host/{host}").parse().ok() }
 }
 
 /// What holds a candidate back with its host.
-///
-/// # Errors
-/// If the store does not answer.
 pub async fn pause<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<Option<Pause>, StoreError> {
     let Some(shard) = shard_of(&candidate.host) else { return Ok(None) };
     let order = match orders::read(store, &shard).await {
@@ -34,9 +30,6 @@ pub async fn pause<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Resul
 }
 
 /// The hosts among these that are held back.
-///
-/// # Errors
-/// If the store does not answer.
 pub async fn held<'a>(
     store: &dyn Store,
     hosts: impl IntoIterator<Item = &'a str>,

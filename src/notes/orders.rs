@@ -78,7 +78,6 @@ impl PauseOrder {
     }
 
     /// Whether an order that holds a host back is for this shard.
-    #[must_use]
     pub fn is_for(&self, shard: &Shard) -> bool {
         self.prefix.as_ref().is_none_or(|prefix| shard.as_str().starts_with(prefix.as_str()))
     }
@@ -100,7 +99,6 @@ impl HandoverOrder {
 
 impl Orders {
     /// What the orders mean for one candidate.
-    #[must_use]
     pub fn directives(&self, candidate: &Candidate) -> Directives {
         Directives {
             pause: self.pause.as_ref().map(|pause| Pause { keep: pause.keep, left: pause.left, said: pause.said() }),
@@ -114,9 +112,6 @@ impl Orders {
     }
 
     /// Reads the orders from their note.
-    ///
-    /// # Errors
-    /// Misconfigured where another program wrote it.
     pub fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
         let Some(note) = note else { return Ok(Self::default()) };
         let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
@@ -143,9 +138,6 @@ impl Orders {
 }
 
 /// Reads the orders.
-///
-/// # Errors
-/// As [`Notes::read`]; misconfigured where another program wrote them.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders, StoreError> {
     Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
 }
@@ -186,7 +178,6 @@ pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: 
 }
 
 /// The name of the operator who runs this process, with the host.
-#[must_use]
 pub fn operator() -> String {
     let user = nix::unistd::getuid();
     let named = || nix::unistd::User::from_uid(user).ok().flatten().map(|user| user.name);
@@ -197,18 +188,13 @@ pub fn operator() -> String {
 }
 
 /// A new pause.
-///
-/// # Errors
-/// The kernel gave no random bytes.
 pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
-    let (id, since_millis) = (Session::random()?, wall_clock_millis());
+    let id = Session::random()?;
+    let since_millis = wall_clock_millis();
     Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, prefix: None, left: lasts })
 }
 
 /// A new handover.
-///
-/// # Errors
-/// The kernel gave no random bytes.
 pub fn handover(
     term: Term,
     from: Option<Session>,

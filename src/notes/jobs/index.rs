@@ -4,7 +4,7 @@
 //! The hazard: the index is written in the background, after the ledger, and has room for some jobs only. So it may be
 //! behind, and nothing is decided by it: whether a job may run is in its ledger.
 
-use super::{Ledger, Occasion, last, of_job};
+use super::{Frequency, Ledger, last, of_job};
 use crate::lease::{JobId, Shard, Term, show};
 use crate::notes::update::{Edit, update_and_make_sure};
 use crate::store::notes::LONGEST;
@@ -28,7 +28,6 @@ pub enum Name {
 }
 
 impl Name {
-    #[must_use]
     pub fn once(&self) -> Option<&JobId> {
         match self {
             Self::Once(job) => Some(job),
@@ -37,7 +36,6 @@ impl Name {
     }
 
     /// How often it runs.
-    #[must_use]
     pub fn every(&self) -> Option<Duration> {
         match self {
             Self::Once(_) => None,
@@ -92,7 +90,6 @@ pub struct Indexed {
 
 impl Indexed {
     /// What the ledger of `job` says.
-    #[must_use]
     pub fn of(job: Name, ledger: &Ledger) -> Self {
         let run = ledger.counting();
         Self {
@@ -107,7 +104,6 @@ impl Indexed {
     }
 
     /// What the ledger of the job that runs once a period says.
-    #[must_use]
     pub fn of_period(ledger: &Ledger) -> Self {
         Self::of(Name::Every { millis: ledger.period.map_or(0, |turn| turn.every_millis) }, ledger)
     }
@@ -130,7 +126,8 @@ impl Indexed {
     fn line(&self) -> String {
         let Self { job, term, attempts, from_millis, to_millis, status, host } = self;
         let known = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-        let (to, status) = (known(*to_millis), known(status.map(u64::from)));
+        let to = known(*to_millis);
+        let status = known(status.map(u64::from));
         let job = job.word();
         format!("\n{job} {} {attempts} {from_millis} {to} {status} {host}", term.0)
     }
@@ -142,9 +139,6 @@ impl Indexed {
 }
 
 /// The jobs of a shard, the newest first, without the one of `ledger`, which says more of it.
-///
-/// # Errors
-/// As [`Notes::read`]; misconfigured where another program wrote the note.
 pub async fn read<S: Notes + ?Sized>(
     store: &S,
     shard: &Shard,
@@ -154,9 +148,6 @@ pub async fn read<S: Notes + ?Sized>(
 }
 
 /// The same, from the note on [`Page::Jobs`].
-///
-/// # Errors
-/// Misconfigured where another program wrote the note.
 pub fn read_in(note: Option<&Note>, shard: &Shard, ledger: Option<&Ledger>) -> Result<Vec<Indexed>, StoreError> {
     let mut jobs = all_in(note, shard)?;
     jobs.retain(|known| ledger.is_none() || known.job.once().is_some());
@@ -185,14 +176,11 @@ fn text(jobs: &[Indexed]) -> String {
 }
 
 /// Writes what the ledger of the job says.
-///
-/// # Errors
-/// As [`Notes::read`] and [`Notes::replace`].
-pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Occasion) -> Result<(), StoreError> {
+pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Frequency) -> Result<(), StoreError> {
     match job {
-        Occasion::Once(job) => write_named(store, shard, job).await,
+        Frequency::Once(job) => write_named(store, shard, job).await,
         // A ledger that is over was written here before that.
-        Occasion::Period(_) => match last(store, shard).await? {
+        Frequency::Every(_) => match last(store, shard).await? {
             Some(ledger) => {
                 let new = Indexed::of_period(&ledger);
                 put(store, shard, &new.job.clone(), Some(new)).await
@@ -203,9 +191,6 @@ pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Occasion) 
 }
 
 /// Writes what the ledger of `job` says, or removes a job that has none.
-///
-/// # Errors
-/// As [`Notes::read`] and [`Notes::replace`].
 pub async fn write_named<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<(), StoreError> {
     let name = Name::Once(job.clone());
     let new = of_job(store, shard, job).await?.map(|ledger| Indexed::of(name.clone(), &ledger));
@@ -276,7 +261,7 @@ mod tests {
                 format!(r#"{{"owner":"o","host":"db 1","session":"s","term":{term},"from_millis":1800000000000}}"#);
             Note::for_ever(format!(r#"{{"period":{period},"attempts":2,"run":{run}}}"#))
         };
-        let job = Occasion::Period(super::super::Period::new(0, Duration::from_mins(1)).unwrap());
+        let job = Frequency::Every(super::super::Period::new(0, Duration::from_mins(1)).unwrap());
         let mut standing = None;
         for (every_millis, term, name) in [(60_000, 7, "every:60000"), (7_200_000, 8, "every:7200000")] {
             let note = ledger(every_millis, term);

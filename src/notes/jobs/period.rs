@@ -42,8 +42,6 @@ pub struct Turn {
 }
 
 impl Period {
-    /// # Errors
-    /// A fragment that says which values `every` may have.
     pub fn new(started_millis: u64, every: Duration) -> Result<Self, String> {
         if !(SHORTEST..=LONGEST).contains(&every) || !every.subsec_nanos().is_multiple_of(1_000_000) {
             return Err("write a duration from 1s to 366 days, in whole milliseconds".to_owned());
@@ -51,28 +49,25 @@ impl Period {
         Ok(Self { every, started_millis })
     }
 
-    #[must_use]
     pub fn every(self) -> Duration {
         self.every
     }
 
     /// How long the store keeps the ledger of a run, by its own clock.
-    #[must_use]
     pub fn lasts(self) -> Duration {
         2 * self.every
     }
 
     /// Whether a ledger that the store keeps for so much longer counts. One that lasts longer than any that was
     /// written shows that the store's clock was set back, or that the period was longer then.
-    #[must_use]
     pub fn believes(self, left: Option<Duration>) -> bool {
         left.is_none_or(|left| left <= self.lasts() + self.every + KEPT_LONGER)
     }
 
     /// The period that a run begins; None if the period has run. `last` is what the ledger says of the last one.
-    #[must_use]
     pub fn turn(self, last: Option<Turn>) -> Option<Turn> {
-        let (every_millis, started) = (whole_millis(self.every), self.started_millis);
+        let every_millis = whole_millis(self.every);
+        let started = self.started_millis;
         if last.is_some_and(|last| started < last.next_millis.saturating_sub(every_millis / 2)) {
             return None;
         }
@@ -84,13 +79,11 @@ impl Period {
 
 impl Turn {
     /// When the first run of the period was started: the value of `LEADERRUN_DUE`.
-    #[must_use]
     pub fn due(self) -> String {
         rfc3339_seconds(self.due_millis)
     }
 
     /// The time that this run stands for. A start by hand may come long before it.
-    #[must_use]
     pub fn counts_as(self) -> String {
         rfc3339_seconds(self.next_millis.saturating_sub(self.every_millis))
     }

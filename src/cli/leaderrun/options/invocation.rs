@@ -8,7 +8,7 @@ use crate::cli::settings::Settings;
 use crate::cli::slots;
 use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
 use crate::notes::jobs::period::Period;
-use crate::notes::jobs::{Job, Occasion};
+use crate::notes::jobs::{Frequency, Job};
 use crate::store::{Delivery, Location};
 use crate::time::wall_clock_millis;
 use clap::parser::ValueSource;
@@ -145,13 +145,13 @@ impl Flags {
 
     /// A candidate that waits long for the lease stays in the period in which it was started.
     fn job(&self) -> Result<Option<Job>, String> {
-        let occasion = match (self.jobs.every, &self.jobs.once) {
-            (Some(every), _) => Occasion::Period(Period::new(wall_clock_millis(), every)?),
-            (None, Some(job)) => Occasion::Once(job.clone()),
+        let frequency = match (self.jobs.every, &self.jobs.once) {
+            (Some(every), _) => Frequency::Every(Period::new(wall_clock_millis(), every)?),
+            (None, Some(job)) => Frequency::Once(job.clone()),
             (None, None) => return Ok(None),
         };
         let (retry_failed, done_exit_code) = (self.jobs.retry_failed, self.jobs.done_exit_code.unwrap_or(0));
-        Ok(Some(Job { occasion, retry_failed, done_exit_code }))
+        Ok(Some(Job { frequency, retry_failed, done_exit_code }))
     }
 }
 

@@ -1,0 +1,193 @@
+//! The gate of a job: it books a run before COMMAND starts, and settles the entry when the run has ended.
+
+use super::index;
+use super::period::Period;
+use super::{Asking, Frequency, Job, Ledger, Run, Verdict, text_of};
+use crate::election::{Behind, Booked, Booking, Ran, Skipped};
+use crate::lease::{Candidate, Shard, Term, show};
+use crate::notes::update::{Edit, Start, update};
+use crate::store::{Note, Notes, StoreError};
+use crate::text::on_one_line;
+use crate::time::BootInstant;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// How long a note is kept whose time is over just now.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Books and settles one candidate's runs in the ledger.
+#[derive(Debug)]
+pub struct JobGate {
+    job: Job,
+    /// The writer holds the lock.
+    pub(super) entry: Mutex<Option<Entry>>,
+}
+
+/// An entry that we made, or may have made.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    ledger: Ledger,
+    /// Until when the store keeps it.
+    pub(super) until: BootInstant,
+    /// What the entry replaced.
+    before: Option<Standing>,
+    booked: Booked,
+    /// Its run has begun, and may have ended.
+    pub(super) has_run: bool,
+}
+
+/// A note as it stood.
+#[derive(Clone, Debug)]
+struct Standing {
+    text: String,
+    until: BootInstant,
+}
+
+impl Standing {
+    fn of(note: &Note) -> Self {
+        Self { text: note.text.clone(), until: until(note.lasts) }
+    }
+
+    /// The note for what is left of its time; None if it is over.
+    fn again(&self) -> Option<Note> {
+        let left = left_until(self.until);
+        (left != Some(Duration::ZERO)).then(|| Note::lasting(self.text.clone(), left))
+    }
+}
+
+pub(super) fn until(lasts: Option<Duration>) -> BootInstant {
+    lasts.map_or(BootInstant::NEVER, |lasts| BootInstant::now().plus(lasts))
+}
+
+/// None: for ever.
+fn left_until(until: BootInstant) -> Option<Duration> {
+    (until != BootInstant::NEVER).then(|| until.since(BootInstant::now()))
+}
+
+impl JobGate {
+    pub fn new(job: Job) -> Self {
+        Self { job, entry: Mutex::new(None) }
+    }
+
+    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
+    /// again when it does not know whether the entry was made.
+    pub async fn book<S: Notes + ?Sized>(
+        &self,
+        store: &S,
+        candidate: &Candidate,
+        term: Term,
+        behind: &Behind,
+    ) -> Result<Booking, StoreError> {
+        let shard = &candidate.shard;
+        let page = self.job.frequency.page();
+        let mut entry = self.entry.lock().await;
+        let session = Some(&candidate.session).filter(|_| !entry.as_ref().is_some_and(|entry| entry.has_run));
+        let asking = Asking { shard, session, behind };
+        update(store, shard, &page, "ledger", Start::Read, |standing| {
+            let ledger = Ledger::read(text_of(standing), &page, shard)?;
+            let counts = |note: &Note| match &self.job.frequency {
+                Frequency::Every(period) => period.believes(note.lasts),
+                Frequency::Once(_) => true,
+            };
+            let ledger = ledger.filter(|_| standing.is_some_and(counts));
+            let verdict = self.job.judge(ledger.as_ref(), asking);
+            let is_ours = verdict == Verdict::Ours;
+            let (attempts, turn, lasts) = match verdict {
+                Verdict::Skip(skipped) => {
+                    return Ok(Edit::Leave(Booking::Done(Skipped { said: on_one_line(skipped.said), ..skipped })));
+                }
+                Verdict::Run(attempts, turn) => {
+                    let lasts = match &self.job.frequency {
+                        // A repeat belongs to the period that it repeats.
+                        Frequency::Every(_) if attempts > 1 => standing.and_then(|note| note.lasts),
+                        Frequency::Every(period) => {
+                            point_out_another(ledger.as_ref(), *period, shard);
+                            Some(period.lasts())
+                        }
+                        Frequency::Once(_) => None,
+                    };
+                    (attempts, turn, lasts)
+                }
+                Verdict::Ours => {
+                    let ours = ledger.as_ref().expect("it was judged");
+                    if let Some(entry) = entry.as_ref().filter(|_| ours.run.term == term) {
+                        return Ok(Edit::Leave(Booking::Booked(entry.booked.clone())));
+                    }
+                    (ours.attempts, ours.period, standing.and_then(|note| note.lasts))
+                }
+            };
+            let run = Run::of(candidate, term);
+            let (before, booked) = match entry.take() {
+                // This entry replaces our own of an earlier term.
+                Some(earlier) if is_ours => (earlier.before, earlier.booked),
+                _ => (standing.map(Standing::of), self.job.booked(attempts, turn, ledger.as_ref())),
+            };
+            let ledger = Ledger { period: turn, attempts, run, succeeded: None };
+            let draft = Note::lasting(ledger.text(), lasts);
+            // Stored before the request is sent, because the answer may be lost.
+            *entry = Some(Entry { ledger, until: until(lasts), before, booked: booked.clone(), has_run: false });
+            Ok(Edit::Replace(Some(draft), Booking::Booked(booked)))
+        })
+        .await
+    }
+
+    /// Brings the index of jobs up to date, for people.
+    pub async fn index<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
+        index::write(store, shard, &self.job.frequency).await
+    }
+
+    /// Records how the run ended, or (None) that it never began.
+    pub async fn settle<S: Notes + ?Sized>(
+        &self,
+        store: &S,
+        shard: &Shard,
+        ran: Option<&Ran>,
+    ) -> Result<(), StoreError> {
+        let mut entry = self.entry.lock().await;
+        let Some(Entry { ledger: ours, until, before, has_run, .. }) = &mut *entry else { return Ok(()) };
+        *has_run |= ran.is_some();
+        let page = self.job.frequency.page();
+        let after = |mut standing: Ledger, lasts: Option<Duration>| -> Option<Option<Note>> {
+            // If the ledger is about a later period, we must not change it.
+            let same = standing.period == ours.period;
+            let first = same && standing.run.is_of(&ours.run.session, ours.run.term);
+            match ran {
+                Some(ran) if first => standing.run = ours.run.settled(ran),
+                Some(ran) if same && ours.run.settled(ran).is_success() => {
+                    standing.succeeded = Some(ours.run.settled(ran));
+                }
+                None if first => {
+                    // If another run succeeded meanwhile, its result stays.
+                    let Some(run) = standing.succeeded.take() else {
+                        return Some(before.as_ref().and_then(Standing::again));
+                    };
+                    (standing.run, standing.attempts) = (run, standing.attempts.saturating_sub(1));
+                }
+                Some(_) | None => return None,
+            }
+            let lasts = if first { left_until(*until) } else { lasts };
+            Some(Some(Note::lasting(standing.text(), lasts.map(|left| left.max(SHORTEST)))))
+        };
+        let is_settled = |run: &Run| run.is_of(&ours.run.session, ours.run.term) && run.to_millis.is_some();
+        // Probably nobody has written since.
+        let start = Start::Expect(Some(ours.text()));
+        update(store, shard, &page, "ledger", start, |standing| {
+            let lasts = standing.and_then(|note| note.lasts);
+            let Some(ledger) = Ledger::read(text_of(standing), &page, shard)? else { return Ok(Edit::Leave(())) };
+            // An earlier attempt wrote this, and its answer was lost.
+            if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
+                return Ok(Edit::Leave(()));
+            }
+            Ok(after(ledger, lasts).map_or(Edit::Leave(()), |note| Edit::Replace(note, ())))
+        })
+        .await
+    }
+}
+
+/// Warns if the last run was of a job with another period.
+fn point_out_another(ledger: Option<&Ledger>, period: Period, shard: &Shard) {
+    let last = ledger.and_then(|ledger| ledger.period).map(|turn| Duration::from_millis(turn.every_millis));
+    if let Some(last) = last.filter(|&last| last != period.every()) {
+        tracing::warn!("the last run in {shard} was of a job every {}: two jobs need two shards", show(last));
+    }
+}

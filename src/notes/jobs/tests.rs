@@ -1,0 +1,267 @@
+//! Tests of the ledger and of its gate.
+
+use super::gate::until;
+use super::*;
+use crate::election::{Booking, CommandEnd};
+use crate::fuzz;
+use crate::store::lease_store::memory::Reference;
+use crate::store::notes;
+use std::time::Duration;
+
+const MINUTE: u64 = 60_000;
+const EVERY: Duration = Duration::from_mins(5);
+const ALONE: Behind = Behind { session: None, term: None };
+
+fn period(started_millis: u64) -> Period {
+    Period::new(started_millis, EVERY).unwrap()
+}
+
+fn run(session: &str, status: Option<u8>) -> Run {
+    Run {
+        owner: "\"".repeat(256),
+        host: "h".repeat(64),
+        session: Session::from_record(session),
+        term: Term(u64::MAX),
+        from_millis: u64::MAX,
+        to_millis: status.map(|_| u64::MAX),
+        status,
+        ended: status.map(|_| "\u{10ffff}".repeat(LONGEST_END)),
+    }
+}
+
+fn ledger(due_millis: u64, attempts: u32, status: Option<u8>) -> Ledger {
+    let period = Turn { due_millis, next_millis: due_millis.saturating_add(5 * MINUTE), every_millis: 5 * MINUTE };
+    Ledger { period: Some(period), attempts, run: run("a", status), succeeded: None }
+}
+
+fn once(name: &str, retry_failed: Option<u32>) -> Job {
+    Job { frequency: Frequency::Once(name.parse().unwrap()), retry_failed, done_exit_code: 0 }
+}
+
+fn every(started_millis: u64, retry_failed: Option<u32>) -> Job {
+    Job { frequency: Frequency::Every(period(started_millis)), retry_failed, done_exit_code: 0 }
+}
+
+fn judge(job: &Job, ledger: Option<&Ledger>, session: &str, behind: Option<u64>) -> Verdict {
+    let behind = &Behind { session: None, term: behind.map(Term) };
+    let (shard, session) = ("db/a".parse().unwrap(), Session::from_record(session));
+    job.judge(ledger, Asking { shard: &shard, session: Some(&session), behind })
+}
+
+#[track_caller]
+fn assert_skips(verdict: Verdict, status: u8, words: &str) {
+    let Verdict::Skip(skipped) = verdict else { panic!("{verdict:?}") };
+    assert!(skipped.status == status && skipped.said.contains(words), "{skipped:?}");
+}
+
+#[test]
+fn the_longest_ledger_is_no_longer_than_a_note_may_be() {
+    let ledger = Ledger { succeeded: Some(run(&"s".repeat(36), Some(0))), ..ledger(u64::MAX, u32::MAX, Some(1)) };
+    assert!(ledger.text().len() <= notes::LONGEST, "{}", ledger.text().len());
+}
+
+#[test]
+fn a_period_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
+    let due = 100 * 5 * MINUTE;
+    let later = Turn { due_millis: due + 5 * MINUTE, next_millis: due + 10 * MINUTE, every_millis: 5 * MINUTE };
+    let now = Turn { due_millis: due, next_millis: due + 5 * MINUTE, every_millis: 5 * MINUTE };
+    assert_eq!(judge(&every(due, None), None, "b", None), Verdict::Run(1, Some(now)));
+    let failed = |attempts, status| ledger(due, attempts, status);
+    assert_eq!(
+        judge(&every(due + 5 * MINUTE, None), Some(&failed(9, Some(1))), "b", None),
+        Verdict::Run(1, Some(later))
+    );
+    let done = Job { done_exit_code: 7, ..every(due + 1000, Some(9)) };
+    assert_skips(judge(&done, Some(&failed(1, Some(0))), "b", None), 7, "leave --every out to run besides");
+    for status in [Some(1), None] {
+        for job in [every(due + 1000, None), every(due + 1000, Some(0))] {
+            assert_skips(judge(&job, Some(&failed(1, status)), "b", None), 0, "--retry-failed 1 allows another");
+        }
+        // The repeat belongs to the period that it repeats.
+        let once_more = every(due + 1000, Some(1));
+        assert_eq!(judge(&once_more, Some(&failed(1, status)), "b", Some(1)), Verdict::Run(2, Some(now)));
+        assert_skips(judge(&once_more, Some(&failed(2, status)), "b", None), 0, "--retry-failed 2 allows another");
+    }
+    let late = Ledger { succeeded: Some(run("c", Some(0))), ..failed(2, Some(1)) };
+    assert_skips(judge(&every(due, Some(9)), Some(&late), "b", None), 0, "skipped: ");
+    assert_eq!(judge(&every(due, None), Some(&failed(1, None)), "a", None), Verdict::Ours);
+    assert_skips(judge(&every(due, None), Some(&failed(1, Some(3))), "a", None), 0, "failed on");
+}
+
+#[test]
+fn a_job_with_a_name_that_failed_is_repeated_by_a_later_start_and_not_by_who_waited_behind_it() {
+    let failed = |attempts, status| {
+        let run = Run { term: Term(5), host: "db1".to_owned(), ..run("a", status) };
+        Ledger { period: None, attempts, run, succeeded: None }
+    };
+    for status in [Some(3), None] {
+        for behind in [None, Some(6)] {
+            assert_eq!(judge(&once("id", None), Some(&failed(9, status)), "b", behind), Verdict::Run(10, None));
+        }
+        // It was started when the failed run, or one before that, was under way.
+        for behind in [Some(5), Some(4)] {
+            let verdict = judge(&once("id", None), Some(&failed(1, status)), "b", behind);
+            assert_skips(verdict, status.unwrap_or(75), "start it again");
+            assert_eq!(judge(&once("id", Some(1)), Some(&failed(1, status)), "b", behind), Verdict::Run(2, None));
+        }
+        // Its store did not report the term.
+        let (shard, by_name) =
+            ("db/a".parse().unwrap(), Behind { session: Some(failed(1, status).run.session), term: None });
+        let asking = Asking { shard: &shard, session: None, behind: &by_name };
+        assert_skips(once("id", None).judge(Some(&failed(1, status)), asking), status.unwrap_or(75), "start it again");
+        for behind in [None, Some(5)] {
+            let way = "leaderctl jobs db/a --clear id";
+            let never = once("id", Some(0));
+            assert_skips(judge(&never, Some(&failed(1, status)), "b", behind), status.unwrap_or(75), way);
+        }
+    }
+    assert_skips(judge(&once("id", None), Some(&failed(2, Some(0))), "b", None), 0, "skipped: db1 did job id at ");
+}
+
+#[test]
+fn command_is_told_which_run_this_is_and_how_the_one_before_ended() {
+    let told = |attempts, before: Option<&Ledger>| once("id", Some(1)).booked(attempts, None, before);
+    let words = |booked: &Booked| {
+        booked.variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let first = told(1, None);
+    assert_eq!(words(&first), "LEADERRUN_JOB=id LEADERRUN_ATTEMPT=1 LEADERRUN_PREVIOUS=none");
+    assert!(first.again && first.counts_as.is_none());
+    let failed = |status| Ledger { period: None, ..ledger(0, 1, status) };
+    let second = told(2, Some(&failed(Some(3))));
+    assert_eq!(words(&second), "LEADERRUN_JOB=id LEADERRUN_ATTEMPT=2 LEADERRUN_PREVIOUS=failed:3");
+    assert!(!second.again);
+    assert!(words(&told(2, Some(&failed(None)))).ends_with("LEADERRUN_PREVIOUS=unknown"));
+    // The period before is another matter.
+    let turn = period(1_800_000_001_000).turn(None);
+    let next = every(0, None).booked(1, turn, Some(&ledger(0, 1, Some(3))));
+    assert_eq!(words(&next), "LEADERRUN_DUE=2027-01-15T08:00:00Z LEADERRUN_ATTEMPT=1 LEADERRUN_PREVIOUS=none");
+    assert!(!next.again && next.counts_as.unwrap().contains("the run of 2027-01-15T08:00:01Z"));
+}
+
+fn candidate(session: &str) -> Candidate {
+    Candidate {
+        owner: session.to_owned(),
+        session: Session::from_record(session),
+        host: format!("host of {session}"),
+        ..Candidate::example()
+    }
+}
+
+fn ended(status: i32) -> Ran {
+    let end = CommandEnd::Exited(status);
+    Ran { how: Ended::ByItself(end), end: Some(end) }
+}
+
+#[tokio::test]
+async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
+    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let job_gate = |retry_failed| JobGate::new(every(0, retry_failed));
+    let (first, second) = (job_gate(None), job_gate(Some(1)));
+    assert!(matches!(first.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
+    // Book again, as after a lost answer, and in another term.
+    assert!(matches!(first.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
+    assert!(matches!(first.book(&store, &candidate("a"), Term(2), &ALONE).await, Ok(Booking::Booked(_))));
+    assert_eq!(last(&store, &shard).await.unwrap().unwrap().attempts, 1);
+    assert_eq!(first.settle(&store, &shard, None).await, Ok(()));
+    assert_eq!(last(&store, &shard).await, Ok(None));
+    assert_eq!(first.settle(&store, &shard, None).await, Ok(()), "also twice");
+
+    assert!(matches!(first.book(&store, &candidate("a"), Term(3), &ALONE).await, Ok(Booking::Booked(_))));
+    let before = last(&store, &shard).await;
+    assert!(matches!(second.book(&store, &candidate("b"), Term(4), &ALONE).await, Ok(Booking::Booked(_))));
+    assert_eq!(second.settle(&store, &shard, None).await, Ok(()));
+    assert_eq!(last(&store, &shard).await, before);
+    assert!(matches!(job_gate(None).book(&store, &candidate("c"), Term(5), &ALONE).await, Ok(Booking::Done(_))));
+}
+
+#[tokio::test]
+async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts() {
+    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let job_gate = || JobGate::new(once("a", Some(1)));
+    for withdrawn in [false, true] {
+        let (first, second) = (job_gate(), job_gate());
+        assert!(matches!(first.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
+        assert!(matches!(second.book(&store, &candidate("b"), Term(2), &ALONE).await, Ok(Booking::Booked(_))));
+        assert_eq!(first.settle(&store, &shard, Some(&ended(0))).await, Ok(()));
+        assert_eq!(first.settle(&store, &shard, Some(&ended(0))).await, Ok(()), "also twice");
+        let failed = ended(1);
+        assert_eq!(second.settle(&store, &shard, Some(&failed).filter(|_| !withdrawn)).await, Ok(()));
+        let third = job_gate().book(&store, &candidate("c"), Term(3), &ALONE).await;
+        assert!(matches!(third, Ok(Booking::Done(skipped)) if skipped.said.contains("host of a did job a at ")));
+        let page = Page::Once("a".parse().unwrap());
+        let note = store.read(&shard, &page).await.unwrap().unwrap();
+        assert_eq!(store.replace(&shard, &page, Some(&note.text), None).await, Ok(true));
+    }
+    assert_eq!(last(&store, &shard).await, Ok(None), "it has no periods");
+}
+
+#[tokio::test]
+async fn the_store_forgets_a_period_two_durations_after_its_first_run() {
+    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let left = async || store.read(&shard, &Page::Runs).await.unwrap().unwrap().lasts.unwrap();
+    let is_near = |left: Duration, wanted: Duration| left <= wanted && left > wanted - Duration::from_secs(20);
+    let first = JobGate::new(every(0, Some(1)));
+    assert!(matches!(first.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
+    assert!(is_near(left().await, 2 * EVERY));
+    // Minutes later.
+    let page = &Page::Runs;
+    let note = store.read(&shard, page).await.unwrap().unwrap();
+    let aged = Note::lasting(note.text.clone(), Some(EVERY));
+    assert_eq!(store.replace(&shard, page, Some(&note.text), Some(&aged)).await, Ok(true));
+    first.entry.lock().await.as_mut().unwrap().until = until(Some(EVERY));
+    assert_eq!(first.settle(&store, &shard, Some(&ended(1))).await, Ok(()));
+    assert!(is_near(left().await, EVERY), "its end is no other run");
+    let second = JobGate::new(every(1000, Some(1)));
+    assert!(matches!(second.book(&store, &candidate("b"), Term(2), &ALONE).await, Ok(Booking::Booked(_))));
+    assert!(is_near(left().await, EVERY), "a repeat belongs to its period");
+    assert_eq!(second.settle(&store, &shard, None).await, Ok(()));
+    assert!(is_near(left().await, EVERY), "nor does it count if it never began");
+}
+
+#[tokio::test]
+async fn a_run_whose_end_could_not_be_written_is_not_taken_for_one_that_never_began() {
+    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let gate = JobGate::new(once("a", Some(1)));
+    assert!(matches!(gate.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
+    // The store does not take the end.
+    gate.entry.lock().await.as_mut().unwrap().has_run = true;
+    let Ok(Booking::Booked(second)) = gate.book(&store, &candidate("a"), Term(2), &ALONE).await else { panic!() };
+    assert!(second.variables.contains(&("LEADERRUN_PREVIOUS", "unknown".to_owned())), "{second:?}");
+    assert_eq!(gate.settle(&store, &shard, Some(&ended(1))).await, Ok(()));
+    assert!(matches!(gate.book(&store, &candidate("a"), Term(3), &ALONE).await, Ok(Booking::Done(_))));
+}
+
+#[test]
+fn a_ledger_of_another_format_is_refused() {
+    let shard = "db".parse().unwrap();
+    let of_a_period = ledger(0, 1, Some(0)).text();
+    let of_a_name = Ledger { period: None, ..ledger(0, 1, Some(0)) }.text();
+    let id = Page::Once("id".parse().unwrap());
+    for (text, page) in [(of_a_name, Page::Runs), (of_a_period, id), ("{}".to_owned(), Page::Runs)] {
+        let error = Ledger::read(Some(&text), &page, &shard).unwrap_err();
+        assert_eq!(error.exit_status(), exit::CONFIGURATION, "{text}: {error:?}");
+    }
+}
+
+#[test]
+fn a_million_notes_are_a_ledger_or_refused() {
+    let short = |run: Run| Run { owner: "me".to_owned(), ended: Some("exited with 0".to_owned()), ..run };
+    let one = Ledger { run: short(run("a", None)), ..ledger(0, 1, None) };
+    let two = Ledger { succeeded: Some(short(run("b", Some(0)))), attempts: 2, ..one.clone() };
+    let asking = Asking { shard: &"a".parse().unwrap(), session: None, behind: &ALONE };
+    let (one, two) = (one.text(), two.text());
+    let shard: Shard = "a".parse().unwrap();
+    fuzz::bent_text("ledger of runs", &[&one, &two], |text, _| {
+        let read = Ledger::read(Some(text), &Page::Runs, &shard);
+        match &read {
+            Ok(ledger) => {
+                let ledger = ledger.as_ref().expect("there is one");
+                assert_eq!(Ledger::read(Some(&ledger.text()), &Page::Runs, &shard).unwrap().as_ref(), Some(ledger));
+                let _ = every(5 * MINUTE, Some(1)).judge(Some(ledger), asking);
+            }
+            Err(error) => fuzz::assert_is_one_line(&error.message),
+        }
+        (&read).into()
+    });
+}
