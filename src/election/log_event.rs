@@ -1,7 +1,10 @@
 //! What a log line is about, in one word: its `event` in JSON.
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// What a log line is about. Words are added, never renamed or removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(const_into_str, serialize_all = "kebab-case")]
 pub enum LogEvent {
     /// A standby knows for whom or what it waits.
     Waiting,
@@ -46,62 +49,9 @@ pub enum LogEvent {
 }
 
 impl LogEvent {
-    pub const ALL: [Self; 25] = [
-        Self::Waiting,
-        Self::LeaderChanged,
-        Self::Leading,
-        Self::HoldingBack,
-        Self::Trouble,
-        Self::TroubleOver,
-        Self::Stopping,
-        Self::Killing,
-        Self::OrdersUnread,
-        Self::LedgerUnwritten,
-        Self::HookFailed,
-        Self::Restarting,
-        Self::GaveUp,
-        Self::Staying,
-        Self::Uncounted,
-        Self::Lost,
-        Self::Released,
-        Self::NotReleased,
-        Self::Skipped,
-        Self::NotAcquired,
-        Self::StandbyCommand,
-        Self::Listening,
-        Self::Ended,
-        Self::Warning,
-        Self::Detail,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::LeaderChanged => "leader-changed",
-            Self::Leading => "leading",
-            Self::HoldingBack => "holding-back",
-            Self::Trouble => "trouble",
-            Self::TroubleOver => "trouble-over",
-            Self::Stopping => "stopping",
-            Self::Killing => "killing",
-            Self::OrdersUnread => "orders-unread",
-            Self::LedgerUnwritten => "ledger-unwritten",
-            Self::HookFailed => "hook-failed",
-            Self::Restarting => "restarting",
-            Self::GaveUp => "gave-up",
-            Self::Staying => "staying",
-            Self::Uncounted => "uncounted",
-            Self::Lost => "lost",
-            Self::Released => "released",
-            Self::NotReleased => "not-released",
-            Self::Skipped => "skipped",
-            Self::NotAcquired => "not-acquired",
-            Self::StandbyCommand => "standby-command",
-            Self::Listening => "listening",
-            Self::Ended => "ended",
-            Self::Warning => "warning",
-            Self::Detail => "detail",
-        }
+        self.into_str()
     }
 }

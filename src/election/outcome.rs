@@ -4,6 +4,7 @@ use super::{CommandEnd, Hold, HookEnd, Interrupt, Obstacle, Reason, Skipped, Sta
 use crate::exit;
 use crate::store::{Holder, StoreError};
 use std::fmt;
+use strum::IntoStaticStr;
 
 /// How a leadership ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +63,10 @@ pub enum Outcome {
 }
 
 /// Whose exit status it is: COMMAND's, or leaderrun's own and its cause. An own status may look like one of COMMAND's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Why {
+    #[strum(serialize = "ended")]
     Command,
     /// Another candidate leads.
     Led,
@@ -87,7 +90,6 @@ pub enum Why {
 
 impl Why {
     /// Of a failure that ends with this status of ours.
-    #[must_use]
     pub fn failed(status: u8) -> Self {
         match status {
             exit::UNAVAILABLE => Self::Unavailable,
@@ -96,27 +98,12 @@ impl Why {
         }
     }
 
-    #[must_use]
     pub fn from(self) -> &'static str {
         if self == Self::Command { "command" } else { "leaderrun" }
     }
 
-    #[must_use]
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Command => "ended",
-            Self::Led => "led",
-            Self::HeldBack => "held-back",
-            Self::Paused => "paused",
-            Self::Doubt => "doubt",
-            Self::Done => "done",
-            Self::Lost => "lost",
-            Self::MaxRun => "max-run",
-            Self::Asked => "asked",
-            Self::NotStarted => "not-started",
-            Self::Unavailable => "unavailable",
-            Self::Refused => "refused",
-        }
+        self.into()
     }
 }
 
@@ -128,7 +115,6 @@ impl Ended {
         }
     }
 
-    #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
             Self::ByItself(_) => Reason::Ended,
@@ -146,19 +132,10 @@ impl Ended {
     }
 
     /// How COMMAND ended, if that ended the leadership.
-    #[must_use]
     pub fn command_end(&self) -> Option<CommandEnd> {
         match self {
             Self::ByItself(end) | Self::GaveUp { end, .. } => Some(*end),
-            Self::NotStarted(_)
-            | Self::Unready(_)
-            | Self::Asked(_)
-            | Self::Paused
-            | Self::SteppedDown
-            | Self::Overran
-            | Self::Relinquished
-            | Self::Unhealthy(_)
-            | Self::Lost(_) => None,
+            _ => None,
         }
     }
 }
@@ -182,7 +159,6 @@ impl fmt::Display for Ended {
 }
 
 impl Loss {
-    #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
             Self::Revoked => Reason::Revoked,
@@ -191,7 +167,6 @@ impl Loss {
     }
 
     /// Whether the store has said so.
-    #[must_use]
     pub fn is_certain(&self) -> bool {
         matches!(self, Self::TakenBy(_) | Self::RecordGone | Self::Revoked)
     }
@@ -210,7 +185,6 @@ impl fmt::Display for Loss {
 }
 
 impl Outcome {
-    #[must_use]
     pub fn why(&self) -> Why {
         match self {
             Self::Ended(_) | Self::EndedByKey(_) => Why::Command,
@@ -231,7 +205,6 @@ impl Outcome {
     }
 
     /// The exit status; `conflict` is what `-E` chose.
-    #[must_use]
     pub fn exit_status(&self, conflict: u8) -> u8 {
         match self {
             Self::Ended(end) => end.exit_status(),

@@ -94,7 +94,6 @@ impl Line {
         Ok((Self(one), Self(other)))
     }
 
-    #[must_use]
     pub fn adopt(socket: OwnedFd) -> Self {
         Self(socket)
     }
@@ -108,12 +107,10 @@ impl Line {
         self.send(report);
     }
 
-    #[must_use]
     pub fn hear_order(&self) -> Heard<Order> {
         self.hear()
     }
 
-    #[must_use]
     pub fn hear_report(&self) -> Heard<Report> {
         self.hear()
     }
@@ -200,7 +197,7 @@ mod tests {
             Order::Continue,
             Order::Late(Duration::MAX),
         ]);
-        arrive(Reason::ALL.map(Order::Because));
+        arrive(Reason::ALL.iter().copied().map(Order::Because));
     }
 
     #[test]

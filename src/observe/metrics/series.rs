@@ -59,7 +59,7 @@ impl Series {
                 "leadership_ends_total",
                 "Ends of leaderships, by their reasons.",
                 "reason",
-                &Reason::ALL.map(Reason::as_str),
+                &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
             ),
             renewals: Histogram::with_opts(latency.buckets(LATENCIES.to_vec())).expect(SOUND),
             renew_failures: counters(
