@@ -383,7 +383,7 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     let output = place.ask(&["history", "another"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(66) && output.stdout.is_empty(), "{said}");
-    assert_eq!(said, "leaderctl: nobody has led another so far\n");
+    assert_eq!(said, "leaderctl: nobody has led another so far; leaderctl list shows the shards that were led\n");
     place.fleet.conclude();
 }
 

@@ -232,6 +232,9 @@ const OF_WHAT_HAS_BEEN: &[&[&str]] = &[
     &["wait", "--free", "--json", "--timeout", "1h", "shrad"],
 ];
 
+/// The advice where no name is near.
+const SEE_THE_LIST: &str = "; leaderctl list shows the shards that were led";
+
 #[track_caller]
 fn assert_says(place: &Place, words: &[&str], status: i32, told: &str, said: &str) {
     let output = place.ctl(words).output().unwrap();
@@ -242,7 +245,7 @@ fn assert_says(place: &Place, words: &[&str], status: i32, told: &str, said: &st
 fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut place: Place) {
     place.start("c0");
     place.fleet.leader();
-    let meant = if place.is_metered() { "" } else { "; did you mean shard?" };
+    let meant = if place.is_metered() { SEE_THE_LIST } else { "; did you mean shard?" };
     let line = format!("leaderctl: nobody has led shrad so far{meant}\n");
     for words in OF_WHAT_HAS_BEEN {
         if words.contains(&"--prefix") {
@@ -290,7 +293,7 @@ fn a_shard_never_seen_is_a_miss_also_where_the_store_denies_a_list() {
     place.url = all.replace("redis://", "redis://reader:x@");
     assert_eq!(place.ctl(&["list"]).output().unwrap().status.code(), Some(77));
     for words in OF_WHAT_HAS_BEEN.iter().filter(|words| !words.contains(&"--prefix")) {
-        assert_says(&place, words, 66, "", "leaderctl: nobody has led shrad so far\n");
+        assert_says(&place, words, 66, "", &format!("leaderctl: nobody has led shrad so far{SEE_THE_LIST}\n"));
     }
     place.url = all;
     place.fleet.conclude();

@@ -82,8 +82,16 @@ fn read<T: Options>(
     }
     work(flags, &matches, &command).unwrap_or_else(|failure| match failure {
         Failure::Usage(message) => flags::usage(program, &message),
-        Failure::Other { status, message } => fail(status, &message),
+        Failure::Other { status, message } => fail(status, &with_next_step(message)),
     })
+}
+
+/// The last message of a program says what to do. While it still retries, it says what happened alone.
+fn with_next_step(message: String) -> String {
+    if message.ends_with("connection refused") {
+        return format!("{message}; check that the server runs, and the host and the port in the store URL");
+    }
+    message
 }
 
 /// The status after `written` went to standard output. `fail` prints why it did not.

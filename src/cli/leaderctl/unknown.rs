@@ -81,8 +81,10 @@ impl Unknown {
     }
 
     fn told(&self, shard: &Shard) -> String {
-        let meant = self.nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        format!("nobody has led {shard} so far{meant}")
+        match &self.nearest {
+            Some(near) => format!("nobody has led {shard} so far; did you mean {near}?"),
+            None => format!("nobody has led {shard} so far; leaderctl list shows the shards that were led"),
+        }
     }
 }
 
