@@ -13,7 +13,7 @@ use super::operator::{Operator, takes_no_orders};
 use super::shares;
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
-use super::step_down::{Handover, Outcome};
+use super::step_down::{Handover, Progress};
 use super::{PROGRAM, asked_to_stop, fail, printed};
 use crate::cli::flags;
 use crate::exit;
@@ -250,16 +250,16 @@ impl Mover<'_> {
             let handover = Handover { to: Some(target), force: false, hold: HOLD.min(self.wait), wait };
             let failed = |why: String| Stop(exit::NOT_ACQUIRED, format!("{}: {why}", next.shard));
             match handover.order(&operator, &holder).await? {
-                Outcome::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
+                Progress::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
                     if !self.json {
                         let _ = writeln!(stdout(), "{}: {}", next.shard, on_one_line(told));
                     }
                 }
-                Outcome::Followed { successor, .. } => {
+                Progress::Followed { successor, .. } => {
                     return Err(failed(format!("{successor} leads, and no candidate on {target}")));
                 }
-                Outcome::Refused(why) => return Err(failed(why)),
-                Outcome::Ordered(_) | Outcome::NotYet(_) => {
+                Progress::Refused(why) => return Err(failed(why)),
+                Progress::Ordered(_) | Progress::NotYet(_) => {
                     return Err(failed(format!(
                         "no candidate on {target} leads after {}; the order stays in force",
                         show_seconds(self.wait)

@@ -137,10 +137,10 @@ impl StepDownFlags {
             wait: self.wait,
         };
         match handover.order(&operator, &holder).await? {
-            Outcome::Refused(why) => Ok(operator.refuse(&why)),
-            Outcome::Ordered(done) => operator.done(&done).await,
-            Outcome::Followed { told, .. } => operator.done(&told).await,
-            Outcome::NotYet(most) => Ok(operator.not_yet(most, "no other candidate leads")),
+            Progress::Refused(why) => Ok(operator.refuse(&why)),
+            Progress::Ordered(done) => operator.done(&done).await,
+            Progress::Followed { told, .. } => operator.done(&told).await,
+            Progress::NotYet(most) => Ok(operator.not_yet(most, "no other candidate leads")),
         }
     }
 }
@@ -161,7 +161,7 @@ pub struct Handover<'a> {
 
 /// What became of it.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Progress {
     /// Nothing was ordered, for this reason.
     Refused(String),
     /// In these words: nobody waited for more.
@@ -177,18 +177,18 @@ impl Handover<'_> {
     ///
     /// # Errors
     /// If the store does not answer, or denies it.
-    pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Outcome, StoreError> {
+    pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Progress, StoreError> {
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
-            _ => return Ok(Outcome::Refused(takes_no_orders(holder))),
+            _ => return Ok(Progress::Refused(takes_no_orders(holder))),
         };
         if let Some(to) = self.to.filter(|to| is_called(holder, to)) {
-            return Ok(Outcome::Refused(format!("{holder} already leads on \"{to}\": name another owner or host")));
+            return Ok(Progress::Refused(format!("{holder} already leads on \"{to}\": name another owner or host")));
         }
         let warning = match self.followers(operator, holder).await? {
             Followers::Known => None,
             Followers::Unknown(what) => Some(what),
-            Followers::Nobody(refusal) => return Ok(Outcome::Refused(refusal)),
+            Followers::Nobody(refusal) => return Ok(Progress::Refused(refusal)),
         };
         let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)
             .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
@@ -205,7 +205,7 @@ impl Handover<'_> {
             .await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-            return Ok(Outcome::Refused(format!(
+            return Ok(Progress::Refused(format!(
                 "{by} has already ordered {holder} to hand over{to}; --cancel takes that back"
             )));
         }
@@ -219,7 +219,7 @@ impl Handover<'_> {
         let by = Ordered::now(history::STEP_DOWN, None, self.to);
         operator.note_in_history([(operator.shard, Some(term))], &by).await;
         let ordered = format!("{holder} steps down when it next renews its lease");
-        let Some(most) = self.wait else { return Ok(Outcome::Ordered(ordered)) };
+        let Some(most) = self.wait else { return Ok(Progress::Ordered(ordered)) };
         let begun = Instant::now();
         let told = operator.wait_until(most, |report| {
             // Until the hold is over, any other candidate only has the lease while it reads the order.
@@ -230,9 +230,9 @@ impl Handover<'_> {
         Ok(match told.map_err(|error| operator.although(&ordered, error))? {
             Some(successor) => {
                 let told = format!("{holder} stepped down; {successor} leads");
-                Outcome::Followed { successor, told }
+                Progress::Followed { successor, told }
             }
-            None => Outcome::NotYet(most),
+            None => Progress::NotYet(most),
         })
     }
 

@@ -4,7 +4,7 @@
 //! leaders move, one after another. Whatever stops that half-way, the host stays held back, and a second call goes on.
 
 use super::plan::plan;
-use super::{Fleet, Handover, LeftAlone, Mover, Operator, Outcome, Stop, Turn, counted};
+use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, Turn, counted};
 use crate::cli::leaderctl::{PROGRAM, age::dated, fail, printed, shares};
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
@@ -69,9 +69,9 @@ impl Drain<'_> {
                 });
             let alone: Vec<Shard> = alone.map(|led| led.shard.clone()).collect();
             let mover = Mover { store, patience, prefix: self.prefix, wait: self.wait, json: self.json };
-            let outcome = mover.carry_out(fleet, planned, &mut made).await;
+            let drained = mover.carry_out(fleet, planned, &mut made).await;
             for shard in alone {
-                let why = match (&outcome, self.force) {
+                let why = match (&drained, self.force) {
                     (Ok(()), true) => match self.stop(store, patience, &shard).await? {
                         None => {
                             ended.push(shard.to_string());
@@ -86,7 +86,7 @@ impl Drain<'_> {
                 };
                 left.push(LeftAlone { shard: shard.to_string(), why });
             }
-            outcome
+            drained
         };
         let stopped = Turn::during(store, patience, work).await;
         let stopped = match stopped {
@@ -131,14 +131,14 @@ impl Drain<'_> {
         let Some(holder) = operator.inspect().await?.holder else { return Ok(None) };
         let handover = Handover { to: None, force: true, hold: super::HOLD, wait: None };
         match handover.order(&operator, &holder).await? {
-            Outcome::Refused(why) => Ok(Some(why)),
-            Outcome::Ordered(told) | Outcome::Followed { told, .. } => {
+            Progress::Refused(why) => Ok(Some(why)),
+            Progress::Ordered(told) | Progress::Followed { told, .. } => {
                 if !self.json {
                     let _ = writeln!(stdout(), "{shard}: {}", on_one_line(told));
                 }
                 Ok(None)
             }
-            Outcome::NotYet(_) => unreachable!("it is not waited for"),
+            Progress::NotYet(_) => unreachable!("it is not waited for"),
         }
     }
 
