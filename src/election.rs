@@ -111,7 +111,6 @@ struct Core {
 }
 
 impl Election {
-    #[must_use]
     pub fn new(settings: Settings, now: BootInstant, seed: u64) -> Self {
         assert!(!settings.job_gate || settings.restart.is_none(), "a job's run is booked once");
         let mut core = Core {
@@ -137,7 +136,6 @@ impl Election {
     }
 
     /// The next instant at which [`Event::Tick`] is due.
-    #[must_use]
     pub fn wake_at(&self) -> BootInstant {
         self.due().min(self.core.standby_tasks.wake_at())
     }
@@ -182,7 +180,6 @@ impl Election {
 
     /// Whether to wait for a change in the store ([`Event::Changed`]). True only after a claim was refused: before that
     /// there is nothing to wait for.
-    #[must_use]
     pub fn wants_change(&self) -> bool {
         match &self.state {
             State::Standby(standby) => {
@@ -197,18 +194,15 @@ impl Election {
         }
     }
 
-    #[must_use]
     pub fn is_standby(&self) -> bool {
         matches!(self.state, State::Standby(_))
     }
 
     /// True for a standby that knows what it waits for.
-    #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.is_standby() && self.core.waiting.obstacle().is_some()
     }
 
-    #[must_use]
     pub fn view(&self, hindrance: Option<String>) -> View {
         let role = match &self.state {
             State::Standby(_) => Role::Standby(self.core.waiting.obstacle()),
@@ -223,7 +217,6 @@ impl Election {
     }
 
     /// Whether [`Event::Doubted`] has an effect.
-    #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.state, State::Leading(_))
     }
@@ -359,7 +352,8 @@ impl Core {
     }
 
     fn leader_asked(&mut self, now: BootInstant, leadership: &mut Leadership, signal: i32) -> Next {
-        let (stop_timeout, hooks) = (self.settings.stop_timeout, self.settings.timing.hooks);
+        let stop_timeout = self.settings.stop_timeout;
+        let hooks = self.settings.timing.hooks;
         let again = leadership.asked.replace(signal).is_some();
         if let Some(Ended::Asked(last)) = &mut leadership.ending {
             *last = signal;

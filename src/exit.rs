@@ -40,7 +40,6 @@ pub mod ctl {
 pub struct StartError(pub i32);
 
 impl StartError {
-    #[must_use]
     pub fn exit_status(self) -> u8 {
         match self.0 {
             libc::ENOENT | libc::ENOTDIR => NOT_FOUND,
@@ -65,13 +64,11 @@ impl fmt::Display for StartError {
 }
 
 /// The status of what was ended by a signal.
-#[must_use]
 pub fn of_signal(signal: i32) -> u8 {
     SIGNALLED.wrapping_add(low_byte(signal))
 }
 
 /// The low byte of a status, which is all that the kernel keeps.
-#[must_use]
 pub fn low_byte(number: i32) -> u8 {
     number.to_le_bytes()[0]
 }

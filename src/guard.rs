@@ -36,6 +36,7 @@ pub mod foreground;
 pub mod health;
 pub mod hooks;
 mod init;
+mod job_control;
 mod keyboard;
 pub mod lateness;
 pub mod orphan_release;
@@ -56,14 +57,13 @@ use crate::observe::terminal;
 use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread};
 use crate::time::BootInstant;
 use cgroup::Leaf;
-use foreground::{Foreground, Lent};
+use foreground::Foreground;
 use health::Checker;
-use hooks::{Hook, Runner};
+use hooks::{Hook, Runner, hook_end};
 use lateness::Caution;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
-use policy::checks::{Due, Failed};
 use policy::{Effect, Input, Order, Policy};
 use priority::Priority;
 use sampler::Sampler;
@@ -76,9 +76,6 @@ use std::time::Duration;
 use tree::Tree;
 use watch::Watch;
 use wire::{Heard, Line};
-
-/// How often a COMMAND that waits for the terminal of its pipeline asks for it.
-const ASKS_EVERY: Duration = Duration::from_millis(200);
 
 /// The process name that makes a respawned leaderrun become backstop and guard. No word of leaderrun's command line is in
 /// theirs, so something still looks after the tree that `pkill -f leaderrun` or `pkill -f SHARD` leaves.
@@ -332,31 +329,6 @@ impl Guard {
         self.report(&wire::Report::Started { pid: command.as_raw() });
     }
 
-    fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
-        let birth = self.start.birth(&self.tree, None, not_after);
-        match self.runner.start(hook, &self.policy, birth) {
-            Ok(()) => self.tree.grew(),
-            Err(end) => self.hook_over(hook, end),
-        }
-    }
-
-    fn hook_over(&mut self, hook: Hook, end: HookEnd) {
-        // The policy itself reports how the pre-start hook ended. A hook that is killed with the tree has not failed.
-        if hook != Hook::PreStart && end != HookEnd::Exited(0) && !self.killing {
-            self.report(&wire::Report::HookFailed(hook, end));
-        }
-        self.hook_ended = Some(end);
-    }
-
-    /// Kills the running hook: its timeout is over.
-    fn kill_hook(&mut self) {
-        if let Some((hook, pid)) = self.runner.kill() {
-            self.tree.kill_below(pid);
-            self.report(&wire::Report::HookFailed(hook, HookEnd::TimedOut));
-            self.runner.forget();
-        }
-    }
-
     fn wake_at(&self) -> BootInstant {
         let check = self.checker.as_ref().map_or(BootInstant::NEVER, Checker::wake_at);
         let sample = self.sampler.as_ref().map_or(BootInstant::NEVER, Sampler::due);
@@ -368,45 +340,6 @@ impl Guard {
             self.report(&wire::Report::Late(worst));
             self.take(Input::Late(worst));
         }
-    }
-
-    /// Checks COMMAND's health if that is due. Called after the policy has acted, so that no stop waits for a check.
-    fn look_after_health(&mut self) {
-        let Some(checker) = &mut self.checker else { return };
-        if !self.policy.is_running() {
-            if checker.checks.stop() {
-                checker.kill_below(&mut self.tree);
-            }
-            return;
-        }
-        match checker.checks.pass_time(BootInstant::now()) {
-            Some(Due::Start) => {
-                let birth = self.start.birth(&self.tree, None, self.policy.start_by());
-                match checker.start(birth) {
-                    Ok(()) => self.tree.grew(),
-                    Err(end) => self.check_ended(end),
-                }
-            }
-            Some(Due::Kill(failed)) => {
-                checker.kill_below(&mut self.tree);
-                self.report_check(failed);
-            }
-            None => {}
-        }
-    }
-
-    fn check_ended(&mut self, end: HookEnd) {
-        let Some(checker) = &mut self.checker else { return };
-        if let Some(failed) = checker.checks.ended(BootInstant::now(), end) {
-            self.report_check(failed);
-        }
-    }
-
-    fn report_check(&self, failed: Failed) {
-        self.report(&match failed {
-            Failed::Again(unhealthy) => wire::Report::CheckFailed(unhealthy),
-            Failed::Unhealthy(unhealthy) => wire::Report::Unhealthy(unhealthy),
-        });
     }
 
     /// True when the policy knows of everything that ended.
@@ -609,64 +542,6 @@ impl Guard {
         }
     }
 
-    /// Handles a stop of COMMAND. Only stops by the terminal matter: a SIGSTOP is the sender's business.
-    fn stopped(&mut self, signal: i32) {
-        match Signal::try_from(signal) {
-            Ok(Signal::SIGTTIN | Signal::SIGTTOU) => self.ask_for_terminal(),
-            Ok(Signal::SIGTSTP) => self.pause(signal),
-            _ => {}
-        }
-    }
-
-    /// COMMAND is stopped until it has the terminal.
-    fn ask_for_terminal(&mut self) {
-        self.ask_terminal_at = BootInstant::NEVER;
-        let Some(terminal) = &mut self.terminal else { return };
-        match terminal.lend() {
-            Lent::ToCommand => self.continue_command(),
-            Lent::ToSibling => self.ask_terminal_at = BootInstant::now().plus(ASKS_EVERY),
-            Lent::ToOthers => self.pause(libc::SIGTTIN),
-        }
-    }
-
-    /// COMMAND is stopped as a job is: so is the candidate's group then.
-    fn pause(&mut self, signal: i32) {
-        if let Some(terminal) = &self.terminal {
-            terminal.take_back();
-            self.report(&wire::Report::Paused { signal });
-        }
-    }
-
-    fn hear_keyboard(&mut self) {
-        while let Some(keyboard) = &self.keyboard {
-            match keyboard.hear_report() {
-                Heard::Message(wire::Report::Key { signal: libc::SIGHUP }, _) => self.report(&wire::Report::HungUp),
-                Heard::Message(wire::Report::Key { signal }, sent_at) => {
-                    self.interrupted(Interrupt { signal, command_alone: true }, sent_at);
-                }
-                // It reports nothing else.
-                Heard::Message(..) => {}
-                Heard::Silence => return,
-                Heard::Closed => self.keyboard = None,
-            }
-        }
-    }
-
-    /// A key was typed that may end COMMAND, if COMMAND has not ended by it already. A COMMAND that goes on is left
-    /// alone.
-    fn interrupted(&mut self, interrupt: Interrupt, at: BootInstant) {
-        self.key = Some((interrupt, at));
-        if self.command_end.is_some() {
-            self.report(&wire::Report::Interrupted(interrupt));
-        }
-    }
-
-    fn settle_terminal(&mut self) {
-        if let Some(terminal) = &self.terminal {
-            terminal.settle(matches!(self.command_end, Some((CommandEnd::Signalled(_), _))));
-        }
-    }
-
     fn hear(&mut self) -> Option<Input> {
         match self.line.as_ref()?.hear_order() {
             Heard::Message(order, sent_at) => {
@@ -687,13 +562,6 @@ impl Guard {
         if let Some(line) = &self.line {
             line.report(report);
         }
-    }
-}
-
-fn hook_end(end: CommandEnd) -> HookEnd {
-    match end {
-        CommandEnd::Exited(status) => HookEnd::Exited(status),
-        CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
     }
 }
 

@@ -27,15 +27,11 @@ pub const MOST_SLOTS: u32 = 64;
 const SLOT: char = '#';
 
 impl Shard {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// A shard, and not a slot of one.
-    ///
-    /// # Errors
-    /// One line that says what is wrong with the name.
     pub fn whole(name: &str) -> Result<Self, String> {
         let shard = Self::from_str(name)?;
         match shard.of_slot() {
@@ -45,7 +41,6 @@ impl Shard {
     }
 
     /// The shard and the number of its slot, if this is one.
-    #[must_use]
     pub fn of_slot(&self) -> Option<(Self, u32)> {
         let (parent, slot) = split_slot(&self.0)?;
         Some((Self(parent.to_owned()), slot))
@@ -88,7 +83,6 @@ impl FromStr for Shard {
 pub struct Prefix(String);
 
 impl Prefix {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -146,7 +140,6 @@ pub struct JobId(String);
 const LONGEST_JOB: usize = 100;
 
 impl JobId {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -177,9 +170,6 @@ pub struct Session(String);
 
 impl Session {
     /// Makes a session of 128 random bits, written as a UUID of version 4 (RFC 9562).
-    ///
-    /// # Errors
-    /// If the kernel gives no random bytes.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -189,7 +179,6 @@ impl Session {
         Ok(Self(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])))
     }
 
-    #[must_use]
     pub fn from_record(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -200,7 +189,6 @@ impl Session {
         format!("{host}-{pid}-{}", self.0.get(..6).unwrap_or(&self.0))
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -231,19 +219,14 @@ pub struct Candidate {
 
 impl Candidate {
     /// This process, in a new session. Every store is told from here how long it has to keep a lease of `lease`.
-    ///
-    /// # Errors
-    /// If the kernel gives no random bytes, or no name of the host.
     pub fn here(shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
         Self::on(host_name()?, shard, owner, lease)
     }
 
     /// This process, in a new session, on a host of this name.
-    ///
-    /// # Errors
-    /// If the kernel gives no random bytes.
     pub fn on(host: String, shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
-        let (session, pid) = (Session::random()?, std::process::id());
+        let session = Session::random()?;
+        let pid = std::process::id();
         let owner = owner.unwrap_or_else(|| session.default_owner(&host, pid));
         Ok(Self { shard, owner, session, host, pid, lease: kept(lease) })
     }

@@ -25,7 +25,6 @@ pub struct Mount<'a> {
 
 impl Mount<'_> {
     /// The directory in which this mount of a cgroup file system shows the cgroup `own`. None if it does not.
-    #[must_use]
     pub fn directory_of(&self, own: &str) -> Option<PathBuf> {
         let below = Path::new(own).strip_prefix(Path::new(&self.root)).ok()?;
         // Joining an empty path would add a slash at the end.
@@ -34,9 +33,6 @@ impl Mount<'_> {
 }
 
 /// Reads the table of this process.
-///
-/// # Errors
-/// One line with the kernel's error, or that the table is not text.
 pub fn read_table() -> Result<String, String> {
     const PATH: &str = "/proc/self/mountinfo";
     let mut table = String::with_capacity(USUAL_SIZE);
@@ -50,9 +46,15 @@ pub fn mounts(table: &str) -> impl DoubleEndedIterator<Item = Mount<'_>> {
         let (mount, system) = line.split_once(" - ")?;
         let mut fields = mount.split(' ');
         let mut next = || fields.next();
-        let (id, _parent, device, root, point, own) = (next()?, next()?, next()?, next()?, next()?, next()?);
+        let id = next()?;
+        let _parent = next()?;
+        let device = next()?;
+        let root = next()?;
+        let point = next()?;
+        let own = next()?;
         let mut fields = system.split(' ');
-        let (kind, options) = (fields.next()?, [own, fields.nth(1).unwrap_or_default()]);
+        let kind = fields.next()?;
+        let options = [own, fields.nth(1).unwrap_or_default()];
         Some(Mount { id, device, root: unescape(root), point: unescape(point), kind, options })
     })
 }

@@ -29,23 +29,6 @@ pub trait Observer {
         let _ = (backstop, guard);
     }
 
-    /// COMMAND was started.
-    fn started(&mut self) {}
-
-    /// The lease was renewed.
-    fn extended(&mut self, deadline: Deadline) {
-        let _ = deadline;
-    }
-
-    /// The tree is being killed, or stopped because the lease is lost.
-    fn lost(&mut self) {}
-
-    /// The tree is dead.
-    fn ended(&mut self) {}
-
-    /// The candidate was asked to stop.
-    fn asked_to_stop(&mut self) {}
-
     /// Sees an event before the election does.
     fn saw(&mut self, event: &Event) {
         let _ = event;

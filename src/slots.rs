@@ -38,15 +38,11 @@ use std::time::Duration;
 pub const MOST: u32 = MOST_SLOTS;
 
 /// The name of slot `slot` of `shard`.
-///
-/// # Errors
-/// If it would be too long.
 pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}#{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
 /// The shard that `shard` is a slot of.
-#[must_use]
 pub fn parent(shard: &Shard) -> Option<Shard> {
     shard.of_slot().map(|(parent, _)| parent)
 }
@@ -89,9 +85,6 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
 }
 
 /// Checks that the store at `location` can have `slots` leaders of a shard.
-///
-/// # Errors
-/// One line that says why not.
 pub fn check(location: &Location, slots: u32) -> Result<(), String> {
     match location {
         #[cfg(feature = "postgres")]
@@ -204,15 +197,11 @@ pub struct Campaign {
 
 impl Campaign {
     /// A campaign for the one lease of the candidate's shard.
-    #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, slots: None, takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) }
     }
 
     /// A campaign for one of `slots` slots of the candidate's shard. A request takes at most `patience`.
-    ///
-    /// # Errors
-    /// If the name of a slot would be too long.
     pub fn with_slots(
         store: Arc<dyn Store>,
         candidate: &Candidate,
@@ -224,17 +213,14 @@ impl Campaign {
     }
 
     /// The store, for notes of the shard and its slots, and for its properties.
-    #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    #[must_use]
     pub fn has_slots(&self) -> bool {
         self.slots.is_some()
     }
 
-    #[must_use]
     pub fn leases(&self) -> &dyn Leases {
         match &self.slots {
             Some(slots) => slots,
@@ -243,9 +229,6 @@ impl Campaign {
     }
 
     /// Claims the lease, or one of the slots.
-    ///
-    /// # Errors
-    /// As [`Leases::claim`].
     pub async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         self.host_may_lead.store(false, Ordering::Relaxed);
         let claim = self.leases().claim(candidate).await;
@@ -256,7 +239,6 @@ impl Campaign {
     }
 
     /// How the leadership ended that was before the one of the last grant.
-    #[must_use]
     pub fn takeover(&self) -> Option<Takeover> {
         *self.takeover.lock()
     }
@@ -274,7 +256,8 @@ impl Campaign {
             return own.await;
         }
         let (own, host) = tokio::join!(own, hosts::pause(&*self.store, candidate));
-        let (mut directives, host) = (own?, host?);
+        let mut directives = own?;
+        let host = host?;
         self.host_may_lead.store(host.is_none(), Ordering::Relaxed);
         directives.pause = directives.pause.or(host);
         Ok(directives)
@@ -303,7 +286,6 @@ impl Campaign {
     }
 
     /// The slot in which the candidate leads. None without slots, or while it does not lead.
-    #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.slots.as_ref()?.place()
     }
@@ -311,9 +293,6 @@ impl Campaign {
 
 impl Slots {
     /// The slots of `candidate`'s shard. A request takes at most `patience`.
-    ///
-    /// # Errors
-    /// If a name would be too long.
     pub fn new(inner: Arc<dyn Store>, candidate: &Candidate, slots: u32, patience: Duration) -> Result<Self, String> {
         let slots = (1..=slots).map(|slot| name(&candidate.shard, slot)).collect::<Result<Vec<_>, _>>()?;
         assert!(!slots.is_empty(), "a shard has a slot at least");
@@ -327,7 +306,6 @@ impl Slots {
     }
 
     /// The slot in which the candidate leads. None while it does not lead.
-    #[must_use]
     pub fn place(&self) -> Option<Place> {
         let (slot, _) = self.led()?;
         let number = u32::try_from(slot + 1).expect("there are not so many");
@@ -340,7 +318,8 @@ impl Slots {
 
     /// All slots, in the order in which a claim tries them.
     fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (self.state.lock().first, self.shards.len());
+        let first = self.state.lock().first;
+        let count = self.shards.len();
         (0..count).map(move |step| (first + step) % count)
     }
 
@@ -409,7 +388,8 @@ impl Slots {
     /// failure.
     async fn look_at_all(&self, but: Option<usize>, in_the_way: &mut InTheWay) -> (Vec<usize>, Option<StoreError>) {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
-        let (mut free, mut failure) = (Vec::new(), None);
+        let mut free = Vec::new();
+        let mut failure = None;
         for some in slots.chunks(self.inner.lanes()) {
             let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
             for (&slot, sight) in some.iter().zip(sights) {

@@ -30,7 +30,6 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
 /// The rows and columns of a terminal. None if `device` is not a terminal.
-#[must_use]
 pub fn terminal_size(device: impl AsFd) -> Option<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes a winsize (ioctl_tty(2)). `size` is one, and lives until the call has returned.
@@ -238,7 +237,6 @@ pub enum ChildState {
 
 impl ChildState {
     /// True if the child has ended. Once it is reaped, another process may get its number.
-    #[must_use]
     pub fn is_end(self) -> bool {
         matches!(self, Self::Exited(_) | Self::Signalled(_))
     }
@@ -341,13 +339,11 @@ impl Drop for KillTimer {
 
 /// Reads `CLOCK_BOOTTIME` from the kernel itself. A preloaded library that fakes clocks (libfaketime) would fake it
 /// differently in each process, and would not fake the kernel's timers.
-#[must_use]
 pub fn boot_clock() -> Duration {
     clock(libc::CLOCK_BOOTTIME)
 }
 
 /// Reads `CLOCK_MONOTONIC` in the same way. It stands still while the machine sleeps.
-#[must_use]
 pub fn monotonic_clock() -> Duration {
     clock(libc::CLOCK_MONOTONIC)
 }
@@ -373,7 +369,6 @@ fn stat_addresses(field: usize) -> Option<(usize, usize)> {
 }
 
 /// The size of a page of memory, in bytes.
-#[must_use]
 pub fn page_size() -> usize {
     let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
     size.expect("the kernel tells every program, when it begins (getauxval(3), AT_PAGESZ)")
@@ -385,7 +380,8 @@ pub fn forget_instructions() {
     let page = page_size();
     // startcode and endcode. They are 0 or 1 if the kernel hides them.
     let Some((start, end)) = stat_addresses(26).filter(|&(start, _)| start > 1) else { return };
-    let (start, end) = (start.next_multiple_of(page), end / page * page);
+    let start = start.next_multiple_of(page);
+    let end = end / page * page;
     if start < end {
         let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
         // SAFETY: pages that were mapped from a file and never written have the same content when they are mapped again
@@ -414,7 +410,6 @@ pub fn hide_argument(text: &str) {
 }
 
 /// True if `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
-#[must_use]
 pub fn is_ignored(signal: Signal) -> bool {
     let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room. If it fails, all

@@ -19,7 +19,6 @@ const DEPTH: usize = 3;
 
 /// Whether `text` contains the credentials of a URL or names a secret, also if it is percent-encoded. A user alone is
 /// not a secret, except with NATS, where it is a token.
-#[must_use]
 pub fn looks_secret(text: &str) -> bool {
     let mut text = text.to_owned();
     for _ in 0..DEPTH {
@@ -44,20 +43,17 @@ fn is_plain_secret(text: &str) -> bool {
 }
 
 /// What a person wrote, in quotes and on one line; or [`HIDDEN`].
-#[must_use]
 pub fn quoted(text: &str) -> String {
     if looks_secret(text) { HIDDEN.to_owned() } else { format!("{text:?}") }
 }
 
 /// The same without quotes, for paths and programs.
-#[must_use]
 pub fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };
     if looks_secret(text) { HIDDEN.to_owned() } else { text.chars().map(printable).collect() }
 }
 
 /// The name among `known` that was probably meant by `name`, which is mistyped.
-#[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = |known: &str| strsim::jaro_winkler(name, known);
     let nearest = known.into_iter().max_by(|one, other| near(one).total_cmp(&near(other)));
@@ -65,13 +61,11 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// Replaces line breaks and other characters that a terminal would obey, which a record may contain.
-#[must_use]
 pub fn on_one_line(text: String) -> String {
     if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
 }
 
 /// The kernel's words for an error, without std's ` (os error N)`.
-#[must_use]
 pub fn in_words(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);

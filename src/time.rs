@@ -52,7 +52,6 @@ impl BootInstant {
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The clock's present reading.
-    #[must_use]
     pub fn now() -> Self {
         if let Some(simulated) = SIMULATED.get() {
             return (simulated.boot_clock)();
@@ -60,12 +59,10 @@ impl BootInstant {
         boot_clock()
     }
 
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -83,13 +80,11 @@ impl BootInstant {
     }
 
     /// Time since boot; None for `NEVER`.
-    #[must_use]
     pub fn since_boot(self) -> Option<Duration> {
         (self != Self::NEVER).then(|| Duration::from_nanos(self.0))
     }
 
     /// Time since `earlier`; zero if `earlier` is later.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -105,7 +100,6 @@ pub struct Slept {
 impl Slept {
     /// Between the readings of two clocks this process may have waited for a processor, which looks like a sleep. So one
     /// of them is read before and after the other.
-    #[must_use]
     pub fn now() -> Self {
         let before = sys::monotonic_clock();
         let boot = sys::boot_clock();
@@ -114,7 +108,6 @@ impl Slept {
     }
 
     /// For how long the machine has slept since `earlier`, at least.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.least.saturating_sub(earlier.most)
     }
@@ -137,14 +130,12 @@ pub(crate) fn whole_millis(duration: Duration) -> u64 {
 
 /// Milliseconds, rounded up: another process that waits for this time must never wait too short, and only nothing is
 /// shown as 0. A value that does not fit becomes the largest one.
-#[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970 by this machine's wall clock: for people to read, and for a first guess while a store has
 /// not told its time yet. No decision about a lease may rest on it.
-#[must_use]
 pub fn wall_clock_millis() -> u64 {
     if let Some(simulated) = SIMULATED.get() {
         return (simulated.wall_clock_millis)();
@@ -158,7 +149,6 @@ fn wall_clock() -> u64 {
 }
 
 /// The time in RFC 3339, to the millisecond.
-#[must_use]
 pub fn rfc3339(millis: u64) -> String {
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     // A note may contain any number; humantime ends with the year 9999.
@@ -167,14 +157,12 @@ pub fn rfc3339(millis: u64) -> String {
 }
 
 /// The time in RFC 3339, to the second.
-#[must_use]
 pub fn rfc3339_seconds(millis: u64) -> String {
     let exact = rfc3339(millis);
     exact.strip_suffix('Z').and_then(|time| time.rsplit_once('.')).map_or(exact.clone(), |(time, _)| format!("{time}Z"))
 }
 
 /// Reads a time in RFC 3339 in any time zone, as other programs write it: milliseconds since 1970.
-#[must_use]
 pub fn millis_of_rfc3339(text: &str) -> Option<u64> {
     let (local, offset) = if let Some(local) = text.strip_suffix(['Z', 'z']) {
         (local, 0)

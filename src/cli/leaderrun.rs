@@ -32,7 +32,7 @@ use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
 use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
-use crate::runner::processes::Processes;
+use crate::runner::processes::{Observers, Processes};
 use crate::runner::standby_tasks::{Duties, StandbyTasks};
 use crate::slots::Campaign;
 use crate::store::{Location, StoreError};
@@ -213,10 +213,8 @@ impl Prepared {
         let standby_tasks = StandbyTasks::new(duties, &candidate);
         let query_socket = QuerySocket::new(&candidate, &store.location, &command.containment.to_string())
             .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
-        let mut host = Processes::new(command, standby_tasks, notifier, metrics)?
-            .with_query_socket(query_socket.ok())
-            .with_line(line)
-            .with_metrics_file(metrics_file);
+        let observers = Observers { query_socket: query_socket.ok(), notifier, metrics, metrics_file, line };
+        let mut host = Processes::new(command, standby_tasks, observers)?;
         let announces = flags.announces(&store.location);
         let options = Options {
             announces,

@@ -166,7 +166,6 @@ pub enum CommandEnd {
 
 impl CommandEnd {
     /// As a shell shows it.
-    #[must_use]
     pub fn exit_status(self) -> u8 {
         match self {
             Self::Exited(status) => exit::low_byte(status),

@@ -278,7 +278,8 @@ impl Core {
     fn lost_with_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) {
         let restarts = matches!(leadership.ending, Some(Ended::ByItself(end)) if self.would_restart(leadership, end));
         let definite = loss.is_certain();
-        let (reason, first) = (loss.reason(), leadership.ending.is_none());
+        let reason = loss.reason();
+        let first = leadership.ending.is_none();
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
         match &mut leadership.ending {
             None => leadership.ending = Some(Ended::Lost(loss)),
@@ -338,7 +339,8 @@ impl Core {
         }
         let ours = !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(Ended::Lost(Loss::GuardFailed));
-        let (term, may_be_booked) = (leadership.term, leadership.entry.begun);
+        let term = leadership.term;
+        let may_be_booked = leadership.entry.begun;
         // The entry of a run that never started is removed.
         let has_run = may_be_booked && !leadership.unready;
         if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ended::ByItself(_)) {
@@ -360,7 +362,9 @@ impl Core {
 
     /// What the candidate does after a leadership that ended like this.
     fn after_end(&mut self, now: BootInstant, ending: Ended, leadership: &Leadership, has_run: bool) -> Then {
-        let (term, end, once) = (leadership.term, leadership.end, self.settings.patience == Patience::Once);
+        let term = leadership.term;
+        let end = leadership.end;
+        let once = self.settings.patience == Patience::Once;
         let stopped = Then::End(Outcome::Ended(end.unwrap_or(STOPPED)));
         let left_on = |signal| {
             Then::End(match end {

@@ -67,7 +67,6 @@ pub enum Notice {
 }
 
 impl Notice {
-    #[must_use]
     pub fn event(&self) -> LogEvent {
         match self {
             Self::Waiting(_) | Self::Held(_) => LogEvent::Waiting,
@@ -96,7 +95,6 @@ impl Notice {
     }
 
     /// Why the leadership ends. None if this does not end it.
-    #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Stopping { signal } => Some(Reason::of_signal(*signal)),
@@ -107,22 +105,7 @@ impl Notice {
             Self::GaveUp { .. } => Some(Reason::GaveUp),
             Self::Relinquishing => Some(Reason::Relinquished),
             Self::Lost(loss) => Some(loss.reason()),
-            Self::Waiting(_)
-            | Self::Leading(_)
-            | Self::HoldingBack(..)
-            | Self::Trouble { .. }
-            | Self::TroubleOver
-            | Self::Held(_)
-            | Self::OrdersUnread { .. }
-            | Self::NotEntered(_)
-            | Self::NotSettled(_)
-            | Self::Late(_)
-            | Self::Killing
-            | Self::Restarting { .. }
-            | Self::Staying(_)
-            | Self::Uncounted(_)
-            | Self::Released(_)
-            | Self::NotReleased(_) => None,
+            _ => None,
         }
     }
 }

@@ -110,7 +110,8 @@ impl Core {
         }
         runs.restarts += 1;
         runs.waiting = Some(end);
-        let (restart_number, limit) = (runs.restarts, restart.limit);
+        let restart_number = runs.restarts;
+        let limit = restart.limit;
         let pause = self.random.grown(restart.delay, restart_number, LONGEST_PAUSE.max(restart.delay));
         leadership.ending = None;
         leadership.tree = Tree::Idle { not_before: Some(now.plus(pause)) };

@@ -29,7 +29,6 @@ pub struct Settings {
 
 impl Settings {
     /// A candidate that waits for ever, and starts COMMAND once in each leadership, for as long as it runs.
-    #[must_use]
     pub fn new(timing: Timing, expires: bool, delivery: Delivery) -> Self {
         Self {
             timing,

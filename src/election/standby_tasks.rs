@@ -80,20 +80,7 @@ impl Core {
                 }
                 self.standby_tasks.asked = true;
             }
-            Event::Tick
-            | Event::Claimed { .. }
-            | Event::Observed { .. }
-            | Event::Changed(_)
-            | Event::Doubted
-            | Event::Renewed { .. }
-            | Event::Released { .. }
-            | Event::Ordered { .. }
-            | Event::Booked { .. }
-            | Event::Settled { .. }
-            | Event::RotationDue
-            | Event::Counted { .. }
-            | Event::Late(_)
-            | Event::Tree(_) => {}
+            _ => {}
         }
     }
 

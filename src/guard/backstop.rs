@@ -50,12 +50,15 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut spec = Vec::new();
     File::from(next()?).read_to_end(&mut spec)?;
     let spec: GuardSpec = serde_json::from_slice(&spec).map_err(io::Error::other)?;
-    let (guards_line, line) = (Line::adopt(next()?), Line::adopt(next()?));
+    let guards_line = Line::adopt(next()?);
+    let line = Line::adopt(next()?);
     let leaf = spec.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let lease_files: Vec<OwnedFd> = descriptors.collect();
 
-    let (limit, orphan_release, measure) = (spec.deadline.backstop_at, spec.orphan_release.clone(), spec.measure);
+    let limit = spec.deadline.backstop_at;
+    let orphan_release = spec.orphan_release.clone();
+    let measure = spec.measure;
     let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
     let walks = spec.walks;
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();

@@ -58,9 +58,6 @@ fn epoll() -> nix::Result<Epoll> {
 }
 
 /// Tries them all.
-///
-/// # Errors
-/// One line that names the first one that is denied.
 pub fn check() -> Result<(), String> {
     for (name, attempt) in NEEDED {
         if let Err(error) = attempt()

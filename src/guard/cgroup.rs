@@ -62,16 +62,15 @@ pub struct Leaf {
 
 impl Cgroup {
     /// The cgroup of this process, if it was delegated to us.
-    ///
-    /// # Errors
-    /// Why it is not ours, or why it cannot be used.
     pub fn ours() -> Result<Self, String> {
-        let (membership, table) = (read_text("/proc/self/cgroup")?, read_table()?);
+        let membership = read_text("/proc/self/cgroup")?;
+        let table = read_table()?;
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
         let opened = directories_of(&table, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
         let (directory, path) = opened.ok_or("no mounted cgroup2 file system shows the cgroup of this process")?;
-        let (directory, shown) = (OwnedFd::from(directory), path.display());
+        let directory = OwnedFd::from(directory);
+        let shown = path.display();
         let there = |name: &CStr, access| faccessat(&directory, name, access, AtFlags::AT_EACCESS);
         // The root of the whole hierarchy has no such file.
         let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
@@ -88,7 +87,6 @@ impl Cgroup {
     }
 
     /// Whether systemd delegated the shares of the processors too.
-    #[must_use]
     pub fn has_weight(&self) -> bool {
         let mut text = [0; 256];
         let file = open(&self.directory, c"cgroup.controllers", OFlag::O_RDONLY);
@@ -109,7 +107,6 @@ impl Cgroup {
         }
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -162,9 +159,6 @@ impl Cgroup {
     }
 
     /// Makes a leaf for one tree.
-    ///
-    /// # Errors
-    /// The kernel's: too many cgroups, or no memory.
     pub fn new_leaf(&self) -> io::Result<Leaf> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // A standby may become the leader right after a crash.
@@ -191,9 +185,6 @@ impl Cgroup {
 
 impl Leaf {
     /// Opens a leaf by its directory. This process or an ancestor has locked it.
-    ///
-    /// # Errors
-    /// The kernel's: ENODEV if it was removed.
     pub fn of(name: CString, directory: File) -> io::Result<Self> {
         Ok(Self {
             kill: open(&directory, c"cgroup.kill", OFlag::O_WRONLY)?,
@@ -204,18 +195,15 @@ impl Leaf {
         })
     }
 
-    #[must_use]
     pub fn name(&self) -> &CStr {
         &self.name
     }
 
-    #[must_use]
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
     /// A file that polls as POLLPRI when the last member leaves or the first one enters.
-    #[must_use]
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -226,7 +214,6 @@ impl Leaf {
     }
 
     /// True when no member lives, counting the threads of zombies.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let mut text = [0; 256];
         // A directory could only be removed when it had no members.
@@ -245,7 +232,8 @@ impl Leaf {
         let mut seen = 0;
         loop {
             let mut pinned: [Option<(i32, Pinned)>; BATCH] = Default::default();
-            let (mut count, from) = (0, seen);
+            let mut count = 0;
+            let from = seen;
             self.each_member(|at, pid| {
                 if at >= from && count < BATCH {
                     seen = at + 1;
@@ -275,7 +263,8 @@ impl Leaf {
         if lseek(&self.members, 0, Whence::SeekSet).is_err() {
             return;
         }
-        let (mut at, mut number) = (0, 0_i32);
+        let mut at = 0;
+        let mut number = 0_i32;
         while let Ok(length @ 1..) = read(&self.members, &mut text) {
             // A line may continue in the next chunk.
             for &byte in &text[..length] {

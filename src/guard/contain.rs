@@ -37,7 +37,6 @@ pub enum Contain {
 
 impl Contain {
     /// The name as `--contain` spells it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -51,23 +50,22 @@ impl Contain {
 /// The methods that work here.
 #[derive(Debug)]
 pub struct Containment {
-    walks: bool,
+    /// `/proc` shows every process that may have to be killed.
+    pub walks: bool,
     cgroup: Option<Cgroup>,
     /// Why there is no cgroup, unless `--contain walk` ruled it out.
     why_no_cgroup: Option<String>,
-    namespaces: Option<Namespaces>,
+    pub namespaces: Option<Namespaces>,
     /// What this process has and COMMAND gets.
-    scheduling: Scheduling,
-    raises: bool,
+    pub scheduling: Scheduling,
+    /// It is safe to ask for a higher priority.
+    pub raises: bool,
     /// `--contain cgroup` was given.
     wants_cgroup: bool,
 }
 
 impl Containment {
     /// Finds the methods that `contain` asks for. Changes nothing yet. This process must have one thread.
-    ///
-    /// # Errors
-    /// Why `contain` cannot be met.
     pub fn find(contain: Contain) -> Result<Self, String> {
         let walks = walks();
         let cgroup = match contain {
@@ -121,13 +119,11 @@ impl Containment {
     }
 
     /// Whether the helpers get the largest share of the processors where they have no real-time priority.
-    #[must_use]
     pub fn has_weight(&self) -> bool {
         self.raises && self.cgroup.as_ref().is_some_and(Cgroup::has_weight)
     }
 
     /// The kill method, as `--contain` spells it.
-    #[must_use]
     pub fn method(&self) -> &'static str {
         let method = match (&self.namespaces, &self.cgroup) {
             (Some(_), _) => Contain::Pidns,
@@ -137,31 +133,9 @@ impl Containment {
         method.name()
     }
 
-    #[must_use]
-    pub fn namespaces(&self) -> Option<Namespaces> {
-        self.namespaces
-    }
-
-    #[must_use]
-    pub fn scheduling(&self) -> Scheduling {
-        self.scheduling
-    }
-
-    /// True when it is safe to ask for a higher priority.
-    #[must_use]
-    pub fn raises(&self) -> bool {
-        self.raises
-    }
-
     /// True when something can kill processes outside COMMAND's PID namespace: its hooks.
-    #[must_use]
     pub fn kills_hooks(&self) -> bool {
         self.walks || self.cgroup.is_some()
-    }
-
-    #[must_use]
-    pub fn walks(&self) -> bool {
-        self.walks
     }
 
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
@@ -206,7 +180,8 @@ fn walks() -> Result<(), String> {
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let (table, status) = (read_table()?, read_text("/proc/self/status")?);
+    let table = read_table()?;
+    let status = read_text("/proc/self/status")?;
     match hides(&table) {
         Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
         Some(Hides { option, .. }) => {

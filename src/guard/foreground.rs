@@ -64,7 +64,6 @@ pub enum Lent {
 }
 
 /// Whether this process has a controlling terminal.
-#[must_use]
 pub fn has_terminal() -> bool {
     device().is_some()
 }
@@ -75,7 +74,6 @@ fn device() -> Option<File> {
 
 impl Foreground {
     /// Opens the controlling terminal, if there is one.
-    #[must_use]
     pub fn open(owner: Pid) -> Option<Self> {
         Some(Self { device: device()?, owner, borrower: None, wanted: false, modes: None })
     }
@@ -157,7 +155,6 @@ impl Foreground {
         let _ = killpg(self.owner, Signal::SIGCONT);
     }
 
-    #[must_use]
     pub fn owner_has_it(&self) -> bool {
         tcgetpgrp(&self.device) == Ok(self.owner)
     }
@@ -178,7 +175,6 @@ impl Foreground {
 
 /// Whether somebody in our session, a shell, can continue our process group once it is stopped. Otherwise the kernel
 /// ignores the terminal's stop signals (an orphaned process group, setpgid(2)).
-#[must_use]
 pub fn can_be_continued() -> bool {
     let group = getpgrp();
     let mut pid = getppid();

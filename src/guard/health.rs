@@ -7,8 +7,10 @@
 //! - A process that a check started outlives it as a child of the guard, and is found below the check only while the
 //!   check lives. So the check is stopped before what is below it is killed.
 
-use super::policy::checks::{CheckTimes, Checks};
+use super::Guard;
+use super::policy::checks::{CheckTimes, Checks, Due, Failed};
 use super::tree::Tree;
+use super::wire::Report;
 use crate::election::HookEnd;
 use crate::sys::{self, Birth};
 use crate::time::BootInstant;
@@ -30,16 +32,7 @@ pub const DEFAULT_FAILURES: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     pub command: Vec<u8>,
-    pub interval: Duration,
-    pub timeout: Duration,
-    pub failures: u32,
-}
-
-impl Health {
-    #[must_use]
-    pub fn times(&self) -> CheckTimes {
-        CheckTimes { interval: self.interval, timeout: self.timeout, failures: self.failures }
-    }
+    pub times: CheckTimes,
 }
 
 /// Starts checks one at a time.
@@ -53,7 +46,7 @@ pub(super) struct Checker {
 
 impl Checker {
     pub fn new(health: Health) -> Self {
-        Self { checks: Checks::new(health.times()), command: health.command, running: None }
+        Self { checks: Checks::new(health.times), command: health.command, running: None }
     }
 
     pub fn wake_at(&self) -> BootInstant {
@@ -89,5 +82,46 @@ impl Checker {
             tree.kill_below(pid);
         }
         self.kill();
+    }
+}
+
+impl Guard {
+    /// Checks COMMAND's health if that is due. Called after the policy has acted, so that no stop waits for a check.
+    pub(super) fn look_after_health(&mut self) {
+        let Some(checker) = &mut self.checker else { return };
+        if !self.policy.is_running() {
+            if checker.checks.stop() {
+                checker.kill_below(&mut self.tree);
+            }
+            return;
+        }
+        match checker.checks.pass_time(BootInstant::now()) {
+            Some(Due::Start) => {
+                let birth = self.start.birth(&self.tree, None, self.policy.start_by());
+                match checker.start(birth) {
+                    Ok(()) => self.tree.grew(),
+                    Err(end) => self.check_ended(end),
+                }
+            }
+            Some(Due::Kill(failed)) => {
+                checker.kill_below(&mut self.tree);
+                self.report_check(failed);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn check_ended(&mut self, end: HookEnd) {
+        let Some(checker) = &mut self.checker else { return };
+        if let Some(failed) = checker.checks.ended(BootInstant::now(), end) {
+            self.report_check(failed);
+        }
+    }
+
+    fn report_check(&self, failed: Failed) {
+        self.report(&match failed {
+            Failed::Again(unhealthy) => Report::CheckFailed(unhealthy),
+            Failed::Unhealthy(unhealthy) => Report::Unhealthy(unhealthy),
+        });
     }
 }

@@ -4,11 +4,14 @@
 //! killed or frozen. So the guard runs the hooks: they are its descendants, run within its deadline, and are killed
 //! with it. A guard that is itself killed or frozen runs none.
 
+use super::Guard;
 use super::policy::Policy;
+use super::wire::Report;
 use crate::election::{CommandEnd, HookEnd};
 use crate::exit;
 use crate::lease::TimeForHooks;
 use crate::sys::{self, Birth};
+use crate::time::BootInstant;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -58,7 +61,6 @@ pub struct HookTimeouts {
 }
 
 impl Hooks {
-    #[must_use]
     pub fn hook_timeouts(&self) -> HookTimeouts {
         let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout);
         HookTimeouts {
@@ -68,7 +70,6 @@ impl Hooks {
         }
     }
 
-    #[must_use]
     pub fn times(&self) -> TimeForHooks {
         let HookTimeouts { pre_start, pre_stop, post_stop } = self.hook_timeouts();
         let [pre_start, pre_stop, post_stop] = [pre_start, pre_stop, post_stop].map(Option::unwrap_or_default);
@@ -138,19 +139,36 @@ impl Runner {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Guard {
+    pub(super) fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
+        let birth = self.start.birth(&self.tree, None, not_after);
+        match self.runner.start(hook, &self.policy, birth) {
+            Ok(()) => self.tree.grew(),
+            Err(end) => self.hook_over(hook, end),
+        }
+    }
 
-    #[test]
-    fn each_hook_has_its_timeout_and_only_those_around_a_stop_lengthen_it() {
-        let hooks = Hooks { pre_start: Some(b"x".to_vec()), timeout: Duration::from_secs(3), ..Hooks::default() };
-        assert_eq!(
-            hooks.hook_timeouts(),
-            HookTimeouts { pre_start: Some(Duration::from_secs(3)), ..HookTimeouts::default() }
-        );
-        assert_eq!(hooks.times().around_a_stop(), Duration::ZERO);
-        let hooks = Hooks { post_stop: hooks.pre_start.clone(), ..hooks };
-        assert_eq!(hooks.times().around_a_stop(), Duration::from_secs(3));
+    pub(super) fn hook_over(&mut self, hook: Hook, end: HookEnd) {
+        // The policy itself reports how the pre-start hook ended. A hook that is killed with the tree has not failed.
+        if hook != Hook::PreStart && end != HookEnd::Exited(0) && !self.killing {
+            self.report(&Report::HookFailed(hook, end));
+        }
+        self.hook_ended = Some(end);
+    }
+
+    /// Kills the running hook: its timeout is over.
+    pub(super) fn kill_hook(&mut self) {
+        if let Some((hook, pid)) = self.runner.kill() {
+            self.tree.kill_below(pid);
+            self.report(&Report::HookFailed(hook, HookEnd::TimedOut));
+            self.runner.forget();
+        }
+    }
+}
+
+pub(super) fn hook_end(end: CommandEnd) -> HookEnd {
+    match end {
+        CommandEnd::Exited(status) => HookEnd::Exited(status),
+        CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
     }
 }

@@ -29,7 +29,6 @@ pub struct Measure {
 }
 
 impl Measure {
-    #[must_use]
     pub fn of(timing: &Timing) -> Self {
         Self { every: timing.renew_interval / 4, most: timing.most_extra(), presumed: Duration::ZERO }
     }
@@ -48,7 +47,6 @@ pub struct Lateness {
 
 impl Lateness {
     /// Begins with `presumed` as the first sample.
-    #[must_use]
     pub fn new(now: BootInstant, presumed: Duration) -> Self {
         let mut lateness = Self { minutes: [Duration::ZERO; MINUTES], since: now, held: Duration::ZERO };
         lateness.add(now, presumed);
@@ -111,7 +109,6 @@ impl Caution {
         self.told = worst;
     }
 
-    #[must_use]
     pub fn extra(&self) -> Duration {
         Late::new(self.own.max(self.told), self.most).extra
     }

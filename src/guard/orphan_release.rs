@@ -42,7 +42,6 @@ pub struct OrphanRelease {
 }
 
 impl OrphanRelease {
-    #[must_use]
     pub fn new(store_url: &Secret, candidate: &Candidate, term: Term) -> Self {
         Self {
             store_url: store_url.clone(),
@@ -57,9 +56,6 @@ impl OrphanRelease {
     }
 
     /// Turns this process into one that makes the release. The tree must be dead.
-    ///
-    /// # Errors
-    /// The kernel's. Then the lease ends by itself.
     pub fn execute(&self) -> io::Result<Infallible> {
         let file = in_memory(c"leaderrun release", false, self)?;
         let number = file.as_raw_fd().to_string();
@@ -86,9 +82,6 @@ impl OrphanRelease {
 }
 
 /// Releases the lease. Retries until the store answers or the lease has ended by itself. The tree must be dead.
-///
-/// # Errors
-/// Why the lease has to end by itself.
 pub async fn give_back(store: &dyn Store, candidate: &Candidate, term: Term) -> Result<Release, String> {
     let give_up = BootInstant::now().plus(candidate.lease);
     loop {
@@ -153,34 +146,4 @@ fn read(number: i32) -> io::Result<OrphanRelease> {
     let mut text = Vec::new();
     File::from(sys::adopt(number)?).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(io::Error::other)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz;
-
-    #[test]
-    fn a_million_orphan_releases_are_read_as_written_or_refused_and_print_no_password() {
-        let candidate = Candidate::example();
-        let url = Secret::from("redis://u:hunter2@h:1/0".to_owned());
-        let ours = serde_json::to_vec(&OrphanRelease::new(&url, &candidate, Term(u64::MAX))).unwrap();
-        fuzz::bent("orphan release", &[&ours], |text, source| {
-            let read = serde_json::from_slice::<OrphanRelease>(text);
-            match &read {
-                Ok(release) => {
-                    let written = serde_json::to_vec(release).unwrap();
-                    let again: OrphanRelease = serde_json::from_slice(&written).unwrap();
-                    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
-                    assert!(!format!("{:?}", release.store_url).contains("hunter2"));
-                    let _ = BootInstant::from_nanos(source.number()).plus(release.lease);
-                    if let Err(message) = Shard::from_str(&release.shard) {
-                        fuzz::assert_is_one_line(&message);
-                    }
-                }
-                Err(error) => assert!(!error.to_string().is_empty()),
-            }
-            (&read).into()
-        });
-    }
 }

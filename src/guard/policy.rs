@@ -190,7 +190,6 @@ enum Phase {
 
 impl Policy {
     /// The policy for a COMMAND that starts at once, without hooks.
-    #[must_use]
     pub fn new(deadline: Deadline, grace: Duration) -> Self {
         Self {
             deadline,
@@ -208,7 +207,6 @@ impl Policy {
     }
 
     /// The policy with hooks. The pre-start hook starts now, if there is one, otherwise COMMAND does.
-    #[must_use]
     pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hook_timeouts: HookTimeouts) -> Self {
         let phase = hook_timeouts.pre_start.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
         Self {
@@ -233,7 +231,6 @@ impl Policy {
     }
 
     /// When [`Input::Tick`] is due.
-    #[must_use]
     pub fn wake_at(&self) -> BootInstant {
         match self.phase {
             Phase::Opening { until } => until.min(self.deadline().term_at).min(self.kill_by()),
@@ -246,13 +243,11 @@ impl Policy {
     }
 
     /// The latest instant at which COMMAND may be started.
-    #[must_use]
     pub fn start_by(&self) -> BootInstant {
         self.deadline().term_at
     }
 
     /// The latest instant at which the post-stop hook may be started.
-    #[must_use]
     pub fn end_by(&self) -> BootInstant {
         self.deadline().kill_at
     }
@@ -260,27 +255,23 @@ impl Policy {
     /// When the kernel kills a guard that has not begun to kill the tree. If the whole tree dies with it (`whole`), that
     /// is `backstop_at`. Otherwise only COMMAND does, and a guard that is late may be the last process that can kill the
     /// rest, so it has half of the time that is left. Killing one process is quick.
-    #[must_use]
     pub fn kill_timer_at(&self, whole: bool) -> BootInstant {
         let Deadline { kill_at, backstop_at, .. } = self.deadline();
         if whole { backstop_at } else { backstop_at.plus(backstop_at.since(kill_at) / 2) }
     }
 
     /// True while COMMAND runs and nothing stops it.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.phase == Phase::Running && self.ran
     }
 
     /// Why the leadership ends. Some once it does.
-    #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
     /// When the guard kills the tree, as things stand, and when the other processes kill it without waiting for the
     /// guard.
-    #[must_use]
     pub fn ends_at(&self) -> (BootInstant, BootInstant) {
         let kill_at = match self.phase {
             Phase::Opening { .. } | Phase::Running | Phase::PreStop { .. } => self.kill_by(),

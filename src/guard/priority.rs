@@ -40,7 +40,6 @@ pub enum Priority {
 impl Priority {
     /// The most that COMMAND may take with `RLIMIT_RTPRIO`, so that it cannot outrank its helpers. None if they have no
     /// real-time priority of their own.
-    #[must_use]
     pub fn most_below(self) -> Option<u64> {
         match self {
             Self::RealTime(priority) => u64::try_from(priority - 1).ok(),
@@ -66,7 +65,6 @@ pub fn raise(usual: Scheduling) -> Priority {
 }
 
 /// Whether [`raise`] would get a real-time priority.
-#[must_use]
 pub fn may_be_real_time(usual: Scheduling) -> bool {
     let may = raise_to_real_time(usual).is_some();
     if may {
@@ -84,7 +82,6 @@ fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
 }
 
 /// As [`raise`], without a real-time policy.
-#[expect(clippy::must_use_candidate, reason = "it acts, and what it got may not matter")]
 pub fn raise_nice(usual: Scheduling) -> Priority {
     // An administrator chose this priority.
     if usual.is_raised() {
@@ -115,7 +112,6 @@ pub fn stay_in_memory() {
 }
 
 /// How long to rest after a pass that began at `begun`.
-#[must_use]
 pub fn rest_after(begun: BootInstant) -> Duration {
     BootInstant::now().since(begun).clamp(SHORTEST_REST, LONGEST_REST)
 }

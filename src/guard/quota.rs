@@ -25,7 +25,6 @@ pub struct Quota {
 
 impl Quota {
     /// The quota that stops this process for longest, among its cgroup and those above it, as far as it can see them.
-    #[must_use]
     pub fn find() -> Option<Self> {
         let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
         let table = read_table().ok()?;
@@ -47,7 +46,6 @@ impl Quota {
     }
 
     /// The lateness to count with until it was measured. Deadlines move by four times as much: two pauses.
-    #[must_use]
     pub fn presumed_lateness(&self) -> Duration {
         self.pause() / 2
     }

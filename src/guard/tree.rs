@@ -88,7 +88,6 @@ struct Sight {
 impl Tree {
     /// A tree of this process, which has no children yet but `strangers`: children from before an exec, or those that
     /// PID 1 adopts. They are not ours to kill.
-    #[must_use]
     pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
         let childless = strangers.is_empty();
         Self {
@@ -107,14 +106,12 @@ impl Tree {
         }
     }
 
-    #[must_use]
     pub fn leaf(&self) -> Option<&Leaf> {
         self.leaf.as_ref()
     }
 
     /// A file that polls as POLLPRI when the cgroup becomes empty. None while a child is left: [`Tree::is_empty`] does
     /// not read the file then, and it stays ready until it is read.
-    #[must_use]
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.leaf.as_ref().filter(|_| self.childless).map(Leaf::events)
     }
@@ -163,7 +160,6 @@ impl Tree {
     }
 
     /// When to do what is due at `instant`, or to reap again.
-    #[must_use]
     pub fn wake_at(&self, instant: BootInstant) -> BootInstant {
         self.reap_at.unwrap_or(instant).min(instant)
     }
@@ -199,7 +195,6 @@ impl Tree {
 
     /// True when no process of the tree is left: the kernel says that there is no child, which every orphan would be,
     /// and that the cgroup is empty, if there is one.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
@@ -359,7 +354,6 @@ impl Tree {
 ///
 /// If `/proc` does not show them, none is known. While this process has a child then, it cannot show by itself that a
 /// tree is dead, and relies on the backstop alone.
-#[must_use]
 pub fn strangers(walk: Option<&mut Walk>) -> HashSet<Pid> {
     // Nearly always there is no child, and asking the kernel is cheaper than reading all of /proc.
     if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {

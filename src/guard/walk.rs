@@ -19,30 +19,25 @@
 //!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are
 //!   dead.
 
+mod procfs;
+
+pub use procfs::{has_ended, is_child, is_stopped};
+
 use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::stat::Mode;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, Whence, lseek, read};
+use nix::unistd::{Pid, Whence, lseek};
+use procfs::{Place, Seen, each_number, entry, hidden_child, is_gone, number, open_at, own_child, stat};
 use std::collections::HashSet;
-use std::ffi::CStr;
-use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Processes to reserve space for. Memory that is not used is not taken.
 const FORESEEN: usize = 1 << 15;
 /// Processes that a machine usually has.
 const USUAL: usize = 1 << 10;
-/// Enough for a line of proc_pid_stat(5): at most 52 numbers and a name of 64 bytes.
-const STAT: usize = 1536;
 const ENTRIES: usize = 1 << 15;
-/// How much of a list of children is read at once. What it names may be gone before the end of a long part is reached.
-const LIST: usize = 1 << 10;
 /// The most threads that [`Walk::down`] looks at. In a larger tree it is no cheaper than a walk over everything.
 const MOST_THREADS: usize = 256;
 
@@ -65,26 +60,6 @@ pub enum Found {
     Part,
 }
 
-/// A process as `/proc` showed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    pid: i32,
-    parent: i32,
-    /// Ticks since boot. Together with the number it identifies a process for good. None for a child that cannot be
-    /// read.
-    started: Option<u64>,
-    /// It has ended, with all its threads, and waits to be reaped.
-    ended: bool,
-    place: Place,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Unknown,
-    Below,
-    Elsewhere,
-}
-
 /// A process below the top of a walk.
 #[derive(Debug)]
 pub struct Process<'a> {
@@ -98,9 +73,6 @@ pub struct Process<'a> {
 
 impl Walk {
     /// Opens `/proc` and reserves memory.
-    ///
-    /// # Errors
-    /// The kernel's: `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
         let mut seen = Vec::with_capacity(FORESEEN);
         let nobody = Seen { pid: 0, parent: 0, started: None, ended: false, place: Place::Unknown };
@@ -164,7 +136,8 @@ impl Walk {
         }
         let Some(tasks) = open_at(self.proc.as_fd(), format_args!("{pid}/task")) else { return is_gone(pid) };
         let is_ours = pid == Pid::this().as_raw();
-        let (mut shows_itself, mut whole) = (false, true);
+        let mut shows_itself = false;
+        let mut whole = true;
         loop {
             let length = sys::read_directory(tasks.as_fd(), &mut self.entries).ok()?;
             if length == 0 {
@@ -315,116 +288,9 @@ fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) ->
     }
 }
 
-/// Splits the first of some directory entries (getdents64(2)) off. Returns its name and the other entries.
-fn entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
-    // struct linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name.
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    let length = usize::from(u16::from_ne_bytes(entries.get(LENGTH..LENGTH + 2)?.try_into().ok()?));
-    let name = CStr::from_bytes_until_nul(entries.get(NAME..length)?).ok()?;
-    Some((name.to_bytes(), &entries[length..]))
-}
-
-fn hidden_child(pid: i32) -> Option<Seen> {
-    is_child(Pid::from_raw(pid)).then(|| own_child(pid))
-}
-
-/// True if the kernel says that this is a child of ours. Until we reap it, no other process gets its number.
-#[must_use]
-pub fn is_child(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
-    waitid(Id::Pid(pid), flags).is_ok()
-}
-
-/// True if this is a child of ours that has ended, with all its threads, and waits to be reaped.
-#[must_use]
-pub fn has_ended(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
-    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
-}
-
-/// True if this is a child of ours that SIGSTOP has stopped. The caller must not wait for stops elsewhere.
-#[must_use]
-pub fn is_stopped(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WSTOPPED;
-    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
-}
-
-fn own_child(pid: i32) -> Seen {
-    Seen { pid, parent: Pid::this().as_raw(), started: None, ended: false, place: Place::Unknown }
-}
-
-/// Some if no process has this number.
-fn is_gone(pid: i32) -> Option<()> {
-    (kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)).then_some(())
-}
-
-fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Seen> {
-    let file = open_at(proc, format_args!("{pid}/stat"))?;
-    let mut line = [0; STAT];
-    let length = loop {
-        match read(&file, &mut line) {
-            Err(Errno::EINTR) => {}
-            length => break length.ok()?,
-        }
-    };
-    parse(pid, &line[..length])
-}
-
-/// Opens a file below a directory of `/proc`, without allocating.
-fn open_at(directory: BorrowedFd<'_>, name: fmt::Arguments<'_>) -> Option<OwnedFd> {
-    let mut path = [0; 24];
-    let mut rest = &mut path[..];
-    io::Write::write_fmt(&mut rest, name).ok()?;
-    // There is room for the NUL, or the path is refused here.
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    openat(directory, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
-}
-
-/// Calls `each` with every number in a list of children, whatever its length. None if it cannot be read.
-fn each_number(list: BorrowedFd<'_>, mut each: impl FnMut(i32)) -> Option<()> {
-    let mut text = [0; LIST];
-    let mut number = 0;
-    loop {
-        let length = match read(list, &mut text) {
-            Err(Errno::EINTR) => continue,
-            length => length.ok()?,
-        };
-        if length == 0 {
-            return Some(());
-        }
-        // A number may continue in the next part. A blank follows each of them.
-        for &byte in &text[..length] {
-            if byte == b' ' {
-                each(number);
-                number = 0;
-            } else {
-                number = number.wrapping_mul(10).wrapping_add(i32::from(byte.wrapping_sub(b'0')));
-            }
-        }
-    }
-}
-
-fn number(text: &[u8]) -> Option<i32> {
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-/// Parses a line of proc_pid_stat(5): `PID (COMM) STATE PPID PGRP ...`. COMM may contain spaces and parentheses.
-fn parse(pid: i32, line: &[u8]) -> Option<Seen> {
-    let comm_end = line.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = std::str::from_utf8(&line[comm_end + 1..]).ok()?.split_ascii_whitespace();
-    // `fields` starts with the third field.
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let threads = fields.nth(15)?;
-    let started = fields.nth(1)?.parse().ok()?;
-    // A zombie counts as one thread. It has more while others of its threads live.
-    let ended = matches!(state, "Z" | "X") && matches!(threads, "0" | "1");
-    Some(Seen { pid, parent, started: Some(started), ended, place: Place::Unknown })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::procfs::parse;
     use super::*;
     use crate::fuzz;
 
@@ -537,32 +403,6 @@ mod tests {
             }
         }
         assert_eq!(below, [4, 3, 2]);
-    }
-
-    #[test]
-    fn a_million_lines_are_processes_or_are_refused() {
-        let seeds: [&[u8]; 2] = [
-            b"42 (a) b (c) S 7 42 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2",
-            b"1 (x) Z 0 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1 0 0",
-        ];
-        fuzz::bent("line of /proc/PID/stat", &seeds, |line, _| (&parse(1, line)).into());
-    }
-
-    #[test]
-    fn a_million_directories_are_entries_or_are_refused() {
-        let mut ours = vec![0; 48];
-        for at in [0, 24] {
-            ours[at + 16] = 24;
-            ours[at + 19] = b'7';
-        }
-        fuzz::bent("directory of /proc", &[&ours], |directory, _| {
-            let (mut rest, mut names) = (directory, 0);
-            while let Some((_, after)) = entry(rest) {
-                assert!(after.len() < rest.len());
-                (rest, names) = (after, names + 1);
-            }
-            (&(names > 0).then_some(())).into()
-        });
     }
 
     #[test]

@@ -22,7 +22,6 @@ pub struct Late {
 
 impl Late {
     /// `most` is the most by which deadlines move.
-    #[must_use]
     pub fn new(worst: Duration, most: Duration) -> Self {
         Self { worst, extra: worst.saturating_mul(FACTOR).min(most), beyond: worst.saturating_mul(LEAST_FACTOR) > most }
     }

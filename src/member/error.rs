@@ -81,13 +81,7 @@ impl error::Error for Error {
             Self::Denied(detail) | Self::Misconfigured(detail) | Self::Unreachable(detail) | Self::System(detail) => {
                 detail.cause.as_ref().map(|cause| cause.error() as _)
             }
-            Self::Url(_)
-            | Self::Shard(_)
-            | Self::Owner(_)
-            | Self::Timing(_)
-            | Self::NotReleased(_)
-            | Self::Stopped
-            | Self::Failed(_) => None,
+            _ => None,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::error::{Error, farewell};
 use super::leadership::{Inquiries, Shared};
-use crate::election::{Event, Outcome, Settings, StartError, Stop, View};
+use crate::election::{Action, Event, Outcome, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};
 use crate::runner::processes::Timer;
@@ -113,20 +113,15 @@ impl Host for InProcess {
         Ok(())
     }
 
-    fn extend(&mut self, deadline: Deadline) {
-        self.shared.extend(deadline);
-    }
-
-    fn stop(&mut self, stop: Stop) {
-        self.shared.stop(stop);
-    }
-
-    fn seize(&mut self) {
-        self.shared.stop(Stop::Kill);
-    }
-
-    fn release_over(&mut self, failed: Option<String>) {
-        self.shared.not_released(failed);
+    fn carry_out(&mut self, action: &Action) {
+        match action {
+            Action::Extend(deadline) => self.shared.extend(*deadline),
+            Action::Stop(stop) => self.shared.stop(*stop),
+            Action::Seize => self.shared.stop(Stop::Kill),
+            Action::ReleaseOver { failed } => self.shared.not_released(failed.clone()),
+            // It has no standby tasks.
+            _ => {}
+        }
     }
 
     fn show(&mut self, view: View) {

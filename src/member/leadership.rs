@@ -369,7 +369,8 @@ impl Shared {
     pub(super) async fn find_leader(&self) -> Result<Option<Leader>, Error> {
         let inquiries = self.inquiries.get().ok_or(Error::Stopped)?;
         let store = inquiries.store.upgrade().ok_or(Error::Stopped)?;
-        let (shard, timeout) = (self.candidate.shard.clone(), inquiries.timeout);
+        let shard = self.candidate.shard.clone();
+        let timeout = inquiries.timeout;
         let asked = async move { tokio::time::timeout(timeout, store.inspect(&shard)).await };
         // The task is cancelled if the election ends meanwhile.
         let answer = inquiries.runtime.spawn(asked).await.map_err(|_| Error::Stopped)?;

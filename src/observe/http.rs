@@ -70,9 +70,6 @@ impl Drop for Listening {
 }
 
 /// Binds `address` and starts to answer by `routes`, which only read. A connection has `patience`.
-///
-/// # Errors
-/// The kernel's, such as an address that is in use or not of this machine.
 pub async fn begin(address: &Address, routes: Router, patience: Duration) -> io::Result<Listening> {
     let (listener, socket) = match address {
         Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),

@@ -50,7 +50,8 @@ pub fn fail(program: &str, status: u8, message: &str) {
 /// Tells programs how this one ends. People see the status, and what was logged before.
 pub fn end(status: u8, why: Why, shard: &str, owner: &str) {
     let event = LogEvent::Ended.as_str();
-    let (from, why) = (why.from(), why.word());
+    let from = why.from();
+    let why = why.word();
     if IS_JSON.load(Ordering::Relaxed) {
         tracing::info!(event, exit_status = status, from, why, shard, owner, "ended");
     }
@@ -121,7 +122,6 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
 /// True if standard error is a terminal that shows text and understands cursor movements.
 ///
 /// False if standard output is a pipe: its reader, such as a pager, may use the whole terminal.
-#[must_use]
 pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
     let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
     let piped = fstat(stdout()).is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFIFO);

@@ -79,7 +79,6 @@ pub struct Leads {
 }
 
 impl Metrics {
-    #[must_use]
     pub fn new(candidate: &Candidate, lease: Duration) -> Self {
         let series = Series::new(candidate.shard.as_str());
         Self { candidate: candidate.clone(), lease, state: Mutex::default(), series }
@@ -95,7 +94,7 @@ impl Metrics {
             | Event::Asked { .. }
             | Event::Late(_)
             | Event::Counted { answer: Ok(None) }
-            | Event::Tree(TreeEvent::Started | TreeEvent::Unhealthy(_)) => {}
+            | Event::Tree(TreeEvent::Unhealthy(_)) => {}
             // Silence counts from the request, not from its failure.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
@@ -113,6 +112,7 @@ impl Metrics {
                     }
                 }
             }
+            Event::Tree(TreeEvent::Started) => self.started(),
             Event::Tree(
                 TreeEvent::NotStarted(_)
                 | TreeEvent::Unready(_)
@@ -142,7 +142,8 @@ impl Metrics {
             Action::Start { term, deadline } => {
                 let mut known = self.state.lock();
                 let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
-                let (term, deadline) = (*term, *deadline);
+                let term = *term;
+                let deadline = *deadline;
                 let shard = self.candidate.shard.clone();
                 known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
             }
@@ -186,7 +187,7 @@ impl Metrics {
         }
     }
 
-    pub fn started(&self) {
+    fn started(&self) {
         self.series.starts.inc();
         if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state.lock().leadership {
             leadership.run = Run::Running(wall_clock_millis());
@@ -205,7 +206,6 @@ impl Metrics {
     }
 
     /// Tells whether COMMAND runs under a lease that is not lost, and since when.
-    #[must_use]
     pub fn leads(&self, now: BootInstant) -> Leads {
         let known = self.state.lock();
         let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now, known.late().extra));
@@ -223,9 +223,6 @@ impl Metrics {
     }
 
     /// Tells whether the candidate takes part: it leads, or could lead.
-    ///
-    /// # Errors
-    /// Why not, in one line. The store's messages stay in the log, because anybody may ask here.
     pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
         let known = self.state.lock();
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
@@ -241,7 +238,6 @@ impl Metrics {
     }
 
     /// All metrics in the text format of Prometheus, version 0.0.4.
-    #[must_use]
     pub fn text(&self, now: BootInstant) -> String {
         self.update_gauges(now);
         // It fails only on a family without a name or samples, and the registry leaves those out.
@@ -250,7 +246,8 @@ impl Metrics {
 
     /// Updates the gauges that depend on the current time.
     fn update_gauges(&self, now: BootInstant) {
-        let (known, series) = (self.state.lock(), &self.series);
+        let known = self.state.lock();
+        let series = &self.series;
         let leadership = known.leadership.as_ref();
         let late = known.late();
         series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now, late.extra)).into());
@@ -282,10 +279,6 @@ impl Metrics {
 impl Observer for Arc<Metrics> {
     fn began(&mut self, shard: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
         Metrics::began(self, shard, slot);
-    }
-
-    fn started(&mut self) {
-        Metrics::started(self);
     }
 
     fn saw(&mut self, event: &Event) {
@@ -330,7 +323,7 @@ fn integer(term: Term) -> i64 {
 mod tests {
     use super::*;
     use crate::election::{Ended, Loss, Reason};
-    use crate::store::{Holder, Observation, Renewal};
+    use crate::store::{Observation, Renewal};
     use std::collections::BTreeMap;
 
     fn metrics() -> Metrics {
@@ -470,17 +463,5 @@ mod tests {
         let leads = metrics.leads(at(1));
         assert_eq!((leads.shard.as_str(), leads.slot), ("jobs/a", None));
         assert!(metrics.text(at(1)).contains(&line(0)), "{}", metrics.text(at(1)));
-    }
-
-    #[test]
-    fn a_standby_shows_the_leader_whatever_its_name_is() {
-        let metrics = metrics();
-        let holder = |owner: &str| Holder { owner: owner.to_owned(), term: Some(Term(5)), ..Holder::default() };
-        metrics.show(standby(Some(Obstacle::Holder(holder("old")))));
-        assert!(metrics.text(at(1)).contains("old"));
-        metrics.show(standby(Some(Obstacle::Holder(holder("a \"b\" \\ \n c")))));
-        let text = metrics.text(at(1));
-        let wanted = r#"leaderrun_observed_leader_term{host="",owner="a \"b\" \\ \n c",shard="jobs/a"} 5"#;
-        assert!(text.lines().any(|line| line == wanted) && !text.contains("old"), "{text}");
     }
 }

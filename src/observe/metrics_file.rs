@@ -62,9 +62,6 @@ struct Run {
 
 impl MetricsFile {
     /// Makes sure that the file can be written, and starts the thread that will.
-    ///
-    /// # Errors
-    /// A line that says why it cannot.
     pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>, conflict: u8) -> Result<Self, String> {
         let refused =
             |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
@@ -181,7 +178,8 @@ fn with_end(before: &str, labels: &str, status: u8, why: Why) -> String {
     let runs = if before.contains(&format!("leaderrun_{STATUS}{labels} ")) { before } else { "" };
     let mut text: String = runs.lines().filter(|line| !line.contains(END)).flat_map(|line| [line, "\n"]).collect();
     let labels = labels.strip_suffix('}').unwrap_or(labels);
-    let (from, why) = (why.from(), why.word());
+    let from = why.from();
+    let why = why.word();
     let _ = write!(
         text,
         "# HELP leaderrun_{END} The exit status of the last leaderrun, whose it is and why.\n\

@@ -18,7 +18,7 @@ pub use client::{Answer, Survey, ask_all, ask_own};
 pub use key::Key;
 
 use super::Observer;
-use crate::election::{Role, View};
+use crate::election::{Action, Event, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Late, Session, Shard, Term};
 use crate::store::Location;
 use crate::store::stable_hash::fnv1a;
@@ -120,11 +120,8 @@ pub struct QuerySocket {
     listener: UnixListener,
     name: String,
     key: Key,
-    shard: String,
-    store: String,
-    owner: String,
-    pid: u32,
-    containment: String,
+    /// What is the same in each answer, and what it is without a leadership.
+    base: Statement,
     view: View,
     leadership: Option<Leadership>,
 }
@@ -140,28 +137,25 @@ struct Leadership {
 
 impl QuerySocket {
     /// Binds the socket, under a name that begins as those of all candidates for this shard in this store do.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn new(candidate: &Candidate, store: &Location, containment: &str) -> io::Result<Self> {
         // Not the session: nobody needs to know that.
         let name = format!("{}{}", beginning(&candidate.shard, store), Session::random()?.as_str());
-        Ok(Self {
-            listener: UnixListener::bind(path(&name))?,
-            name,
-            key: Key::random()?,
+        let view = View { role: Role::Standby(None), trouble: None, hindrance: None, late: Late::default() };
+        let base = Statement {
             shard: candidate.shard.to_string(),
+            slot_of: None,
             store: store.to_string(),
             owner: candidate.owner.clone(),
             pid: candidate.pid,
-            containment: containment.to_string(),
-            view: View { role: Role::Standby(None), trouble: None, hindrance: None, late: Late::default() },
             leadership: None,
-        })
+            standing: Standing::of(&view, BootInstant::now()),
+            containment: containment.to_owned(),
+        };
+        let listener = UnixListener::bind(path(&name))?;
+        Ok(Self { listener, name, key: Key::random()?, base, view, leadership: None })
     }
 
     /// The variables for COMMAND's environment.
-    #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.to_text())]
     }
@@ -193,18 +187,13 @@ impl QuerySocket {
     }
 
     fn statement(&self, now: BootInstant) -> Statement {
-        let led = self.leadership.as_ref().map(|leadership| leadership.shard.to_string());
-        let slot_of = led.as_ref().filter(|led| **led != self.shard).map(|_| self.shard.clone());
-        Statement {
-            shard: led.unwrap_or_else(|| self.shard.clone()),
-            slot_of,
-            store: self.store.clone(),
-            owner: self.owner.clone(),
-            pid: self.pid,
-            leadership: self.leadership.as_ref().map(|leadership| leadership.leads_at(now, self.view.late)),
-            standing: Standing::of(&self.view, now),
-            containment: self.containment.clone(),
+        let mut statement = Statement { standing: Standing::of(&self.view, now), ..self.base.clone() };
+        if let Some(leadership) = &self.leadership {
+            let whole = std::mem::replace(&mut statement.shard, leadership.shard.to_string());
+            statement.slot_of = Some(whole).filter(|whole| *whole != statement.shard);
+            statement.leadership = Some(leadership.leads_at(now, self.view.late));
         }
+        statement
     }
 }
 
@@ -219,20 +208,19 @@ impl Observer for QuerySocket {
         }
     }
 
-    fn extended(&mut self, deadline: Deadline) {
-        if let Some(leadership) = &mut self.leadership {
-            leadership.deadline = deadline;
+    fn saw(&mut self, event: &Event) {
+        if matches!(event, Event::Tree(TreeEvent::Dead)) {
+            self.leadership = None;
         }
     }
 
-    fn lost(&mut self) {
-        if let Some(leadership) = &mut self.leadership {
-            leadership.lost = true;
+    fn did(&mut self, action: &Action) {
+        let Some(leadership) = &mut self.leadership else { return };
+        match action {
+            Action::Extend(deadline) => leadership.deadline = *deadline,
+            Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => leadership.lost = true,
+            _ => {}
         }
-    }
-
-    fn ended(&mut self) {
-        self.leadership = None;
     }
 
     fn show(&mut self, view: &View) {
@@ -254,7 +242,6 @@ impl Leadership {
 
 /// How the names of all candidates for `shard` in `store` begin, so that a candidate that does not answer is known by its
 /// name. The names are public: the hash shows neither the shard nor the store.
-#[must_use]
 pub fn beginning(shard: &Shard, store: &Location) -> String {
     let identity = store.identity();
     let bytes = shard.as_str().bytes().chain([b' ']).chain(identity.bytes());
@@ -262,9 +249,6 @@ pub fn beginning(shard: &Shard, store: &Location) -> String {
 }
 
 /// The names of all query sockets of this network namespace, from proc_pid_net(5).
-///
-/// # Errors
-/// If there is no `/proc`.
 pub fn all() -> io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/net/unix")?;
     Ok(listed(&table))

@@ -100,7 +100,8 @@ impl StatusLine {
                 let waited = show(Duration::from_secs(now.since(*since).as_secs()));
                 format!("waiting {waited}: {} has not answered yet", self.store)
             };
-            let (shard, owner) = (&self.shard, &self.owner);
+            let shard = &self.shard;
+            let owner = &self.owner;
             if self.logged {
                 tracing::info!(event = LogEvent::Waiting.as_str(), shard, owner, "{line}");
             } else {

@@ -13,7 +13,7 @@
 //!   sent later.
 
 use super::Observer;
-use crate::election::{Event, Role, View};
+use crate::election::{Event, Role, TreeEvent, View};
 use crate::lease::{Deadline, Shard, Term};
 use crate::store::{Claim, Renewal};
 use crate::text::on_one_line;
@@ -89,7 +89,6 @@ struct Feeding {
 impl Notifier {
     /// Reads the variables that the service manager set. None if it wants no messages. `lease` is None if leases do not
     /// expire.
-    #[must_use]
     pub fn from_environment(readiness: Readiness, lease: Option<Duration>) -> Option<Self> {
         let named = std::env::var_os(SOCKET).filter(|name| !name.is_empty())?;
         let [patience, watched] = WATCHDOG.map(std::env::var_os);
@@ -126,7 +125,6 @@ impl Notifier {
     }
 
     /// True if COMMAND reports to the service manager as well.
-    #[must_use]
     pub fn is_commands(&self) -> bool {
         self.readiness == Readiness::Command
     }
@@ -182,21 +180,16 @@ impl Observer for Notifier {
         self.slot = slot;
     }
 
-    fn started(&mut self) {
-        self.wanted.ready |= self.readiness == Readiness::Leader;
-        self.send_news();
-    }
-
-    fn asked_to_stop(&mut self) {
-        self.wanted.stopping = true;
-    }
-
     fn saw(&mut self, event: &Event) {
-        if let Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
-        | Event::Renewed { sent, answer: Ok(Renewal::Renewed), .. } = event
-        {
-            let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
-            self.valid_until = self.valid_until.max(until);
+        match event {
+            Event::Claimed { sent, answer: Ok(Claim::Granted(_)) }
+            | Event::Renewed { sent, answer: Ok(Renewal::Renewed), .. } => {
+                let until = self.lease.map_or(BootInstant::NEVER, |lease| sent.plus(lease));
+                self.valid_until = self.valid_until.max(until);
+            }
+            Event::Tree(TreeEvent::Started) => self.wanted.ready |= self.readiness == Readiness::Leader,
+            Event::Asked { .. } => self.wanted.stopping = true,
+            _ => {}
         }
     }
 
@@ -309,7 +302,7 @@ mod tests {
         assert_eq!(heard(&manager), ["READY=1", "STATUS=standby: somebody leads"]);
         notifier.show(&behind("somebody"));
         assert!(heard(&manager).is_empty());
-        notifier.asked_to_stop();
+        notifier.saw(&Event::Asked { signal: 15 });
         notifier.show(&view(Role::Leader(Term(4))));
         assert_eq!(heard(&manager), ["STOPPING=1", "STATUS=stopping; leading in term 4"]);
     }
@@ -332,21 +325,6 @@ mod tests {
         notifier.show(&view(Role::Restarting { term: Term(4), end }));
         let status = "STATUS=leading in term 4; the command exited with 3 and waits to be restarted";
         assert_eq!(heard(&manager), ["READY=1", status]);
-    }
-
-    #[test]
-    fn ready_is_sent_at_the_chosen_moment() {
-        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Leader, None);
-        notifier.show(&behind("somebody"));
-        notifier.show(&view(Role::Leader(Term(1))));
-        assert!(!heard(&manager).contains(&"READY=1".to_owned()));
-        notifier.started();
-        notifier.started();
-        assert_eq!(heard(&manager), ["READY=1"]);
-        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
-        notifier.show(&view(Role::Leader(Term(1))));
-        notifier.started();
-        assert_eq!(heard(&manager), ["STATUS=leading in term 1"]);
     }
 
     #[test]
@@ -405,21 +383,6 @@ mod tests {
         let mut view = behind("b");
         view.trouble = Some(("no\nanswer".to_owned(), at(1)));
         assert_eq!(status(&view, None, false), "standby: b leads; trouble with the store: no answer");
-    }
-
-    #[test]
-    fn only_a_watchdog_for_this_process_counts() {
-        let watchdog = |usec: Option<&'static str>, pid: Option<&'static str>| {
-            watchdog(usec.map(OsStr::new), pid.map(OsStr::new), 7)
-        };
-        let half_a_second = Some(Duration::from_millis(500));
-        assert_eq!(watchdog(Some("500000"), None), half_a_second);
-        assert_eq!(watchdog(Some("500000"), Some("7")), half_a_second);
-        assert_eq!(watchdog(Some("500000"), Some("8")), None);
-        assert_eq!(watchdog(Some("500000"), Some("")), None);
-        assert_eq!(watchdog(Some("0"), None), None);
-        assert_eq!(watchdog(Some("soon"), None), None);
-        assert_eq!(watchdog(None, Some("7")), None);
     }
 
     #[test]

@@ -193,14 +193,12 @@ impl Terminal {
 }
 
 /// The time with a space after it, or nothing if journald adds it or a person reads along.
-#[must_use]
 pub fn time() -> String {
     static IS_ADDED: LazyLock<bool> = LazyLock::new(|| !priority(Level::INFO).is_empty() || stderr().is_terminal());
     if *IS_ADDED { String::new() } else { format!("{} ", rfc3339_seconds(wall_clock_millis())) }
 }
 
 /// The prefix of a line on standard error: `<3>` and so on for journald, otherwise nothing.
-#[must_use]
 pub fn priority(level: Level) -> &'static str {
     static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
     match level {

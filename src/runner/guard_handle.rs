@@ -9,11 +9,11 @@
 //! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
 //! never does, and keeps its children from becoming ours.
 
-use crate::election::{GUARD_PATIENCE, HookEnd, StandbyStop, Stop, TreeEvent, Unhealthy};
+use crate::election::{GUARD_PATIENCE, StandbyStop, Stop, TreeEvent};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
 use crate::guard::health::Health;
-use crate::guard::hooks::{Hook, Hooks};
+use crate::guard::hooks::Hooks;
 use crate::guard::lateness::Measure;
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
@@ -83,20 +83,8 @@ pub enum GuardEvent {
         backstop: i32,
         guard: i32,
     },
-    /// COMMAND runs, as this process.
-    Started {
-        pid: i32,
-    },
-    /// The terminal stopped COMMAND with this signal.
-    Paused {
-        signal: i32,
-    },
-    /// The terminal told COMMAND's group that it hung up.
-    HungUp,
-    /// A hook failed. That changes nothing.
-    HookFailed(Hook, HookEnd),
-    /// A health check failed. That changes nothing yet.
-    CheckFailed(Unhealthy),
+    /// What else the guard reports.
+    Report(Report),
     /// The worst lateness of guard and backstop has changed to this.
     Late(Duration),
     /// We are killing the tree ourselves: reap, and see what is left.
@@ -171,7 +159,8 @@ impl GuardHandle {
         deadline: Deadline,
         lease_files: &[BorrowedFd<'_>],
     ) -> io::Result<(Ear, Ear, Pid)> {
-        let (containment, leaf) = (&command.containment, tree.leaf());
+        let containment = &command.containment;
+        let leaf = tree.leaf();
         let spec = GuardSpec {
             command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
             deadline,
@@ -184,11 +173,11 @@ impl GuardHandle {
             max_run: command.max_run,
             listens: sys::listens(),
             orphan_release: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
-            scheduling: containment.scheduling(),
-            walks: containment.walks(),
+            scheduling: containment.scheduling,
+            walks: containment.walks,
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
-            namespaces: containment.namespaces(),
-            raises: containment.raises(),
+            namespaces: containment.namespaces,
+            raises: containment.raises,
         };
         let spec = in_memory(c"leaderrun guard spec", true, &spec)?;
         let (guard, guards_end) = Line::pair()?;
@@ -197,7 +186,8 @@ impl GuardHandle {
         inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(lease_files);
         let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
-        let (guard, backstop) = (sys::watch(guard)?, sys::watch(backstop)?);
+        let guard = sys::watch(guard)?;
+        let backstop = sys::watch(backstop)?;
         let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
         let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
@@ -287,7 +277,8 @@ impl GuardHandle {
                 self.look_at = Instant::now() + next.since(BootInstant::now());
                 return GuardEvent::Seizing;
             }
-            let (guard_closed, backstop_closed) = (self.guard_closed, self.backstop_closed);
+            let guard_closed = self.guard_closed;
+            let backstop_closed = self.backstop_closed;
             let missed_at = self.guard_missed_at.filter(|_| !self.dead);
             tokio::select! {
                 () = tokio::time::sleep_until(missed_at.unwrap_or(self.look_at)), if missed_at.is_some() => {
@@ -338,7 +329,7 @@ impl GuardHandle {
         while !self.guard_closed {
             match self.guard.get_ref().0.hear_report() {
                 Heard::Message(Report::Late(worst), _) => self.hear_late([worst, self.late[1]]),
-                Heard::Message(report, _) => self.hear(&report),
+                Heard::Message(report, _) => self.hear(report),
                 Heard::Silence => break,
                 Heard::Closed => {
                     (self.guard_closed, self.guard_pid) = (true, None);
@@ -349,7 +340,7 @@ impl GuardHandle {
         while !self.backstop_closed {
             match self.backstop.get_ref().0.hear_report() {
                 Heard::Message(Report::Late(worst), _) => self.hear_late([self.late[0], worst]),
-                Heard::Message(report, _) => self.hear(&report),
+                Heard::Message(report, _) => self.hear(report),
                 Heard::Silence => break,
                 Heard::Closed => self.backstop_closed = true,
             }
@@ -371,19 +362,19 @@ impl GuardHandle {
         self.late[0].max(self.late[1])
     }
 
-    fn hear(&mut self, report: &Report) {
-        match *report {
-            Report::Started { pid } => self.events.push_back(GuardEvent::Started { pid }),
-            Report::Paused { signal } => self.events.push_back(GuardEvent::Paused { signal }),
-            Report::HungUp => self.events.push_back(GuardEvent::HungUp),
+    fn hear(&mut self, report: Report) {
+        match report {
+            Report::Started { .. }
+            | Report::Paused { .. }
+            | Report::HungUp
+            | Report::HookFailed(..)
+            | Report::CheckFailed(_) => self.events.push_back(GuardEvent::Report(report)),
             Report::Interrupted(interrupt) => self.tell(TreeEvent::Interrupted(interrupt)),
             Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
             Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
             Report::Overran => self.tell(TreeEvent::Overran),
             Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
             Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
-            Report::HookFailed(hook, end) => self.events.push_back(GuardEvent::HookFailed(hook, end)),
-            Report::CheckFailed(failed) => self.events.push_back(GuardEvent::CheckFailed(failed)),
             Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
             Report::Guarded { pid } => {
                 self.guard_pid = Some(Pid::from_raw(pid));

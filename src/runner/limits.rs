@@ -20,9 +20,6 @@ const STACK: u64 = 1 << 20;
 const MOST_LOOKS: u32 = 100;
 
 /// Checks everything but threads. It must itself use little stack.
-///
-/// # Errors
-/// One line that says what is missing, and which limit to raise.
 pub fn check() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_STACK) {
         Ok((soft, _)) if soft < STACK => {

@@ -4,10 +4,11 @@
 //! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between. What a
 //! terminal does is written in [`foreground`](crate::guard::foreground).
 
-use crate::election::{Action, Booking, Event, LogEvent, Notice, Role, StandbyStop, StartError, Stop, TreeEvent, View};
+use crate::election::{Action, Booking, Event, LogEvent, Notice, Role, StartError, TreeEvent, View};
 use crate::guard::foreground::{self, Foreground};
 use crate::guard::priority;
 use crate::guard::quota::Quota;
+use crate::guard::wire::Report;
 use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::Observer;
 use crate::observe::metrics::Metrics;
@@ -21,7 +22,6 @@ use crate::runner::guard_handle::{self, Command, GuardEvent, GuardHandle};
 use crate::runner::signals::Signals;
 use crate::runner::standby_tasks::{Happening, StandbyTasks};
 use crate::slots::Campaign;
-use crate::store::Holder;
 use crate::sys::{self, Owned};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use nix::sys::signal::{Signal, kill};
@@ -38,6 +38,31 @@ use tokio::time::{Instant, sleep_until};
 /// How long after its SIGHUP a shell has ended, and the terminal with it.
 const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
+/// What shows the candidate to others.
+#[derive(Default)]
+pub struct Observers {
+    /// Some if the candidate answers questions from its host.
+    pub query_socket: Option<QuerySocket>,
+    /// Some if a service manager wants notifications.
+    pub notifier: Option<Notifier>,
+    /// Some if metrics are served.
+    pub metrics: Option<Arc<Metrics>>,
+    /// Some if the results of runs are written to a file.
+    pub metrics_file: Option<MetricsFile>,
+    /// Some if people see what the candidate waits for.
+    pub(crate) line: Option<StatusLine>,
+}
+
+impl Observers {
+    fn tell(&mut self, mut tell: impl FnMut(&mut dyn Observer)) {
+        self.line.iter_mut().for_each(|line| tell(line));
+        self.query_socket.iter_mut().for_each(|query_socket| tell(query_socket));
+        self.notifier.iter_mut().for_each(|notifier| tell(notifier));
+        self.metrics.iter_mut().for_each(|metrics| tell(metrics));
+        self.metrics_file.iter_mut().for_each(|file| tell(file));
+    }
+}
+
 /// Runs COMMAND as processes of this machine.
 pub struct Processes {
     command: Command,
@@ -47,16 +72,7 @@ pub struct Processes {
     guard: Option<GuardHandle>,
     /// None of them is alive while there is a guard.
     standby_tasks: StandbyTasks,
-    /// Some if the candidate answers questions from its host.
-    query_socket: Option<QuerySocket>,
-    /// Some if a service manager wants notifications.
-    notifier: Option<Notifier>,
-    /// Some if metrics are served.
-    metrics: Option<Arc<Metrics>>,
-    /// Some if the results of runs are written to a file.
-    metrics_file: Option<MetricsFile>,
-    /// Shows what the candidate waits for.
-    line: Option<StatusLine>,
+    observers: Observers,
     /// The last signal that asked us to stop.
     asked: Option<Signal>,
     /// The terminal stopped COMMAND, and then us.
@@ -76,27 +92,14 @@ pub struct Processes {
 
 impl Processes {
     /// Prepares the host; starts no process.
-    ///
-    /// # Errors
-    /// The kernel gave no timer or no signals.
-    pub fn new(
-        command: Command,
-        standby_tasks: StandbyTasks,
-        notifier: Option<Notifier>,
-        metrics: Option<Arc<Metrics>>,
-    ) -> io::Result<Self> {
-        let (signals, timer) = (Signals::listen()?, Timer::new()?);
+    pub fn new(command: Command, standby_tasks: StandbyTasks, observers: Observers) -> io::Result<Self> {
         Ok(Self {
             command,
-            signals,
-            timer,
+            signals: Signals::listen()?,
+            timer: Timer::new()?,
             guard: None,
             standby_tasks,
-            query_socket: None,
-            notifier,
-            metrics,
-            metrics_file: None,
-            line: None,
+            observers,
             asked: None,
             paused: false,
             terminal: None,
@@ -107,41 +110,14 @@ impl Processes {
         })
     }
 
-    /// Adds the socket that answers questions.
-    #[must_use]
-    pub(crate) fn with_query_socket(self, query_socket: Option<QuerySocket>) -> Self {
-        Self { query_socket, ..self }
-    }
-
-    /// Adds a status line.
-    #[must_use]
-    pub(crate) fn with_line(self, line: Option<StatusLine>) -> Self {
-        Self { line, ..self }
-    }
-
-    /// Adds the file of `--metrics-file`.
-    #[must_use]
-    pub(crate) fn with_metrics_file(self, metrics_file: Option<MetricsFile>) -> Self {
-        Self { metrics_file, ..self }
-    }
-
     fn with_guard(&mut self, act: impl FnOnce(&mut GuardHandle)) {
         if let Some(guard) = &mut self.guard {
             act(guard);
         }
     }
 
-    fn tell(&mut self, mut tell: impl FnMut(&mut dyn Observer)) {
-        self.line.iter_mut().for_each(|line| tell(line));
-        self.query_socket.iter_mut().for_each(|query_socket| tell(query_socket));
-        self.notifier.iter_mut().for_each(|notifier| tell(notifier));
-        self.metrics.iter_mut().for_each(|metrics| tell(metrics));
-        self.metrics_file.iter_mut().for_each(|file| tell(file));
-    }
-
     fn asked_to_stop(&mut self, signal: Signal) -> Event {
         self.asked = Some(signal);
-        self.tell(|observer| observer.asked_to_stop());
         Event::Asked { signal: signal as i32 }
     }
 
@@ -155,7 +131,7 @@ impl Processes {
                 return Some(self.asked_to_stop(signal));
             }
             Signal::SIGCONT => {
-                if std::mem::take(&mut self.paused) {
+                if take(&mut self.paused) {
                     self.with_guard(|guard| guard.resume());
                 }
             }
@@ -188,7 +164,6 @@ impl Processes {
     }
 
     /// The last signal that asked the candidate to stop, if one did.
-    #[must_use]
     pub fn asked(&self) -> Option<Signal> {
         self.asked
     }
@@ -206,55 +181,73 @@ impl Processes {
 
     fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
         match event {
-            GuardEvent::Guarded { backstop, guard } => self.tell(|observer| observer.guarded(backstop, guard)),
-            GuardEvent::Started { pid } => {
-                tracing::debug!(command_pid = pid, "started the command");
-                self.tell(|observer| observer.started());
-                return Some(Event::Tree(TreeEvent::Started));
+            GuardEvent::Guarded { backstop, guard } => {
+                self.observers.tell(|observer| observer.guarded(backstop, guard));
+                None
             }
-            GuardEvent::HookFailed(hook, end) => {
-                tracing::warn!(event = LogEvent::HookFailed.as_str(), "the --{hook} hook {end}");
-            }
+            GuardEvent::Report(report) => self.reported(&report),
             GuardEvent::Late(worst) => {
                 self.late = worst;
-                return Some(Event::Late(worst));
-            }
-            GuardEvent::CheckFailed(failed) => tracing::warn!(event = LogEvent::HookFailed.as_str(), "{failed}"),
-            GuardEvent::HungUp if self.terminal_is_gone() => return self.hung_up(),
-            GuardEvent::HungUp => self.look_at_terminal = Some(Instant::now() + HANGS_UP_WITHIN),
-            GuardEvent::Paused { signal } => {
-                let has_it = self.terminal.as_ref().is_some_and(Foreground::owner_has_it);
-                let is_key = signal == Signal::SIGTSTP as i32;
-                let goes_on = if is_key { !foreground::can_be_continued() } else { has_it };
-                if goes_on {
-                    // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
-                    self.with_guard(|guard| guard.resume());
-                } else {
-                    // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Its SIGCONT
-                    // continues COMMAND as well.
-                    self.paused = true;
-                    let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
-                }
+                Some(Event::Late(worst))
             }
             GuardEvent::Tree(event) => {
                 if event == TreeEvent::Dead {
-                    self.guard = None;
-                    self.paused = false;
-                    if let Some(terminal) = self.terminal.take() {
-                        terminal.recover();
-                    }
-                    priority::lower(self.command.containment.scheduling());
-                    if take(&mut self.locked) {
-                        sys::unlock_memory();
-                    }
-                    self.tell(|observer| observer.ended());
-                    self.reap();
+                    self.tree_dead();
                 }
-                return Some(Event::Tree(event));
+                Some(Event::Tree(event))
             }
-            GuardEvent::Seizing => self.reap(),
+            GuardEvent::Seizing => {
+                self.reap();
+                None
+            }
+        }
+    }
+
+    fn reported(&mut self, report: &Report) -> Option<Event> {
+        match report {
+            Report::Started { pid } => {
+                tracing::debug!(command_pid = pid, "started the command");
+                return Some(Event::Tree(TreeEvent::Started));
+            }
+            Report::HookFailed(hook, end) => {
+                tracing::warn!(event = LogEvent::HookFailed.as_str(), "the --{hook} hook {end}");
+            }
+            Report::CheckFailed(failed) => tracing::warn!(event = LogEvent::HookFailed.as_str(), "{failed}"),
+            Report::HungUp if self.terminal_is_gone() => return self.hung_up(),
+            Report::HungUp => self.look_at_terminal = Some(Instant::now() + HANGS_UP_WITHIN),
+            Report::Paused { signal } => self.command_paused(*signal),
+            // The guard handle has heard these.
+            _ => {}
         }
         None
+    }
+
+    fn command_paused(&mut self, signal: i32) {
+        let has_it = self.terminal.as_ref().is_some_and(Foreground::owner_has_it);
+        let is_key = signal == Signal::SIGTSTP as i32;
+        let goes_on = if is_key { !foreground::can_be_continued() } else { has_it };
+        if goes_on {
+            // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
+            self.with_guard(|guard| guard.resume());
+        } else {
+            // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Its SIGCONT continues
+            // COMMAND as well.
+            self.paused = true;
+            let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+        }
+    }
+
+    fn tree_dead(&mut self) {
+        self.guard = None;
+        self.paused = false;
+        if let Some(terminal) = self.terminal.take() {
+            terminal.recover();
+        }
+        priority::lower(self.command.containment.scheduling);
+        if take(&mut self.locked) {
+            sys::unlock_memory();
+        }
+        self.reap();
     }
 }
 
@@ -271,17 +264,17 @@ impl Host for Processes {
                 }
                 happening = self.standby_tasks.next() => self.standby_tasks_event(happening),
                 () = self.timer.reached() => Some(Event::Tick),
-                () = or_never(self.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
+                () = or_never(self.observers.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
                 () = terminal::due() => {
                     terminal::flush();
                     None
                 }
-                () = or_never(self.line.as_ref().map(StatusLine::due)) => {
-                    self.line.as_mut().expect("it was due").redraw();
+                () = or_never(self.observers.line.as_ref().map(StatusLine::due)) => {
+                    self.observers.line.as_mut().expect("it was due").redraw();
                     None
                 }
-                () = or_never(self.notifier.as_ref().map(Notifier::due)) => {
-                    self.notifier.as_mut().expect("it was due").send_news();
+                () = or_never(self.observers.notifier.as_ref().map(Notifier::due)) => {
+                    self.observers.notifier.as_mut().expect("it was due").send_news();
                     None
                 }
             };
@@ -299,22 +292,21 @@ impl Host for Processes {
         campaign: &Campaign,
     ) -> Result<(), StartError> {
         assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
-        let notifies = self.notifier.as_ref().is_some_and(Notifier::is_commands);
+        let notifies = self.observers.notifier.as_ref().is_some_and(Notifier::is_commands);
         let slot = campaign.place().map(|place| place.slot);
         if let Some(measure) = &mut self.command.measure {
             // What was measured is taken over. Until then, a quota tells what may come.
             let quota = Quota::find().map_or(Duration::ZERO, |quota| quota.presumed_lateness());
             measure.presumed = self.late.max(quota);
         }
-        self.command.set_leadership(candidate, term, self.query_socket.as_ref(), notifies, campaign);
-        self.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));
+        self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, campaign);
+        self.observers.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         campaign.leases().with_lease_files(&candidate.shard, &mut |lease_files| {
             started = GuardHandle::start(command, candidate, term, deadline, lease_files);
         });
         let guard = started.map_err(|error| {
-            self.tell(|observer| observer.ended());
             // The message at the program's end reports this to people.
             tracing::debug!("cannot start the guard: {error}");
             StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
@@ -323,56 +315,14 @@ impl Host for Processes {
         self.terminal = self.command.terminal_group.and_then(Foreground::open);
         self.terminal.iter_mut().for_each(Foreground::save_modes);
         // From here on we may have to kill.
-        if self.command.containment.raises() {
-            priority::raise_nice(self.command.containment.scheduling());
+        if self.command.containment.raises {
+            priority::raise_nice(self.command.containment.scheduling);
         }
         Ok(())
     }
 
-    fn extend(&mut self, deadline: Deadline) {
-        self.tell(|observer| observer.extended(deadline));
-        self.with_guard(|guard| guard.extend(deadline));
-        if !self.locked && self.command.containment.raises() {
-            priority::stay_in_memory();
-            self.locked = true;
-        }
-    }
-
-    fn stop(&mut self, stop: Stop) {
-        match stop {
-            // The lease is renewed while COMMAND drains.
-            Stop::Orderly { .. } => {}
-            Stop::Losing { .. } | Stop::Kill => self.tell(|observer| observer.lost()),
-        }
-        self.with_guard(|guard| guard.stop(stop));
-    }
-
-    fn seize(&mut self) {
-        self.tell(|observer| observer.lost());
-        if self.command.containment.raises() {
-            priority::raise(self.command.containment.scheduling());
-        }
-        self.with_guard(GuardHandle::seize);
-    }
-
-    fn start_standby_tasks(&mut self) {
-        self.standby_tasks.start();
-    }
-
-    fn stop_standby_tasks(&mut self, stop: StandbyStop) {
-        self.standby_tasks.stop(stop);
-    }
-
-    fn seize_standby_tasks(&mut self) {
-        self.standby_tasks.seize();
-    }
-
-    fn leader_changed(&mut self, leader: Option<Holder>) {
-        self.standby_tasks.leader_changed(leader);
-    }
-
     fn logs_waiting(&self) -> bool {
-        self.line.as_ref().is_some_and(StatusLine::is_logged)
+        self.observers.line.as_ref().is_some_and(StatusLine::is_logged)
     }
 
     fn saw(&mut self, event: &Event) {
@@ -383,17 +333,37 @@ impl Host for Processes {
                 terminal::say(format_args!("leaderrun: {words}"));
             }
         }
-        self.tell(|observer| observer.saw(event));
+        self.observers.tell(|observer| observer.saw(event));
     }
 
-    fn did(&mut self, action: &Action) {
-        if let Action::Say(notice @ Notice::HoldingBack(..)) = action
-            && !tracing::enabled!(tracing::Level::INFO)
-            && std::io::stderr().is_terminal()
-        {
-            terminal::say(format_args!("leaderrun: {notice}"));
+    fn carry_out(&mut self, action: &Action) {
+        self.observers.tell(|observer| observer.did(action));
+        match action {
+            Action::Extend(deadline) => {
+                self.with_guard(|guard| guard.extend(*deadline));
+                if !self.locked && self.command.containment.raises {
+                    priority::stay_in_memory();
+                    self.locked = true;
+                }
+            }
+            Action::Stop(stop) => self.with_guard(|guard| guard.stop(*stop)),
+            Action::Seize => {
+                if self.command.containment.raises {
+                    priority::raise(self.command.containment.scheduling);
+                }
+                self.with_guard(GuardHandle::seize);
+            }
+            Action::StartStandbyTasks => self.standby_tasks.start(),
+            Action::StopStandbyTasks(stop) => self.standby_tasks.stop(*stop),
+            Action::SeizeStandbyTasks => self.standby_tasks.seize(),
+            Action::LeaderChanged(leader) => self.standby_tasks.leader_changed(leader.clone()),
+            Action::Say(notice @ Notice::HoldingBack(..))
+                if !tracing::enabled!(tracing::Level::INFO) && std::io::stderr().is_terminal() =>
+            {
+                terminal::say(format_args!("leaderrun: {notice}"));
+            }
+            _ => {}
         }
-        self.tell(|observer| observer.did(action));
     }
 
     fn show(&mut self, view: View) {
@@ -402,7 +372,7 @@ impl Host for Processes {
             tokio::spawn(free_memory_of_the_start());
         }
         self.waits = waits;
-        self.tell(|observer| observer.show(&view));
+        self.observers.tell(|observer| observer.show(&view));
     }
 }
 

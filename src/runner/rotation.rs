@@ -28,7 +28,6 @@ impl Schedule {
     }
 
     /// The first scheduled time after `millis` since 1970.
-    #[must_use]
     pub fn next(&self, millis: u64) -> Option<u64> {
         (self.0)(millis)
     }

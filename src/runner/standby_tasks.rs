@@ -10,6 +10,7 @@
 use crate::election::{CommandEnd, GUARD_PATIENCE, LogEvent, StandbyStop, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
+use crate::guard::wire::Report;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::runner::guard_handle::{Command, GuardEvent, GuardHandle};
 use crate::runner::processes::{inherited, or_never};
@@ -46,7 +47,6 @@ pub struct Duties {
 }
 
 impl Duties {
-    #[must_use]
     pub fn are_none(&self) -> bool {
         self.standby.is_none() && self.on_leader_change.is_none()
     }
@@ -82,11 +82,16 @@ struct Task {
     end: Option<CommandEnd>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Standby,
+    Hook,
+}
+
 /// An event for [`StandbyTasks::take`].
 #[derive(Clone, Debug)]
 pub enum Happening {
-    Standby(TreeEvent),
-    Hook(TreeEvent),
+    Tree(Which, TreeEvent),
     /// A tree is being killed: reap it.
     Seizing,
     /// Start the standby command again.
@@ -96,7 +101,6 @@ pub enum Happening {
 }
 
 impl StandbyTasks {
-    #[must_use]
     pub fn new(duties: Duties, candidate: &Candidate) -> Self {
         Self {
             duties,
@@ -163,24 +167,19 @@ impl StandbyTasks {
             return Happening::Gone;
         }
         loop {
-            let (of_standby, event) = tokio::select! {
-                event = or_never(self.standby.as_mut().map(|task| task.guard.next())) => (true, event),
-                event = or_never(self.hook.as_mut().map(|task| task.guard.next())) => (false, event),
+            let (which, event) = tokio::select! {
+                event = or_never(self.standby.as_mut().map(|task| task.guard.next())) => (Which::Standby, event),
+                event = or_never(self.hook.as_mut().map(|task| task.guard.next())) => (Which::Hook, event),
                 () = or_never(self.restart_at.map(sleep_until)) => return Happening::Restart,
             };
             match event {
-                GuardEvent::Tree(event) if of_standby => return Happening::Standby(event),
-                GuardEvent::Tree(event) => return Happening::Hook(event),
+                GuardEvent::Tree(event) => return Happening::Tree(which, event),
                 GuardEvent::Seizing => return Happening::Seizing,
-                GuardEvent::Started { pid } if of_standby => tracing::debug!(pid, "started the standby command"),
+                GuardEvent::Report(Report::Started { pid }) if which == Which::Standby => {
+                    tracing::debug!(pid, "started the standby command");
+                }
                 // The tasks have no terminal that could stop them, and no health checks.
-                GuardEvent::Started { .. }
-                | GuardEvent::Guarded { .. }
-                | GuardEvent::Paused { .. }
-                | GuardEvent::HungUp
-                | GuardEvent::Late(_)
-                | GuardEvent::HookFailed(..)
-                | GuardEvent::CheckFailed(_) => {}
+                GuardEvent::Report(_) | GuardEvent::Guarded { .. } | GuardEvent::Late(_) => {}
             }
         }
     }
@@ -189,8 +188,7 @@ impl StandbyTasks {
     #[must_use]
     pub fn take(&mut self, happening: Happening) -> bool {
         match happening {
-            Happening::Standby(event) => self.standby_event(&event),
-            Happening::Hook(event) => self.hook_event(&event),
+            Happening::Tree(which, event) => self.tree_event(which, &event),
             Happening::Seizing => {}
             Happening::Restart => {
                 self.restart_at = None;
@@ -204,16 +202,16 @@ impl StandbyTasks {
         false
     }
 
-    fn standby_event(&mut self, event: &TreeEvent) {
-        let Some(standby) = &mut self.standby else { return };
+    fn tree_event(&mut self, which: Which, event: &TreeEvent) {
+        let (task, name, about) = match which {
+            Which::Standby => (&mut self.standby, "the standby command", EVENT),
+            Which::Hook => (&mut self.hook, "the hook of --on-leader-change", LogEvent::HookFailed.as_str()),
+        };
+        let Some(Task { since, end, .. }) = task else { return };
         match event {
-            TreeEvent::Ended(end) => standby.end = Some(*end),
-            TreeEvent::NotStarted(error) => {
-                tracing::warn!(event = EVENT, "cannot start the standby command: {error}");
-            }
-            TreeEvent::GuardFailed => {
-                tracing::warn!(event = EVENT, "the guard of the standby command was killed or did not answer");
-            }
+            TreeEvent::Ended(how) => *end = Some(*how),
+            TreeEvent::NotStarted(error) => tracing::warn!(event = about, "cannot start {name}: {error}"),
+            TreeEvent::GuardFailed => tracing::warn!(event = about, "the guard of {name} was killed or did not answer"),
             TreeEvent::Interrupted(_)
             | TreeEvent::Overran
             | TreeEvent::DeadlineReached
@@ -221,71 +219,45 @@ impl StandbyTasks {
             | TreeEvent::Unready(_)
             | TreeEvent::Unhealthy(_) => {}
             TreeEvent::Dead => {
-                let (end, ran) = (standby.end, BootInstant::now().since(standby.since));
-                self.standby = None;
+                let end = *end;
+                let ran = BootInstant::now().since(*since);
+                *task = None;
+                // Otherwise our own leadership, or our end, cut it short.
                 if self.phase == Phase::Running {
-                    let pause = self.pause.after(ran);
-                    let how = end.map_or_else(|| "was killed".to_owned(), how_it_ended);
-                    if end == Some(CommandEnd::Exited(0)) {
-                        tracing::info!(
-                            event = EVENT,
-                            "the standby command {how}; starting it again in {}",
-                            show(pause)
-                        );
-                    } else {
-                        tracing::warn!(
-                            event = EVENT,
-                            "the standby command {how}; starting it again in {}",
-                            show(pause)
-                        );
+                    match which {
+                        Which::Standby => self.standby_ended(end, ran),
+                        Which::Hook => self.hook_ended(end, ran),
                     }
-                    self.restart_at = Some(Instant::now() + pause);
                 }
             }
         }
     }
 
-    fn hook_event(&mut self, event: &TreeEvent) {
-        let Some(hook) = &mut self.hook else { return };
-        match event {
-            TreeEvent::Ended(end) => hook.end = Some(*end),
-            TreeEvent::NotStarted(error) => {
-                tracing::warn!(
-                    event = LogEvent::HookFailed.as_str(),
-                    "cannot start the hook of --on-leader-change: {error}"
-                );
-            }
-            TreeEvent::Interrupted(_)
-            | TreeEvent::Overran
-            | TreeEvent::DeadlineReached
-            | TreeEvent::Started
-            | TreeEvent::Unready(_)
-            | TreeEvent::Unhealthy(_) => {}
-            TreeEvent::GuardFailed => tracing::warn!("the guard of --on-leader-change was killed or did not answer"),
-            TreeEvent::Dead => {
-                let (end, ran) = (hook.end, BootInstant::now().since(hook.since));
-                self.hook = None;
-                let most = self.duties.hook_timeout;
-                match end {
-                    // Our own leadership, or our end, cut the hook short.
-                    _ if self.phase != Phase::Running => {}
-                    Some(CommandEnd::Exited(0)) | None => {}
-                    Some(CommandEnd::Signalled(9)) if ran >= most => {
-                        tracing::warn!(
-                            event = LogEvent::HookFailed.as_str(),
-                            "the hook of --on-leader-change was killed: it took longer than {}",
-                            show(most)
-                        );
-                    }
-                    Some(end) => tracing::warn!(
-                        event = LogEvent::HookFailed.as_str(),
-                        "the hook of --on-leader-change {}",
-                        how_it_ended(end)
-                    ),
-                }
-                self.start_hook();
-            }
+    fn standby_ended(&mut self, end: Option<CommandEnd>, ran: Duration) {
+        let pause = self.pause.after(ran);
+        let how = end.map_or_else(|| "was killed".to_owned(), how_it_ended);
+        let line = format!("the standby command {how}; starting it again in {}", show(pause));
+        if end == Some(CommandEnd::Exited(0)) {
+            tracing::info!(event = EVENT, "{line}");
+        } else {
+            tracing::warn!(event = EVENT, "{line}");
         }
+        self.restart_at = Some(Instant::now() + pause);
+    }
+
+    fn hook_ended(&mut self, end: Option<CommandEnd>, ran: Duration) {
+        let most = self.duties.hook_timeout;
+        let how = match end {
+            Some(CommandEnd::Exited(0)) | None => None,
+            Some(CommandEnd::Signalled(9)) if ran >= most => {
+                Some(format!("was killed: it took longer than {}", show(most)))
+            }
+            Some(end) => Some(how_it_ended(end)),
+        };
+        if let Some(how) = how {
+            tracing::warn!(event = LogEvent::HookFailed.as_str(), "the hook of --on-leader-change {how}");
+        }
+        self.start_hook();
     }
 
     fn start_standby(&mut self) {

@@ -163,7 +163,8 @@ fn until(deadline: Deadline, now: BootInstant) -> String {
     if deadline == Deadline::NONE {
         return "without a deadline".to_owned();
     }
-    let (term, kill) = (deadline.term_at.since(now), deadline.kill_at.since(now));
+    let term = deadline.term_at.since(now);
+    let kill = deadline.kill_at.since(now);
     format!("stop signal in {}, SIGKILL in {}", millis(term), millis(kill))
 }
 

@@ -175,7 +175,8 @@ impl Slots {
         all: &Orders,
         own: &Orders,
     ) -> Directives {
-        let (pause, mut directives) = (pause_of_all(all, candidate), own.directives(candidate));
+        let pause = pause_of_all(all, candidate);
+        let mut directives = own.directives(candidate);
         let now = BootInstant::now();
         let mut state = self.state.lock();
         let _ = state.holds.apply(slot, &directives, now);

@@ -107,7 +107,6 @@ pub struct Scheduling {
 
 impl Scheduling {
     /// Runs before every process that is not real-time, or has a lower `priority`.
-    #[must_use]
     pub const fn real_time(priority: i32) -> Self {
         Self { policy: libc::SCHED_FIFO, priority, nice: 0 }
     }
@@ -122,18 +121,15 @@ impl Scheduling {
     }
 
     /// True for a policy or nice value that puts a process ahead of others.
-    #[must_use]
     pub fn is_raised(self) -> bool {
         self.priority > 0 || self.nice < 0
     }
 
-    #[must_use]
     pub fn nice(self) -> i32 {
         self.nice
     }
 
     /// 0 unless the policy is real-time.
-    #[must_use]
     pub fn priority(self) -> i32 {
         self.priority
     }
@@ -224,7 +220,6 @@ pub const NO_PROCESS: i32 = libc::ECHILD;
 
 /// Maps an error from before exec(2). Errors that a later attempt may not see keep their number; others become
 /// [`NO_PROCESS`].
-#[must_use]
 pub fn refused(error: &io::Error) -> io::Error {
     let number = error.raw_os_error().filter(|number| [libc::EAGAIN, libc::ENOMEM, libc::ESRCH].contains(number));
     io::Error::from_raw_os_error(number.unwrap_or(NO_PROCESS))
@@ -272,7 +267,6 @@ fn own_names() -> [Option<String>; 2] {
 }
 
 /// Which of those variables name this process.
-#[must_use]
 pub fn listens() -> Listens {
     if LISTEN.iter().all(|name| std::env::var_os(name).is_none()) {
         return [false; 2];
@@ -418,7 +412,8 @@ fn become_program(mut command: Command, birth: Birth<'_>, guard: Pid, moves: boo
             command.env(name, own.unwrap_or_default());
         }
     }
-    let (mask, not_after) = (birth.mask, birth.not_after);
+    let mask = birth.mask;
+    let not_after = birth.not_after;
     // SAFETY: this process has one thread, so code between fork and exec may do anything. It is here, and not in
     // `prepare`, because std sets its own signal mask before it.
     unsafe {

@@ -391,35 +391,30 @@ impl Host for Body {
         Ok(())
     }
 
-    fn extend(&mut self, deadline: Deadline) {
-        if let Some(lines) = &self.lines {
-            let _ = lines.guard.send(Order::Extend(deadline));
-            let _ = lines.backstop.send(deadline);
-        }
-    }
-
-    fn stop(&mut self, stop: Stop) {
-        if let Some(lines) = &self.lines {
-            let _ = lines.guard.send(match stop {
-                Stop::Orderly { kill_after, .. } => Order::Stop { kill_after },
-                Stop::Losing { .. } => Order::Lose,
-                Stop::Kill => Order::Kill,
-            });
-        }
-    }
-
-    fn seize(&mut self) {
-        if let Some(lines) = &self.lines {
-            lines.seize.set(true);
-        }
-    }
-
     fn saw(&mut self, event: &Event) {
         self.machine.site.world.trace(|trace| trace.heard(self.machine.site.index, event));
     }
 
-    fn did(&mut self, action: &Action) {
+    fn carry_out(&mut self, action: &Action) {
         self.machine.site.world.trace(|trace| trace.did(self.machine.site.index, action));
+        let Some(lines) = &self.lines else { return };
+        match action {
+            Action::Extend(deadline) => {
+                let _ = lines.guard.send(Order::Extend(*deadline));
+                let _ = lines.backstop.send(*deadline);
+            }
+            Action::Stop(stop) => {
+                let _ = lines.guard.send(match *stop {
+                    Stop::Orderly { kill_after, .. } => Order::Stop { kill_after },
+                    Stop::Losing { .. } => Order::Lose,
+                    Stop::Kill => Order::Kill,
+                });
+            }
+            Action::Seize => {
+                lines.seize.set(true);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use leaderrun::internals::guard::{self, hooks::Hooks};
 use leaderrun::internals::lease::{Candidate, Session, Timing, TimingRequest};
 use leaderrun::internals::runner::driver::{self, Options};
 use leaderrun::internals::runner::guard_handle::Command;
-use leaderrun::internals::runner::processes::Processes;
+use leaderrun::internals::runner::processes::{Observers, Processes};
 use leaderrun::internals::runner::standby_tasks::{Duties, StandbyTasks};
 use leaderrun::internals::slots::Campaign;
 use leaderrun::internals::store::Location;
@@ -93,7 +93,7 @@ async fn lead(store: &str, file: &str) {
         containment,
     };
     let standby_tasks = StandbyTasks::new(duties, &candidate);
-    let mut host = Processes::new(command, standby_tasks, None, None).expect("signals and a timer");
+    let mut host = Processes::new(command, standby_tasks, Observers::default()).expect("signals and a timer");
     let options = Options { announces: false, counts: false, job: None, schedule: None };
     let run = driver::run(settings, candidate, Campaign::new(store), &mut host, options, 1);
     Box::pin(run).await.expect("the kernel refuses nothing");

@@ -15,6 +15,7 @@ use crate::cli::relinquish::Relinquish;
 use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
+use crate::guard::policy::checks::CheckTimes;
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
 use crate::lease::{JobId, show};
 use crate::observe::listen;
@@ -401,15 +402,18 @@ impl Flags {
         let HealthFlags { health, health_interval, health_timeout, health_failures } = &self.health;
         Some(Health {
             command: health.as_ref()?.as_bytes().to_vec(),
-            interval: health_interval.unwrap_or(health::DEFAULT_INTERVAL),
-            timeout: health_timeout.unwrap_or(health::DEFAULT_TIMEOUT),
-            failures: health_failures.unwrap_or(health::DEFAULT_FAILURES),
+            times: CheckTimes {
+                interval: health_interval.unwrap_or(health::DEFAULT_INTERVAL),
+                timeout: health_timeout.unwrap_or(health::DEFAULT_TIMEOUT),
+                failures: health_failures.unwrap_or(health::DEFAULT_FAILURES),
+            },
         })
     }
 
     /// A line about checks that never come.
     pub(super) fn health_doubt(&self) -> Option<String> {
-        let (interval, most) = (self.health()?.interval, self.stopping.max_run?);
+        let interval = self.health()?.times.interval;
+        let most = self.stopping.max_run?;
         (interval >= most).then(|| {
             let [interval, most] = [interval, most].map(show);
             format!("the first --health check comes after {interval}, and --max-run stops COMMAND after {most}")

@@ -10,10 +10,11 @@
 
 use crate::election::{CheckEnd, HookEnd, Unhealthy};
 use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How often COMMAND's health is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckTimes {
     /// From the start of COMMAND to the first check, and from the end of a check to the next.
     pub interval: Duration,
@@ -66,7 +67,6 @@ pub enum Failed {
 }
 
 impl Checks {
-    #[must_use]
     pub fn new(times: CheckTimes) -> Self {
         Self { times, phase: Phase::Off, failed: 0 }
     }
@@ -76,7 +76,6 @@ impl Checks {
     }
 
     /// When [`Checks::pass_time`] has something to do.
-    #[must_use]
     pub fn wake_at(&self) -> BootInstant {
         match self.phase {
             Phase::Off => BootInstant::NEVER,

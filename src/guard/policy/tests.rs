@@ -87,12 +87,6 @@ fn a_lease_that_does_not_expire_has_no_end_until_it_is_lost() {
 }
 
 #[test]
-fn a_guard_that_wakes_after_the_deadline_kills_at_once() {
-    let mut policy = Policy::new(until(10), GRACE);
-    assert_eq!(policy.handle(at(11), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
 fn an_extension_that_arrives_too_late_saves_nothing() {
     let mut policy = Policy::new(until(10), GRACE);
     assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
@@ -153,55 +147,6 @@ fn an_order_to_kill_during_a_stop_kills_at_once() {
     let mut policy = Policy::new(Deadline::NONE, GRACE);
     let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
     assert_eq!(policy.handle(at(2), Input::Order(Order::Kill)), [Effect::KillTree]);
-}
-
-fn inputs() -> impl Strategy<Value = (u64, Input)> {
-    let order = prop_oneof![
-        (6_u64..60).prop_map(|kill_at| Order::Extend(until(kill_at))),
-        proptest::option::of(0_u64..20).prop_map(|after| Order::Stop { kill_after: after.map(Duration::from_secs) }),
-        Just(Order::Lose),
-        Just(Order::Continue),
-        Just(Order::Signal(1)),
-    ];
-    let input = prop_oneof![
-        order.prop_map(Input::Order),
-        Just(Input::CandidateGone),
-        Just(Input::CommandEnded),
-        Just(Input::Tick),
-    ];
-    (0_u64..5, input)
-}
-
-proptest! {
-    #[test]
-    fn whatever_happens_the_tree_is_asked_at_most_once_and_killed_by_its_deadline(
-        steps in proptest::collection::vec(inputs(), 1..40)
-    ) {
-        let mut policy = Policy::new(until(10), GRACE);
-        let (mut now, mut kill_at, mut asked, mut killed) = (0, 10, 0, false);
-        for (pause, input) in steps {
-            // A guard that the kernel schedules wakes when it asked to.
-            let next = now + pause;
-            while policy.wake_at() < at(next) {
-                let wake = policy.wake_at();
-                for effect in policy.handle(wake, Input::Tick) {
-                    asked += usize::from(effect == Effect::AskTree);
-                    killed |= effect == Effect::KillTree;
-                }
-                prop_assert!(killed || policy.wake_at() > wake, "it would spin");
-            }
-            now = next;
-            if let Input::Order(Order::Extend(deadline)) = input && !killed && now < kill_at {
-                kill_at = kill_at.max(deadline.kill_at.as_nanos() / 1_000_000_000);
-            }
-            for effect in policy.handle(at(now), input) {
-                asked += usize::from(effect == Effect::AskTree);
-                killed |= effect == Effect::KillTree;
-            }
-            prop_assert!(asked <= 1);
-            prop_assert!(killed || now < kill_at, "alive at {now}, deadline {kill_at}");
-        }
-    }
 }
 
 const fn millis(millis: u64) -> Duration {

@@ -53,18 +53,6 @@ fn the_tree_is_dead_when_the_last_leadership_is_dropped_and_not_before() {
 }
 
 #[test]
-fn leaderships_may_be_taken_and_dropped_while_it_leads() {
-    let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
-    drop(shared.hold().unwrap());
-    drop(shared.hold().unwrap());
-    assert!(shared.is_leader());
-    assert_eq!(next(&mut told), None);
-    shared.stop(Stop::Losing { reason: Reason::Lost, certain: true });
-    assert!(!shared.is_leader());
-    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
-}
-
-#[test]
 fn without_a_keeper_the_clock_alone_ends_it() {
     let (shared, _told) = leading(Overrun::Warn, ending_in(500));
     let leadership = shared.hold().unwrap();

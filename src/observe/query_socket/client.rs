@@ -52,13 +52,11 @@ pub struct Survey {
 
 impl Answer {
     /// The process that answered, by the kernel's word. None if it is outside our PID namespace.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.peer.process
     }
 
     /// The process that answered, by the kernel's word. If the kernel shows no number, by its own word.
-    #[must_use]
     pub fn process(&self) -> String {
         let Peer { user, process } = self.peer;
         let process = match process {
@@ -91,9 +89,6 @@ impl Peer {
 }
 
 /// Asks the candidate that gave COMMAND the socket's name and `key`, and believes nobody else.
-///
-/// # Errors
-/// Why there is no answer: the candidate is gone, frozen or in another network namespace, or another process answers.
 pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
     let question = format!("{ASKER}{}", Session::random()?.as_str());
     let asked = async {

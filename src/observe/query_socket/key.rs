@@ -29,7 +29,6 @@ impl Key {
     }
 
     /// Parses a key. None if no candidate can have made it.
-    #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (user, number) = text.split_once(':')?;
         let is_number = number.len() == 36 && number.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');

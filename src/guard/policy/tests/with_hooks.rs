@@ -31,7 +31,7 @@ fn policy(hook_timeouts: HookTimeouts) -> Policy {
 }
 
 #[test]
-fn command_starts_once_the_lead_hook_succeeds() {
+fn command_starts_once_the_pre_start_hook_succeeds() {
     let mut policy = policy(ALL);
     assert_eq!(policy.wake_at(), at(3));
     assert_eq!(policy.handle(at(2), OK), [Effect::Start]);
@@ -40,7 +40,7 @@ fn command_starts_once_the_lead_hook_succeeds() {
 }
 
 #[test]
-fn a_lead_hook_that_fails_or_times_out_starts_nothing_and_the_lost_hook_runs() {
+fn a_pre_start_hook_that_fails_or_times_out_starts_nothing_and_the_post_stop_hook_runs() {
     let ends = [HookEnd::Exited(3), HookEnd::Signalled(9)];
     let failing = ends.map(|end| (at(2), Input::HookEnded(end), end));
     for (now, input, end) in failing.into_iter().chain([(at(3), Input::Tick, HookEnd::TimedOut)]) {
@@ -54,7 +54,7 @@ fn a_lead_hook_that_fails_or_times_out_starts_nothing_and_the_lost_hook_runs() {
 }
 
 #[test]
-fn after_a_lead_hook_that_never_started_no_lost_hook_runs() {
+fn after_a_pre_start_hook_that_never_started_no_post_stop_hook_runs() {
     let mut policy = policy(ALL);
     let end = HookEnd::NotStarted(2);
     assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [Effect::ReportUnready(end), Effect::KillTree]);
@@ -62,7 +62,7 @@ fn after_a_lead_hook_that_never_started_no_lost_hook_runs() {
 }
 
 #[test]
-fn a_stop_before_command_ends_the_lead_hook_and_runs_no_losing_hook() {
+fn a_stop_before_command_ends_the_pre_start_hook_and_runs_no_pre_stop_hook() {
     for (now, input, reported, killed) in [
         (at(2), STOP, vec![], vec![]),
         (at(2), Input::Order(Order::Lose), vec![], vec![]),
@@ -81,7 +81,7 @@ fn a_stop_before_command_ends_the_lead_hook_and_runs_no_losing_hook() {
 }
 
 #[test]
-fn the_stop_signal_follows_the_losing_hook_and_the_lost_hook_follows_the_tree() {
+fn the_stop_signal_follows_the_pre_stop_hook_and_the_post_stop_hook_follows_the_tree() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::Order(Order::Because(Reason::Paused))), []);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
@@ -130,7 +130,7 @@ fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
 }
 
 #[test]
-fn an_immediate_kill_skips_the_losing_hook_but_not_the_lost_hook() {
+fn an_immediate_kill_skips_the_pre_stop_hook_but_not_the_post_stop_hook() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::Order(Order::Kill)), [Effect::KillTree]);
@@ -140,7 +140,7 @@ fn an_immediate_kill_skips_the_losing_hook_but_not_the_lost_hook() {
 }
 
 #[test]
-fn no_losing_hook_runs_when_command_ends_by_itself() {
+fn no_pre_stop_hook_runs_when_command_ends_by_itself() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), Input::CommandEnded), [Effect::AskTree]);
     assert_eq!(policy.handle(at(2), Input::Empty), [Effect::RunPostStop]);
@@ -148,7 +148,7 @@ fn no_losing_hook_runs_when_command_ends_by_itself() {
 }
 
 #[test]
-fn a_losing_hook_that_ends_command_may_finish() {
+fn a_pre_stop_hook_that_ends_command_may_finish() {
     let mut policy = policy(AROUND);
     assert_eq!(policy.handle(at(2), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::CommandEnded), []);

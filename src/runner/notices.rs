@@ -1,0 +1,141 @@
+//! The log lines about an election: which notices are told, at which level, and what is not told twice.
+
+use crate::election::{CommandEnd, LogEvent, Notice, Reason};
+use crate::lease::{Candidate, Shard, Term};
+use crate::store::Holder;
+
+/// What the log has said.
+pub(super) struct Log {
+    owner: String,
+    /// The candidate's shard.
+    shard: Shard,
+    /// The shard that we lead, as the store names it.
+    led: Shard,
+    has_slots: bool,
+    /// The term of the present leadership.
+    term: Option<Term>,
+    /// In this wait, whom the candidate waits for.
+    waiting: bool,
+    /// The leader that the candidate saw last in this wait.
+    leader: Option<(String, Option<Term>)>,
+    leading: Leading,
+}
+
+/// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else
+/// to say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leading {
+    No,
+    Unsaid(Term),
+    Said,
+}
+
+impl Log {
+    pub fn of(candidate: &Candidate, has_slots: bool) -> Self {
+        Self {
+            owner: candidate.owner.clone(),
+            shard: candidate.shard.clone(),
+            led: candidate.shard.clone(),
+            has_slots,
+            term: None,
+            waiting: false,
+            leader: None,
+            leading: Leading::No,
+        }
+    }
+
+    /// Whether another one leads than before. Slots have several leaders, and a store may not know the name of one.
+    fn is_change(&mut self, holder: &Holder) -> bool {
+        if self.has_slots || holder.doubt.is_some() || holder.owner.is_empty() {
+            return false;
+        }
+        let leader = Some((holder.owner.clone(), holder.term));
+        let before = std::mem::replace(&mut self.leader, leader);
+        before.is_some() && before != self.leader
+    }
+
+    /// Says that we lead, unless it was said.
+    pub fn say_leading(&mut self, important: bool) {
+        let Leading::Unsaid(term) = self.leading else { return };
+        self.leading = Leading::Said;
+        let shard = self.led.as_str();
+        let owner = self.owner.as_str();
+        let notice = Notice::Leading(term);
+        let event = notice.event().as_str();
+        if important {
+            tracing::info!(event, shard, term = term.0, owner, "{notice}");
+        } else {
+            tracing::debug!(event, shard, term = term.0, owner, "{notice}");
+        }
+    }
+
+    /// `led` is the shard that the candidate leads, if it does.
+    pub fn say(&mut self, notice: &Notice, led: &Shard, logs_waiting: bool) {
+        match notice {
+            Notice::Leading(term) => {
+                self.term = Some(*term);
+                self.led = led.clone();
+                self.waiting = false;
+                self.leader = None;
+                self.leading = Leading::Unsaid(*term);
+                return;
+            }
+            // Nothing was started.
+            Notice::Released(_) if matches!(self.leading, Leading::Unsaid(_)) => {
+                self.say_leading(false);
+                self.leading = Leading::No;
+            }
+            _ => self.say_leading(true),
+        }
+        let changed = matches!(notice, Notice::Waiting(holder) if self.is_change(holder));
+        let shard = self.led.as_str();
+        let owner = self.owner.as_str();
+        let term = self.term.map(|term| term.0);
+        let event = notice.event().as_str();
+        let reason = notice.reason().map(Reason::as_str);
+        match notice {
+            Notice::Waiting(holder) if changed => {
+                let event = LogEvent::LeaderChanged.as_str();
+                tracing::info!(event, shard, owner, "the leader changed: {holder} leads");
+            }
+            Notice::Waiting(_) if logs_waiting && !self.waiting => {
+                self.waiting = true;
+                tracing::info!(event, shard, owner, "{notice}");
+            }
+            Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(event, shard, owner, "{notice}"),
+            Notice::Released(_) if self.leading == Leading::No => {
+                tracing::debug!(event, shard, term, owner, "{notice}");
+            }
+            Notice::Leading(_)
+            | Notice::HoldingBack(..)
+            | Notice::TroubleOver
+            | Notice::Stopping { .. }
+            | Notice::SteppingDown(_)
+            | Notice::Held(_)
+            | Notice::Restarting { end: CommandEnd::Exited(0), .. }
+            | Notice::Relinquishing
+            | Notice::Released(_) => tracing::info!(event, reason, shard, term, owner, "{notice}"),
+            Notice::Trouble { .. }
+            | Notice::OrdersUnread { .. }
+            | Notice::Overran(_)
+            | Notice::Restarting { end: CommandEnd::Exited(_) | CommandEnd::Signalled(_), .. }
+            | Notice::GaveUp { .. }
+            | Notice::NotEntered(_)
+            | Notice::NotSettled(_)
+            | Notice::Uncounted(_)
+            | Notice::Killing
+            | Notice::Unready(_)
+            | Notice::Unhealthy(_)
+            | Notice::Late(_)
+            | Notice::Lost(_)
+            | Notice::NotReleased(_) => {
+                tracing::warn!(event, reason, shard, term, owner, "{notice}");
+            }
+        }
+        if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
+            self.term = None;
+            self.leading = Leading::No;
+            self.led = self.shard.clone();
+        }
+    }
+}
