@@ -8,7 +8,6 @@
 use super::checker::{Instant, NEVER, Operation, Verdict, check};
 use super::lease::{self, Claimed, Lease, Leeway};
 use super::page::{self, Page};
-use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 
 /// An answer that takes so many nanoseconds may be that to a second request. The stores are more patient.
@@ -51,8 +50,7 @@ pub enum Found {
 impl History {
     pub fn judge(&self, leeway: Leeway) -> Found {
         let lease = self.of_lease(leeway);
-        let model = Lease { leeway, released_meanwhile: self.released_meanwhile() };
-        match self.found("the lease", &lease, check(&model, &lease)) {
+        match self.found("the lease", &lease, check(&Lease { leeway }, &lease)) {
             Found::Nothing => {}
             other => return other,
         }
@@ -75,7 +73,6 @@ impl History {
         let mut operations = self.operations(calls, lease::Call::unanswered);
         for event in &self.events {
             let Call::Lease(lease::Call::Claim { session, number, ref answer, .. }) = event.call else { continue };
-            let ended = event.ended.unwrap_or(NEVER);
             if answer.is_none() {
                 let call = lease::Call::GiveBack { number };
                 let releases = self.releases(session).filter(|release| release.begun > event.begun);
@@ -83,15 +80,6 @@ impl History {
                     let ended = release.ended.unwrap_or(NEVER);
                     Operation { call: call.clone(), begun: release.begun, ended, required: false }
                 }));
-            }
-            if leeway.gives_back && answer.is_none() {
-                let call = lease::Call::GiveBack { number };
-                operations.push(Operation { call, begun: event.begun, ended: NEVER, required: false });
-            }
-            if leeway.grants_in_steps && self.is_revoked_between(event.begun, ended) {
-                let Call::Lease(call) = &event.call else { continue };
-                let steps = call.unanswered().into_iter().chain([lease::Call::Undo { number }]);
-                operations.extend(steps.map(|call| Operation { call, begun: event.begun, ended, required: false }));
             }
         }
         sorted(operations)
@@ -114,37 +102,6 @@ impl History {
         let others = self.events.iter().filter(|other| !std::ptr::eq(*other, event)).filter(overlaps);
         let is_vain = |call: &lease::Call| refused(call) || matches!(call, lease::Call::FailedClaim);
         shown && others.into_iter().any(|other| matches!(&other.call, Call::Lease(call) if is_vain(call)))
-    }
-
-    fn released_meanwhile(&self) -> HashMap<usize, Vec<lease::Session>> {
-        let mut found = HashMap::<_, Vec<_>>::new();
-        for claim in &self.events {
-            let Call::Lease(lease::Call::Claim { number, .. }) = claim.call else { continue };
-            let ended = claim.ended.unwrap_or(NEVER);
-            for release in &self.events {
-                let Call::Lease(lease::Call::Release { session, .. }) = release.call else { continue };
-                let overlaps = release.begun < ended && claim.begun < release.ended.unwrap_or(NEVER);
-                if overlaps && !self.claims_between(session, release.begun, ended) {
-                    found.entry(number).or_default().push(session);
-                }
-            }
-        }
-        found
-    }
-
-    /// Whether the session may have a tree again.
-    fn claims_between(&self, claimant: lease::Session, begun: Instant, ended: Instant) -> bool {
-        self.events.iter().any(|event| {
-            let claims = matches!(event.call, Call::Lease(lease::Call::Claim { session, .. }) if session == claimant);
-            claims && event.begun < ended && begun < event.ended.unwrap_or(NEVER)
-        })
-    }
-
-    fn is_revoked_between(&self, begun: Instant, ended: Instant) -> bool {
-        self.events.iter().any(|event| {
-            let revokes = matches!(event.call, Call::Lease(lease::Call::Revoke { done: Some(true) | None, .. }));
-            revokes && event.begun <= ended && begun <= event.ended.unwrap_or(NEVER)
-        })
     }
 
     fn of_page(&self, wanted: usize) -> Vec<Operation<page::Call>> {

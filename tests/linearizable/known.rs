@@ -64,7 +64,7 @@ fn is_right(history: &[Operation<Call>]) -> bool {
 }
 
 fn is_right_with(leeway: Leeway, history: &[Operation<Call>]) -> bool {
-    let verdict = check(&Lease { leeway, ..Lease::default() }, history);
+    let verdict = check(&Lease { leeway }, history);
     assert_ne!(verdict, Verdict::Undecided);
     verdict == Verdict::Linearizable
 }
@@ -216,25 +216,6 @@ fn nobody_waits_for_a_tree_whose_claim_was_never_answered() {
     assert!(is_right(&[&revoked[..], &[at(21, 30, granted_from(2, 6, 30))]].concat()));
 }
 
-#[test]
-fn a_claim_whose_lock_was_revoked_under_way_may_get_a_later_term_and_starts_no_tree_beside_that_of_another() {
-    let in_steps = Leeway { terms_late: true, grants_in_steps: true, ..Leeway::default() };
-    let first_step = Operation { call: unheard(1), begun: 0, ended: 90, required: false };
-    let undo = Operation { call: Call::Undo { number: 100 }, begun: 0, ended: 90, required: false };
-    let found = |start, rest: &[Operation<Call>]| {
-        let claims = [first_step.clone(), undo.clone(), at(0, 90, granted_from(1, 7, start))];
-        let history = [&claims[..], &[at(5, 9, held(1, 5)), at(20, 30, granted_from(2, 6, 30))], rest].concat();
-        is_right_with(in_steps, &history)
-    };
-    assert!(found(1700, &[]));
-    assert!(!found(90, &[]), "session 2 has a tree");
-    assert!(found(1700, &[at(91, 95, lost(1, 7)), at(91, 95, renewed(2, 6, 1))]));
-    assert!(!found(1700, &[at(91, 95, renewed(1, 7, 1))]), "its lock is gone");
-    let then = |term| [at(91, 95, release(2, 6, true)), at(96, 99, granted_from(3, term, 99))];
-    assert!(found(1700, &then(8)));
-    assert!(!found(1700, &then(7)), "a term that was given already");
-}
-
 /// Each may have been applied at any time, in any order, or never: more sets of them than anybody can look at.
 #[test]
 fn many_lost_answers_leave_a_wrong_history_wrong() {
@@ -257,18 +238,6 @@ fn a_call_without_an_answer_may_take_place_late_once_or_never() {
     ]));
     let twice = [at(1, 10, held(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, held(1, 6))];
     assert!(!is_right(&[&[open][..], &twice].concat()));
-}
-
-#[test]
-fn only_where_a_store_gives_unheard_claims_back_they_vanish() {
-    let history = [
-        at(0, NEVER, unheard(1)),
-        at(0, NEVER, Call::GiveBack { number: 100 }),
-        at(1, 10, held(1, 5)),
-        at(11, 20, granted(2, 6)),
-    ];
-    assert!(is_right(&history));
-    assert!(!is_right(&[&history[..1], &history[2..]].concat()));
 }
 
 fn read(text: Text) -> page::Call {
@@ -342,21 +311,6 @@ fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_f
     }
     // Two at the same time excuse each other.
     assert!(found(on_files, refused(3, 9, 4), event(5, 20, refused(2, 9, 4))));
-}
-
-#[test]
-fn a_holder_that_releases_during_the_next_claim_has_no_tree_for_which_that_must_wait() {
-    let event = |begun, ended, call| Event { begun, ended: Some(ended), call: Done::Lease(call) };
-    let found = |released, more: &[Event]| {
-        let revoked = [event(0, 10, granted(1, 5)), event(11, 20, revoke(5, true))];
-        let next = [event(21, 60, granted_from(2, 6, 60)), event(released, released + 30, release(1, 5, false))];
-        let events = [&revoked[..], &next, &[event(25, 29, refused(3, 2, 6))], more].concat();
-        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
-        matches!(history.judge(Leeway::default()), Found::Nothing)
-    };
-    assert!(found(30, &[]));
-    assert!(!found(61, &[]), "its tree may be alive when the claim is granted");
-    assert!(!found(30, &[event(45, 50, refused(1, 2, 6))]), "it claims again");
 }
 
 #[test]

@@ -15,7 +15,6 @@
 //! more lenient, but never unjust.
 
 use super::checker::{Instant, Model, NEVER, Window};
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// The number of a session in its history.
@@ -23,17 +22,9 @@ pub type Session = usize;
 
 /// What the answers of a store leave open, though it keeps to its contract.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a leeway of its own")]
 pub struct Leeway {
     /// The name of a holder is written after the lock is taken, so it may still be that of the last one.
     pub names_late: bool,
-    /// The same of the term of a holder.
-    pub terms_late: bool,
-    /// A claim whose answer was lost may be given back at any time by the process that made it.
-    pub gives_back: bool,
-    /// A claim takes the lock in one step and its term in the next. If the lock is revoked in between, it is granted a
-    /// lease that is gone, and another session may have a lower term by then.
-    pub grants_in_steps: bool,
     /// Leases do not expire.
     pub is_eternal: bool,
 }
@@ -74,13 +65,8 @@ pub enum Call {
     },
     /// A claim that was not applied. It changes nothing.
     FailedClaim,
-    /// What [`Leeway::gives_back`] allows; and that a release ends what an earlier claim of its session got, which nobody
-    /// has heard, whatever its term.
+    /// A release ends what an earlier claim of its session got, which nobody has heard, whatever its term.
     GiveBack {
-        number: usize,
-    },
-    /// What [`Leeway::grants_in_steps`] allows.
-    Undo {
         number: usize,
     },
     Renew {
@@ -116,7 +102,7 @@ impl Call {
             }
             Self::Release { session, term, .. } => Some(Self::Release { session, term, done: None }),
             Self::Revoke { term, .. } => Some(Self::Revoke { term, done: None }),
-            Self::Look { .. } | Self::FailedClaim | Self::GiveBack { .. } | Self::Undo { .. } => None,
+            Self::Look { .. } | Self::FailedClaim | Self::GiveBack { .. } => None,
         }
     }
 }
@@ -127,10 +113,6 @@ pub struct State {
     last: Last,
     /// The trees of revoked leases, which may be alive until then. Zero: they are certainly dead.
     revoked: Vec<(Session, Instant)>,
-    /// With [`Leeway::grants_in_steps`]: the claims whose lock was revoked, and whose terms may still be to come.
-    undone: Vec<usize>,
-    /// The highest term of a lease that was gone when it was granted.
-    stray_term: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -190,9 +172,6 @@ fn promised_end(called: Instant, lease: Duration) -> Instant {
 #[derive(Default)]
 pub struct Lease {
     pub leeway: Leeway,
-    /// For claims, by their numbers: the sessions that began a release before the claim was answered. Who releases has
-    /// no tree, and a claim that reads in its last step whose tree may be alive has found that out.
-    pub released_meanwhile: HashMap<usize, Vec<Session>>,
 }
 
 impl Model for Lease {
@@ -217,21 +196,11 @@ impl Model for Lease {
                 })
             }
             Call::Claim { session, number, lease, answer: Some(Claimed::Granted { term, start }) } => {
-                let released = self.released_meanwhile.get(number);
-                let has_released = |whose| released.is_some_and(|released| released.contains(&whose));
-                let is_dead =
-                    |&(whose, until): &(Session, Instant)| whose == *session || until <= *start || has_released(whose);
+                let is_dead = |&(whose, until): &(Session, Instant)| whose == *session || until <= *start;
                 // The session may be told the term of an earlier claim, whose answer it did not hear.
                 let is_higher = *term + u64::from(state.is_unheard(*session)) > state.last.at_least;
-                if !is_higher || *term <= state.stray_term || !state.revoked.iter().all(is_dead) {
+                if !is_higher || !state.revoked.iter().all(is_dead) {
                     return None;
-                }
-                if state.undone.contains(number)
-                    && state.holding.as_ref().is_none_or(|holding| holding.claim != *number)
-                {
-                    let others = state.holding.iter().map(|holding| (holding.session, holding.until));
-                    let is_safe = others.into_iter().all(|other| is_dead(&other));
-                    return is_safe.then(|| State { stray_term: *term, ..state.clone() });
                 }
                 if Self::stands_in_the_way(state, *session, window) {
                     return None;
@@ -249,10 +218,6 @@ impl Model for Lease {
                 }
                 Some(_) | None => state.clone(),
             }),
-            Call::Undo { number } => Some(match &state.holding {
-                Some(holding) if holding.claim == *number => self.vacated(state, holding),
-                Some(_) | None => state.clone(),
-            }),
             Call::Renew { session, term, sequence, lease, answer } => {
                 self.renew(state, (*session, *term, *sequence, *lease), answer.as_ref(), window)
             }
@@ -262,7 +227,7 @@ impl Model for Lease {
             }
             Call::Look { holder: Some(named) } => self.shows(state, named),
             Call::Release { session, term, done } => Self::release(state, *session, *term, *done, window),
-            Call::Revoke { term, done } => self.revoke(state, *term, *done, window),
+            Call::Revoke { term, done } => Self::revoke(state, *term, *done, window),
         }
     }
 }
@@ -299,7 +264,7 @@ impl Lease {
         if named.session != Some(holding.session) {
             return None;
         }
-        match named.term.filter(|_| !self.leeway.terms_late) {
+        match named.term {
             Some(term) if !state.last.may_be(term) => None,
             Some(term) => Some(State { last: Last::known(term), ..state.clone() }),
             None => Some(state.clone()),
@@ -357,27 +322,23 @@ impl Lease {
         }
     }
 
-    fn revoke(&self, state: &State, term: u64, done: Option<bool>, window: Window) -> Option<State> {
+    fn revoke(state: &State, term: u64, done: Option<bool>, window: Window) -> Option<State> {
         let holding = state.holding.as_ref().filter(|_| state.last.may_be(term));
         match (done, holding) {
             // It may have been taken away by another call at the same time.
             (Some(true), None) if state.revoked.is_empty() || state.holding.is_some() => None,
             (Some(false), Some(holding)) if state.last.is_known && holding.until > window.latest => None,
-            (Some(true) | None, Some(holding)) => Some(self.vacated(state, holding)),
+            (Some(true) | None, Some(holding)) => Some(Self::vacated(state, holding)),
             (Some(false), _) | (_, None) => Some(state.clone()),
         }
     }
 
     /// Nobody has the lease, but the tree of its holder may be alive.
-    fn vacated(&self, state: &State, holding: &Holding) -> State {
+    fn vacated(state: &State, holding: &Holding) -> State {
         let mut vacated = State { holding: None, ..state.clone() };
         vacated.revoked.retain(|(whose, _)| *whose != holding.session);
         vacated.revoked.push((holding.session, if holding.is_answered { holding.until } else { 0 }));
         vacated.revoked.sort_unstable();
-        if self.leeway.grants_in_steps && !holding.is_answered && !vacated.undone.contains(&holding.claim) {
-            vacated.undone.push(holding.claim);
-            vacated.undone.sort_unstable();
-        }
         vacated
     }
 }
