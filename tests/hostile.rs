@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderctl, leaderrun, wait_until, wait_until_or, wakes_in_a_second};
-use support::server::{Server, prepare};
+use support::fleet::{Fleet, leaderctl, leaderrun, wait_until_or, wakes_in_a_second};
 
 /// All that one server sends, to all of its clients.
 const MOST_SENT: u64 = 2 << 30;
@@ -54,8 +53,6 @@ struct Hostile {
 struct State {
     over: AtomicBool,
     sent: AtomicU64,
-    /// Connections that the other side closed while it was flooded.
-    cut_off: AtomicU64,
 }
 
 /// A client of a hostile server.
@@ -257,117 +254,6 @@ fn assert_survived(hostile: &Hostile, end: &End, statuses: &[i32]) -> String {
     line.to_owned()
 }
 
-/// Passes everything on between candidates and an honest server, until it has to flood: then it says things without end
-/// in the server's place.
-struct Injector {
-    address: SocketAddr,
-    floods: Arc<AtomicBool>,
-    /// Something was passed on.
-    passed: Arc<AtomicBool>,
-    server: Arc<State>,
-}
-
-impl Injector {
-    /// What it says begins with `opening`, and goes on with `filling`.
-    fn before(target: SocketAddr, opening: &'static [u8], filling: &'static [u8]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let injector = Self { address, floods: Arc::default(), passed: Arc::default(), server: Arc::default() };
-        let (floods, passed) = (Arc::clone(&injector.floods), Arc::clone(&injector.passed));
-        let state = Arc::clone(&injector.server);
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if state.over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let (floods, passed, server) = (Arc::clone(&floods), Arc::clone(&passed), Arc::clone(&state));
-                thread::spawn(move || {
-                    let _ = client.set_write_timeout(Some(Duration::from_secs(1)));
-                    let victim = Victim { stream: client, server, begun: Instant::now() };
-                    let _ = relay(victim, target, [&floods, &passed], opening, filling);
-                });
-            }
-        });
-        injector
-    }
-}
-
-impl Drop for Injector {
-    fn drop(&mut self) {
-        self.server.over.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-fn relay(
-    mut victim: Victim,
-    target: SocketAddr,
-    [floods, passed]: [&AtomicBool; 2],
-    opening: &[u8],
-    filling: &[u8],
-) -> io::Result<()> {
-    let mut server = TcpStream::connect(target)?;
-    server.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let (mut requests, mut to_server) = (victim.stream.try_clone()?, server.try_clone()?);
-    thread::spawn(move || {
-        let _ = io::copy(&mut requests, &mut to_server);
-        let _ = to_server.shutdown(std::net::Shutdown::Both);
-    });
-    let mut chunk = [0; 16 << 10];
-    while !floods.load(Ordering::Relaxed) {
-        match server.read(&mut chunk) {
-            Ok(0) => return victim.stream.shutdown(std::net::Shutdown::Both),
-            Ok(length) => {
-                victim.stream.write_all(&chunk[..length])?;
-                passed.store(true, Ordering::Relaxed);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let many = filling.repeat((64 << 10) / filling.len() + 1);
-    let mut said = victim.says(opening);
-    while said.is_ok() && floods.load(Ordering::Relaxed) {
-        said = victim.says(&many);
-    }
-    let was_cut_off = said.is_err_and(|error| error.kind() != io::ErrorKind::QuotaExceeded);
-    victim.server.cut_off.fetch_add(u64::from(was_cut_off), Ordering::Relaxed);
-    victim.stream.shutdown(std::net::Shutdown::Both)
-}
-
-/// A standby whose connections say things without end in the middle of their lives cuts them off, takes little memory,
-/// and leads in its turn once they are as they were.
-fn a_standby_survives(server: &dyn Server, opening: &'static [u8], filling: &'static [u8]) {
-    let flags = ["--lease", "6s", "--renew", "1s", "--retry", "500ms", "--kill-after", "1s", "--store"];
-    let injector = Injector::before(server.address(), opening, filling);
-    let mut fleet = Fleet::new();
-    let with_url = |url: &str| flags.iter().map(|&flag| flag.to_owned()).chain([url.to_owned()]).collect::<Vec<_>>();
-    let mut start = |owner: &str, address: SocketAddr| {
-        let mut bounded = Command::new("prlimit");
-        bounded.arg(format!("--as={ADDRESS_SPACE}")).arg("--core=0").arg("--").arg(leaderrun().get_program());
-        bounded.env("LEADERRUN_CONFIG", "/dev/null");
-        let flags = with_url(&server.url(address));
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        fleet.start_as(bounded, owner, &flags, &[], server.environment());
-        if owner == "one" {
-            fleet.leader();
-        }
-    };
-    start("one", server.address());
-    start("two", injector.address);
-    let status_file = format!("/proc/{}/status", fleet.pid("two"));
-    let resident = || resident_peak(&status_file).expect("it lives");
-    wait_until("it was answered", || injector.passed.load(Ordering::Relaxed));
-    injector.floods.store(true, Ordering::Relaxed);
-    wait_until("it has cut them off", || injector.server.cut_off.load(Ordering::Relaxed) > 1);
-    injector.floods.store(false, Ordering::Relaxed);
-    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
-    fleet.stop("one");
-    fleet.leader_where(|life| life.owner == "two");
-    assert!(resident() < MOST_RESIDENT_KIB, "{} KiB\n{}", resident(), fleet.logs());
-    fleet.conclude();
-}
-
 /// The server of a store as far as a client that knows nothing of it gets: it greets, and waits for a request.
 struct Sham {
     /// `ADDRESS` stands for its own.
@@ -532,29 +418,4 @@ fn a_server_of_nats_that_only_greets_is_waited_for_asleep() {
     let wakes = wakes_in_a_second(fleet.pid("one"));
     assert!(wakes < 40, "{wakes} in a second");
     fleet.stop("one");
-}
-
-macro_rules! flooded_standbys {
-    ($($store:ident, $feature:literal: $server:expr, $opening:expr;)*) => {
-        $(
-            #[cfg(feature = $feature)]
-            #[test]
-            fn $store() {
-                let mut server = $server;
-                prepare(&server);
-                server.grow_old();
-                a_standby_survives(&server, $opening, &[0; 1024]);
-            }
-        )*
-    };
-}
-
-// Each has a limit of its own, or of its library.
-flooded_standbys! {
-    a_standby_on_nats_that_is_flooded_is_one_again, "nats":
-        support::nats::Server::start(), b"MSG a 1 4294967296\r\n";
-    a_standby_on_postgres_that_is_flooded_is_one_again, "postgres":
-        support::postgres::Server::start(), b"D\x7f\xff\xff\xff";
-    a_standby_on_redis_that_is_flooded_is_one_again, "redis":
-        support::redis::Server::start(), b"$4294967296\r\n";
 }

@@ -1,7 +1,5 @@
 //! install.sh: what it installs, that it can be run again, and what it says when it cannot.
 
-use leaderrun::internals::cli::completions::Program;
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -124,79 +122,6 @@ fn each_completion_is_of_its_program_and_its_shell() {
         assert!(
             read(&format!("fish/vendor_completions.d/{program}.fish")).contains(&format!("complete -c {program} "))
         );
-    }
-}
-
-/// Each verb's words from the program's name on, with its options.
-fn commands(command: &clap::Command, path: &[String], into: &mut Vec<(Vec<String>, clap::Command)>) {
-    let path = [path, &[command.get_name().to_owned()]].concat();
-    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-        commands(verb, &path, into);
-    }
-    into.push((path, command.clone()));
-}
-
-fn spellings(command: &clap::Command) -> Vec<String> {
-    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    shown.flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default()).map(str::to_owned).collect()
-}
-
-#[test]
-fn each_completion_has_every_option_verb_and_value() {
-    let prefix = tempfile::tempdir().unwrap();
-    succeeded(&install_below(prefix.path()));
-    for program in [Program::Leaderrun, Program::Leaderctl] {
-        let mut command = program.command();
-        command.build();
-        let name = command.get_name().to_owned();
-        let mut all = Vec::new();
-        commands(&command, &[], &mut all);
-        for file in [
-            format!("bash-completion/completions/{name}"),
-            format!("zsh/site-functions/_{name}"),
-            format!("fish/vendor_completions.d/{name}.fish"),
-        ] {
-            let text = fs::read_to_string(prefix.path().join("share").join(&file)).unwrap();
-            // What fish calls `-l name`.
-            let text = text.replace(" -l ", " --");
-            let words: BTreeSet<&str> =
-                text.split(|c: char| c.is_whitespace() || "[]='\"():\\{},*".contains(c)).collect();
-            for (path, verb) in &all {
-                assert!(words.contains(path.last().unwrap().as_str()), "{file} lacks {path:?}");
-                for spelling in spellings(verb) {
-                    assert!(words.contains(format!("--{spelling}").as_str()), "{file} lacks --{spelling} of {path:?}");
-                }
-                // clap_complete gives fish none for an operand.
-                let options = verb.get_arguments().filter(|argument| !argument.is_positional());
-                for value in options.flat_map(clap::Arg::get_possible_values) {
-                    assert!(
-                        words.contains(value.get_name()),
-                        "{file} lacks the value {} of {path:?}",
-                        value.get_name()
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// As bash itself completes them, from the two hyphens on.
-#[test]
-fn bash_completes_every_option_of_every_verb() {
-    for program in [Program::Leaderrun, Program::Leaderctl] {
-        let mut command = program.command();
-        command.build();
-        let mut all = Vec::new();
-        commands(&command, &[], &mut all);
-        let lines: Vec<String> = all.iter().map(|(path, _)| format!("complete_words {} --", path.join(" "))).collect();
-        let told = completed("bash", &["--norc"], &format!("{COMPLETE_WORDS}\n{}", lines.join("\n")));
-        assert_eq!(told.lines().count(), all.len(), "{told}");
-        for ((path, verb), told) in all.iter().zip(told.lines()) {
-            let told: BTreeSet<&str> = told.split(' ').collect();
-            let missing: Vec<String> = spellings(verb).into_iter().map(|name| format!("--{name}")).collect();
-            let missing: Vec<_> = missing.iter().filter(|option| !told.contains(option.as_str())).collect();
-            assert!(missing.is_empty(), "{path:?}: {missing:?} are not completed");
-        }
     }
 }
 

@@ -156,16 +156,6 @@ fn what_was_to_be_said_meanwhile_is_said_once_the_terminal_goes_on() {
 }
 
 #[test]
-fn it_fits_a_narrow_terminal() {
-    let shell = Shell::start();
-    shell.resize(30);
-    let _leader = Leader::of(&shell.files());
-    shell.line("leaderrun s -- true");
-    wait_until_or("it was drawn some times", || shell.screen(), || seconds(&shell) >= Some(4));
-    assert!(the_line(&shell).len() < 30, "{}", shell.screen());
-}
-
-#[test]
 fn ctrl_z_fg_and_bg_leave_the_shells_lines_alone() {
     let shell = Shell::start();
     let _leader = Leader::of(&shell.files());
@@ -219,44 +209,6 @@ fn nobody_who_does_not_look_at_a_terminal_gets_it() {
             screen.contains(&done)
         });
         assert_eq!(seen, "", "{way}");
-    }
-}
-
-#[cfg(feature = "redis")]
-mod redis {
-    use super::*;
-    use support::redis::Server as Redis;
-    use support::server::{Server, prepare};
-
-    #[test]
-    fn it_counts_a_lease_down_and_tells_of_trouble_with_the_store() {
-        let mut server = Redis::start();
-        prepare(&server);
-        server.grow_old();
-        let shell = Shell::with_store(Some(&server.plain_url()));
-        let leader = Leader::of(&server.plain_url());
-        shell.line("leaderrun --retry 1s s -c 'echo it runs'");
-        wait_until_or(
-            "it counts down",
-            || shell.screen(),
-            || {
-                let line = the_line(&shell);
-                line.contains("the-other (term ") && line.contains(" leads for another 11s unless it renews")
-            },
-        );
-        Server::kill(&mut server);
-        wait_until_or(
-            "it tells of trouble",
-            || shell.screen(),
-            || {
-                let line = the_line(&shell);
-                line.contains("trouble with the store for ") && line.contains("redis at 127.0.0.1")
-            },
-        );
-        server.start_again();
-        wait_until_or("the trouble is over", || shell.screen(), || the_line(&shell).contains(" leads for another "));
-        drop(leader);
-        shell.wait_for("\nit runs");
     }
 }
 

@@ -30,7 +30,6 @@ struct Service {
     /// Every line that it was told so far.
     told: RefCell<Vec<String>>,
     child: Option<Child>,
-    environment: Vec<(String, String)>,
 }
 
 impl Service {
@@ -49,12 +48,7 @@ impl Service {
 
     fn listening(socket: UnixDatagram, name: String) -> Self {
         socket.set_nonblocking(true).unwrap();
-        Self { socket, name, told: RefCell::default(), child: None, environment: Vec::new() }
-    }
-
-    fn env(mut self, name: &str, value: &str) -> Self {
-        self.environment.push((name.to_owned(), value.to_owned()));
-        self
+        Self { socket, name, told: RefCell::default(), child: None }
     }
 
     /// With a watchdog, as systemd announces it: for this process and no other.
@@ -65,7 +59,7 @@ impl Service {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEADERRUN_")) {
             command.env_remove(name);
         }
-        command.env("NOTIFY_SOCKET", &self.name).envs(self.environment.iter().cloned());
+        command.env("NOTIFY_SOCKET", &self.name);
         if let Some(patience) = patience {
             command.env("WATCHDOG_USEC", patience.as_micros().to_string());
         }
@@ -306,15 +300,6 @@ fn a_name_in_the_abstract_namespace_is_a_socket_as_well() {
 }
 
 #[test]
-fn the_variable_stands_for_the_flag() {
-    let scene = Scene::file();
-    let service = scene.service("one").env("LEADERRUN_NOTIFY", "command");
-    let service = service.start(None, &scene.arguments("one", &[], &WAIT));
-    service.wait_for_status("leading in term ");
-    assert!(!service.was_told("READY=1"));
-}
-
-#[test]
 fn without_a_service_manager_nothing_is_sent_and_nothing_is_said() {
     for name in [None, Some("")] {
         let scene = Scene::file();
@@ -359,21 +344,6 @@ fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
         let most = lasted.as_millis() / (patience / 2).as_millis() + 2;
         assert!(fed as u128 <= most, "fed {fed} times in {lasted:?}");
     }
-}
-
-#[test]
-fn a_watchdog_of_another_process_is_not_fed() {
-    let scene = Scene::file();
-    let watched = scene.service("watched").start(Some(Duration::from_millis(20)), &scene.arguments("a", &[], &WAIT));
-    let mut other = scene.service("other");
-    let mut command = leaderrun();
-    command.args(scene.arguments("b", &[], &WAIT)).env("NOTIFY_SOCKET", &other.name).stdin(Stdio::null());
-    command.env("WATCHDOG_USEC", "20000").env("WATCHDOG_PID", "1");
-    other.child = Some(command.spawn().unwrap());
-    other.wait_for("READY=1");
-    // As long as this takes, the other one would have been fed as often.
-    watched.wait_for_food(20);
-    assert_eq!(other.fed(), 0);
 }
 
 #[test]
