@@ -243,10 +243,14 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
 /// Time is the subject: a candidate that would not obey has that long to do it.
 const A_WHILE: std::time::Duration = std::time::Duration::from_secs(4);
 
-on_two_stores!(
-    a_host_is_emptied_and_leads_nothing_until_it_is_resumed,
-    of_two_at_once_one_spreads_twelve_shards_over_four_hosts,
-    a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left,
+on_two_stores!(a_host_is_emptied_and_leads_nothing_until_it_is_resumed);
+stories_at!(
+    of_many_hosts,
+    crate::support::place::Place::local(),
+    [
+        of_two_at_once_one_spreads_twelve_shards_over_four_hosts,
+        a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left,
+    ]
 );
 
 /// As cron on two hosts runs it in the same minute.

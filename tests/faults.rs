@@ -1,18 +1,6 @@
 //! Two never run at once, whatever happens to processes, connections, the store and the clocks: three candidates
 //! on each store that is behind a network, a lease of 6 s, renewed every second, 1 s of grace.
-#![cfg(any(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
-#![cfg_attr(
-    not(any(feature = "dynamodb", feature = "redis")),
-    allow(dead_code, unused_imports, unused_macros, reason = "what is not the store's doing is told with these two")
-)]
+#![cfg(any(feature = "aws", feature = "tls"))]
 
 #[path = "support/long_run.rs"]
 mod long_run;
@@ -66,7 +54,6 @@ fn conclude_undisturbed(world: World, leader: &Life, outage: Duration) {
 }
 
 const PLAIN: &[&str] = &[];
-const STUBBORN: &[&str] = &["ignore-term"];
 const DAEMON: &[&str] = &["ignore-term", "daemon"];
 
 fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
@@ -83,10 +70,6 @@ fn leader_is_killed(story: Story, stamp_flags: &[&'static str]) {
 
 fn the_leader_is_killed(story: Story) {
     leader_is_killed(story, PLAIN);
-}
-
-fn the_leader_of_a_stubborn_command_is_killed(story: Story) {
-    leader_is_killed(story, STUBBORN);
 }
 
 fn the_leader_of_a_daemon_is_killed(story: Story) {
@@ -110,10 +93,6 @@ fn the_leader_is_frozen_for_two_leases(story: Story) {
     leader_is_frozen_for_two_leases(story, PLAIN);
 }
 
-fn the_leader_of_a_stubborn_command_is_frozen_for_two_leases(story: Story) {
-    leader_is_frozen_for_two_leases(story, STUBBORN);
-}
-
 fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
     leader_is_frozen_for_two_leases(story, DAEMON);
 }
@@ -132,10 +111,6 @@ fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]
 
 fn the_leader_is_cut_off_for_three_leases(story: Story) {
     leader_is_cut_off_for_three_leases(story, PLAIN);
-}
-
-fn the_leader_of_a_stubborn_command_is_cut_off_for_three_leases(story: Story) {
-    leader_is_cut_off_for_three_leases(story, STUBBORN);
 }
 
 fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
@@ -221,15 +196,6 @@ fn every_answer_is_slow(world: &World, latency: Duration) {
     sleep(LEASE / 2);
 }
 
-fn every_answer_takes_two_and_a_half_seconds(story: Story) {
-    // 0.4 s more would cost the lease, so on a busy machine it may be lost; what counts is that two never run.
-    // (That these seconds cost nothing by themselves is shown by the election's own tests, where no machine is slow.)
-    let world = World::new(story, PLAIN);
-    world.fleet.leader();
-    every_answer_is_slow(&world, Duration::from_millis(2500));
-    world.conclude();
-}
-
 /// The store that needs the most of it, NATS, has room for answers of 5 s: one renewal follows upon another there.
 fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
     let (world, leader) = long_leases(story);
@@ -263,17 +229,6 @@ fn connections_are_reset_for_half_a_lease(story: Story) {
     sleep(LONG / 2);
     world.set_all(NetworkFault::Fair);
     conclude_undisturbed(world, &leader, LONG / 2);
-}
-
-fn wall_clocks_are_an_hour_off_both_ways(story: Story) {
-    let mut world = World::with_wall_clocks(story, PLAIN, [3600, -3600, 0]);
-    let mut leader = world.fleet.leader();
-    // Each of the three is killed once as the leader, and the next one takes over, whose clock differs.
-    for _ in 0..2 {
-        world.fleet.kill(&leader.owner);
-        leader = world.successor(&leader);
-    }
-    world.conclude();
 }
 
 /// Something was done to the store's records behind the leader's back. It may go on, or lose its leadership; what counts
@@ -422,7 +377,9 @@ fn the_server_is_frozen_for_two_leases(story: Story) {
 }
 
 fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
-    let mut world = World::with_wall_clocks(story, PLAIN, [0; 3]);
+    let mut world = World::empty(story, &TIMING, PLAIN);
+    world.use_wall_clocks();
+    world.crew(3);
     let leader = world.fleet.leader();
     for shifts in [[3600, 0, 0], [-3600, 3600, 0], [0, -3600, 3600], [3600, 3600, -3600]] {
         for (index, shift) in shifts.into_iter().enumerate() {
@@ -547,45 +504,48 @@ macro_rules! slotted_stories {
 
 every_store!(stories:
     the_leader_is_killed,
-    the_leader_is_frozen_for_two_leases,
     the_leader_is_cut_off_for_three_leases,
-    the_server_is_away_for_half_a_lease,
     the_server_is_restarted,
     the_server_is_away_for_two_leases,
-    every_answer_takes_two_and_a_half_seconds,
     answers_that_take_a_quarter_of_the_lease_disturb_nothing,
     connections_are_reset_for_half_a_lease,
-    wall_clocks_are_an_hour_off_both_ways,
     the_store_is_wiped_under_a_leader,
-    the_lock_is_deleted_by_hand_under_a_leader,
     all_records_are_deleted_by_hand_under_a_leader,
-    the_whole_tree_is_killed,
-    one_of_the_three_is_killed_again_and_again,
     the_server_is_frozen_for_a_third_of_a_lease,
     the_server_is_frozen_for_two_leases,
     wall_clocks_are_stepped_by_an_hour_both_ways,
-    operators_order_at_random_while_faults_strike,
 );
 
-mod processes {
+mod on_two_kinds {
     two_kinds!(stories:
-        the_leader_of_a_stubborn_command_is_killed,
-        the_leader_of_a_daemon_is_killed,
-        the_leader_of_a_stubborn_command_is_frozen_for_two_leases,
+        the_server_is_away_for_half_a_lease,
+        the_lock_is_deleted_by_hand_under_a_leader,
         the_leader_of_a_daemon_is_frozen_for_two_leases,
-        the_leader_of_a_stubborn_command_is_cut_off_for_three_leases,
         the_leader_of_a_daemon_is_cut_off_for_three_leases,
-        candidate_and_guard_are_frozen,
-        candidate_and_backstop_are_frozen,
-        the_guard_is_frozen_while_the_leader_is_cut_off,
-        the_backstop_is_killed,
-        the_guard_is_killed,
-        the_backstop_is_frozen_for_two_leases,
-        the_guard_is_frozen_for_two_leases,
-        everything_of_the_leader_is_frozen_until_another_leads,
-        of_twenty_candidates_the_leader_is_killed_again_and_again,
-        every_processor_is_busy,
-        memory_is_scarce,
+        operators_order_at_random_while_faults_strike,
+    );
+}
+
+/// What happens to the processes of a host is not the store's doing.
+#[cfg(feature = "redis")]
+mod processes {
+    stories!(
+        redis,
+        crate::support::redis::Server::start(),
+        [
+            the_leader_of_a_daemon_is_killed,
+            candidate_and_guard_are_frozen,
+            candidate_and_backstop_are_frozen,
+            the_guard_is_frozen_while_the_leader_is_cut_off,
+            the_backstop_is_killed,
+            the_guard_is_killed,
+            the_backstop_is_frozen_for_two_leases,
+            the_guard_is_frozen_for_two_leases,
+            everything_of_the_leader_is_frozen_until_another_leads,
+            of_twenty_candidates_the_leader_is_killed_again_and_again,
+            every_processor_is_busy,
+            memory_is_scarce,
+        ]
     );
 }
 
@@ -607,7 +567,6 @@ mod half_of_the_lease {
 mod equipped {
     two_kinds!(equipped_stories:
         the_leader_is_killed,
-        the_leader_of_a_daemon_is_killed,
         the_leader_is_frozen_for_two_leases,
         the_leader_of_a_daemon_is_cut_off_for_three_leases,
         candidate_and_guard_are_frozen,

@@ -168,7 +168,6 @@ fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
     place.fleet.end_all();
 }
 
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
@@ -191,7 +190,6 @@ fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) 
     place.fleet.conclude();
 }
 
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
@@ -200,22 +198,6 @@ fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place:
     let said = place.keeps("shard");
     assert!(said.contains("may live for") || said.contains("has the lease, for"), "{said}");
     place.fleet.signal("c0", Signal::SIGCONT);
-    place.fleet.conclude();
-}
-
-fn of_two_that_forget_at_once_neither_harms_the_other(mut place: Place) {
-    let mut last = 0;
-    for owner in ["c0", "c1", "c2"] {
-        let led = place.run_once(owner);
-        assert!(led.term > last, "{led:?} after {last}");
-        last = led.term;
-        let verbs = [0; 3].map(|_| place.forgetting("shard").spawn().unwrap());
-        let ended = verbs.map(|verb| verb.wait_with_output().unwrap());
-        // The second one saw that the first was at it, or that nothing is left.
-        assert!(ended.iter().all(|end| [Some(0), Some(66), Some(75)].contains(&end.status.code())), "{ended:?}");
-        assert!(ended.iter().any(|end| end.status.success()), "{ended:?}");
-        place.assert_knows_nothing_of("shard");
-    }
     place.fleet.conclude();
 }
 
@@ -245,7 +227,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
     place.fleet.conclude();
 }
 
-on_each_kind!(
+on_two_stores!(
     [
         a_crashed_leader_keeps_its_shard_until_its_lease_has_ended,
         a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead,
@@ -254,9 +236,9 @@ on_each_kind!(
     a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten,
     a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not,
     the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
-    of_two_that_forget_at_once_neither_harms_the_other,
     candidates_that_race_with_forgetting_never_run_two_at_once,
 );
+on_a_metered_store!(the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it);
 
 #[cfg(feature = "redis")]
 stories_at!(

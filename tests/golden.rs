@@ -2,7 +2,6 @@
 //! metrics, environments, exit statuses. Each stands as text in tests/golden, and is compared with what is there now.
 //!
 //! Where it is meant to change, `TEST_GOLDEN=write cargo test --test golden` writes the files again.
-#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[macro_use]
 mod support;

@@ -60,18 +60,8 @@ fn slay(pid: Pid) {
 }
 
 #[test]
-fn a_killed_candidate_takes_its_tree_along() {
-    story(&[], |fleet, leader, _, _| slay(fleet.pid(leader)));
-}
-
-#[test]
 fn a_killed_candidate_takes_a_daemon_that_ignores_sigterm_along() {
     story(&["ignore-term", "daemon"], |fleet, leader, _, _| slay(fleet.pid(leader)));
-}
-
-#[test]
-fn a_killed_guard_takes_its_tree_along() {
-    story(&[], |_, _, _, guard| slay(guard));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use support::fleet::{ANNOUNCED, leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
@@ -149,29 +149,6 @@ fn hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each(plac
         assert!(status == 0 && said.contains("skipped: "), "{off}: {status} {said}");
     }
     assert_eq!(place.lines().len(), 2);
-}
-
-/// `--every 1h` at half past: the middle between two full hours is no border.
-fn a_host_a_little_early_and_one_a_little_late_run_a_job_at_any_minute_once(place: &Place) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
-    let to_half_past = 1800 - now % 3600;
-    for (hour, name) in [(1, "one"), (2, "two")] {
-        let due = to_half_past + hour * 3600;
-        assert_eq!(place.ask(name, due - 20, &["--every", "1h"], "").0, 0);
-        let (status, said) = place.ask("late", due + 20, &["--every", "1h"], "");
-        assert!(status == 0 && said.contains("skipped: "), "{status} {said}");
-    }
-    assert_eq!(place.lines().len(), 2, "{:?}", place.lines());
-}
-
-#[allow(dead_code, reason = "a build without remote stores has none")]
-fn a_clock_that_was_far_ahead_does_not_keep_the_job_from_others_for_long(place: &Place) {
-    let every = ["--every", "3s"];
-    assert_eq!(place.ask("ahead", 300 * 86_400, &every, "").0, 0);
-    place.skips("right", &every, "skipped: ");
-    let ran = || place.ask("right", 0, &every, "").0 == 0 && place.lines().len() == 2;
-    // Twice the period, and the seconds for which a store may keep a note longer.
-    wait_until("the store has forgotten the run", ran);
 }
 
 fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
@@ -355,7 +332,6 @@ fn a_job_that_is_not_started_any_more_stays_visible(place: &Place) {
     assert_eq!(place.order(&["jobs", "shard"]).lines().count(), 2, "one line for one job");
 }
 
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     let server = place.server();
     let go = place.path("go");
@@ -457,16 +433,14 @@ fn flags_that_make_no_sense_are_refused() {
     assert_eq!(place.lines(), ["b a 1 none"]);
 }
 
-on_each_kind!(
+on_two_stores!(
     [
         &a_run_whose_end_cannot_be_written_counts_as_failed,
-        &a_clock_that_was_far_ahead_does_not_keep_the_job_from_others_for_long,
     ]:
     &of_ten_hosts_that_start_at_once_one_runs,
     &a_run_that_failed_is_repeated_as_often_as_is_allowed,
     &a_run_whose_host_died_counts_as_failed,
     &hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each,
-    &a_host_a_little_early_and_one_a_little_late_run_a_job_at_any_minute_once,
     &a_paused_shard_runs_its_job_when_it_is_resumed,
     &a_host_that_is_asked_to_stop_has_failed,
     &a_job_with_a_name_runs_once,

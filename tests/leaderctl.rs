@@ -421,7 +421,7 @@ fn only_a_store_without_records_is_new(place: &Place) {
     place.order(&["store", "init"]);
 }
 
-on_each_kind!(
+on_two_stores!(
     &verify_tells_whether_a_term_leads,
     &verify_within_command_asks_the_candidate,
     &status_begins_with_what_matters_most,
@@ -434,6 +434,7 @@ on_each_kind!(
     &check_as_json_has_a_line_for_each_finding,
     &only_a_store_without_records_is_new,
 );
+on_a_metered_store!(&wait_returns_when_it_is_so_and_gives_up_in_time, &list_and_watch_show_pauses_and_jobs);
 
 #[test]
 fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {

@@ -611,29 +611,24 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Of tests/README.md: what is shown, and by which tests of which file.
+/// Of tests/README.md: what is shown, and by which tests of which file. An item is `- WHAT: `FILE` `TEST` `TEST`; ...`.
 fn evidence() -> Vec<(String, Vec<(String, String)>)> {
     let page = read("tests/README.md");
-    let mut entries: Vec<(String, Vec<(String, String)>)> = Vec::new();
-    let mut file = None;
-    let mut within = false;
-    for line in page.lines() {
-        if let Some(head) = line.strip_prefix("## ") {
-            entries.push((head.to_owned(), Vec::new()));
-        } else if line.starts_with("```") {
-            within = !within;
-            file = None;
-        } else if within {
-            match line.strip_prefix("  ") {
-                Some(name) => {
-                    let file = file.clone().expect("a test stands below its file");
-                    entries.last_mut().expect("a block stands below a heading").1.push((file, name.to_owned()));
-                }
-                None => file = Some(line.to_owned()),
+    let (_, list) = page.split_once("\n## The tests behind each statement\n").expect("it has a list");
+    let items = list.split("\n- ").skip(1).map(|item| {
+        let (head, rest) = item.split_once(": `").expect("a statement and its tests");
+        let mut file = "";
+        let mut tests = Vec::new();
+        for word in rest.split('`').filter(|word| !word.trim_matches([' ', '\n', ';']).is_empty()) {
+            if word.contains('/') {
+                file = word;
+            } else {
+                tests.push((file.to_owned(), word.to_owned()));
             }
         }
-    }
-    entries
+        (head.replace("\n ", ""), tests)
+    });
+    items.collect()
 }
 
 #[test]
@@ -645,9 +640,8 @@ fn every_test_that_the_evidence_names_is_there() {
             let source = read(&file);
             let before = source.split_once(&format!("fn {name}(")).map(|(before, _)| before);
             // Cases that are run with each store, and mutants, are made tests by a macro that takes a list.
-            let takes_lists = ["macro_rules!", "\neverywhere!(", "\non_each_kind!(", "\non_two_stores!("]
-                .iter()
-                .any(|by| source.contains(by));
+            let takes_lists =
+                ["macro_rules!", "\neverywhere!(", "\non_two_stores!("].iter().any(|by| source.contains(by));
             let mut items =
                 source.lines().filter_map(|line| Some(line.strip_prefix("    ")?.trim_start_matches([' ', '&'])));
             let mut listed = |end: char| items.any(|item| item.starts_with(&format!("{name}{end}")));

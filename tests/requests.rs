@@ -27,7 +27,7 @@ use support::{bucket, dynamo, etcd, mysql, nats, postgres, redis, wire};
 const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--kill-after", "1s"];
 /// A minute of the default timing.
 const MINUTE: Duration = Duration::from_secs(12);
-const MINUTES: u64 = 2;
+const MINUTES: u64 = 1;
 const TRIES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 

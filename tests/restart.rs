@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
@@ -120,13 +120,6 @@ fn a_command_that_fails_is_started_again_in_its_term_until_it_succeeds(place: &P
     assert_eq!(place.history(), ["exited with 0"]);
 }
 
-fn within_a_second_run_verify_tells_the_truth(place: &Place) {
-    let script = r#"[ $(wc -l <runs) -ge 2 ] || exit 1; "$leaderctl" verify >verified 2>&1; exit $?"#;
-    let mut first = place.start("a", SOON, script);
-    assert_eq!(first.ends(), 0, "{}{}", first.log(), place.text("verified"));
-    assert_eq!(place.runs().len(), 2);
-}
-
 fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     let script = "[ $LEADERRUN_CANDIDATE = b ] && exec sleep 1000; exit 3";
     let flags = [SOON, &["--restart-limit", "2"][..]].concat();
@@ -148,18 +141,6 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     assert_eq!(place.runs()[4].0, "a");
 }
 
-fn where_nobody_else_is_it_tries_again_after_a_while(place: &Place) {
-    let flags = [SOON, &["--restart-limit", "0"][..]].concat();
-    let first = place.start("a", &flags, "exit 3");
-    first.says("giving the lease up");
-    let begun = Instant::now();
-    place.wait_for_runs(2);
-    let waited = begun.elapsed();
-    assert!(waited > Duration::from_secs(10) && waited < Duration::from_secs(30), "{waited:?}: {}", first.log());
-    let runs = place.runs();
-    assert!(runs[1].1 > runs[0].1, "{runs:?}");
-}
-
 fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
     let mut first = place.start("a", LATER, "exit 7");
     first.says("restarting in ");
@@ -169,18 +150,6 @@ fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status
     assert_eq!(place.history(), ["stopped on signal 15"]);
     let mut second = place.start("b", &["-n"], "exit 0");
     assert_eq!(second.ends(), 0, "{}", second.log());
-}
-
-fn the_lease_is_kept_while_nothing_runs(place: &Place) {
-    let mut first = place.start("a", LATER, "exit 7");
-    first.says("restarting in ");
-    // Longer than a lease.
-    std::thread::sleep(Duration::from_secs(8));
-    let mut second = place.start("b", &["-n"], "exit 0");
-    assert_eq!(second.ends(), 75, "{}", second.log());
-    first.signal(Signal::SIGTERM);
-    assert_eq!(first.ends(), 7);
-    assert_eq!(place.runs().len(), 1);
 }
 
 fn a_candidate_that_is_killed_while_nothing_runs_is_followed(place: &Place) {
@@ -249,11 +218,8 @@ fn flags_that_make_no_sense_are_refused() {
 
 on_two_stores!(
     &a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
-    &within_a_second_run_verify_tells_the_truth,
     &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
-    &where_nobody_else_is_it_tries_again_after_a_while,
     &a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status,
-    &the_lease_is_kept_while_nothing_runs,
     &a_candidate_that_is_killed_while_nothing_runs_is_followed,
     &a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
     &a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
+use std::time::Duration;
+use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
 
@@ -125,7 +125,6 @@ fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: 
     place.conclude();
 }
 
-#[allow(dead_code, reason = "a build without redis has none")]
 fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
     for owner in ["one", "two", "three"] {
         place.start(owner, &["--log-format", "json"]);
@@ -161,28 +160,6 @@ fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place:
     let processes: Vec<Pid> = place.beside().iter().map(pid).collect();
     let status = place.fleet.stop("two");
     assert!(!processes.into_iter().any(is_alive), "it left before they were dead: {status}");
-    place.conclude();
-}
-
-fn who_is_asked_twice_does_not_wait_for_the_grace(mut place: Place) {
-    place.start("one", &[]);
-    place.fleet.leader();
-    let stamp = place.stamp("ignore-term daemon");
-    place.start_with("two", &["--standby", &stamp, "--kill-after", "60s", "--lease", "100s"]);
-    place.wait_for("two");
-    let begun = Instant::now();
-    place.fleet.signal("two", Signal::SIGTERM);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(!place.fleet.has_ended("two"), "what ignores SIGTERM has its grace");
-    // Two that come before it looks are one.
-    wait_until("it ends", || {
-        let ended = place.fleet.has_ended("two");
-        if !ended {
-            place.fleet.signal("two", Signal::SIGTERM);
-        }
-        ended
-    });
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     place.conclude();
 }
 
@@ -234,22 +211,6 @@ fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
     place.wait_for("two");
     place.fleet.signal("two", Signal::SIGCONT);
     place.fleet.leader_where(|life| life.term > first.term);
-    place.conclude();
-}
-
-/// The guard of a frozen leader ends COMMAND. When the candidate goes on, it is a standby like any other.
-#[cfg(feature = "redis")]
-#[test]
-fn a_leader_that_was_frozen_until_another_led_has_it_back_beside_itself() {
-    let mut place = Place::remote(Box::new(support::redis::Server::start()));
-    place.start_with_stamps("one", "ignore-term daemon");
-    let first = place.fleet.leader();
-    place.start_with_stamps("two", "ignore-term daemon");
-    place.wait_for("two");
-    place.fleet.signal("one", Signal::SIGSTOP);
-    place.fleet.leader_where(|life| life.term > first.term);
-    place.fleet.signal("one", Signal::SIGCONT);
-    place.wait_for("one");
     place.conclude();
 }
 
@@ -391,7 +352,6 @@ on_two_stores!(
     [a_standby_logs_each_change_of_leader_once,]:
     it_is_dead_before_command_starts_however_often_leadership_changes,
     it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby,
-    who_is_asked_twice_does_not_wait_for_the_grace,
     it_is_started_again_after_it_ends,
     a_killed_candidate_takes_it_along,
     a_standby_that_was_frozen_starts_command_after_it_is_dead,
@@ -487,15 +447,7 @@ fn it_gives_back_what_only_its_start_needed() {
 }
 
 /// On the stores that are servers.
-#[cfg(any(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
+#[cfg(any(feature = "aws", feature = "tls"))]
 mod in_rest {
     use super::*;
     use crate::support::fleet::wakes_in_a_second;

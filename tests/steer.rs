@@ -179,11 +179,9 @@ fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
 fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
-    if !place.is_metered() {
-        let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
-        assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");
-        assert!(place.status()["handover"].is_null());
-    }
+    let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
+    assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");
+    assert!(place.status()["handover"].is_null());
     let output = place.ask(&["step-down", "shard", "--for", "3s", "--force"]);
     let (status, said) = (output.status, String::from_utf8(output.stderr).unwrap());
     assert!(status.success() && said.contains("no standby has announced itself"), "{said}");
@@ -222,21 +220,6 @@ fn of_operators_who_order_at_once_one_has_its_way(mut place: Place) {
     place.fleet.conclude();
 }
 
-fn an_order_stands_whose_operator_was_killed(mut place: Place) {
-    place.start("c0");
-    place.fleet.leader();
-    let mut operator = place.ctl(&["pause", "shard", "--wait"]).spawn().unwrap();
-    wait_until("it is ordered", || place.status()["paused"] == true);
-    operator.kill().unwrap();
-    operator.wait().unwrap();
-    wait_until("nobody leads", || place.status()["held"] == false);
-    place.refused(&["pause", "shard"]);
-    place.order(&["pause", "shard", "--force", "--wait"]);
-    place.order(&["resume", "shard"]);
-    place.fleet.leader();
-    place.fleet.conclude();
-}
-
 fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut place: Place) {
     let leader = place.crew();
     let term = leader.term.to_string();
@@ -267,7 +250,6 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
 }
 
 /// Who renews seldom is not dead between two renewals.
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
     let flags =
         ["-v", "--lease", "20s", "--renew", "12s", "--kill-after", "1s", "--store", &place.url].map(str::to_owned);
@@ -285,7 +267,6 @@ fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
 }
 
 /// Nobody sees a renewal while the store is away, and nobody renews.
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
     let flags = ["-v", "--lease", "60s", "--renew", "5s", "--store", &place.url].map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -308,7 +289,6 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
     place.fleet.conclude();
 }
 
-#[allow(dead_code, reason = "a build without remote stores has none")]
 fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
     place.start("c0");
     let leader = place.fleet.leader();
@@ -387,24 +367,7 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     place.fleet.conclude();
 }
 
-fn standbys_are_counted_while_they_wait(mut place: Place) {
-    let leader = place.crew();
-    wait_until("both are known", || place.status()["standbys"] == 2);
-    let list: Value = serde_json::from_str(&place.order(&["list", "--standbys", "--json"])).unwrap();
-    assert_eq!((&list["shard"], &list["standbys"]), (&"shard".into(), &2.into()), "{list}");
-    let table = place.order(&["list", "--standbys"]);
-    assert!(table.lines().nth(1).is_some_and(|line| line.ends_with(" 2")), "{table}");
-    let standby = ["c0", "c1", "c2"].into_iter().find(|owner| *owner != leader.owner).unwrap();
-    place.fleet.stop(standby);
-    // What a busy store did not take back in time vanishes by itself.
-    wait_until("the other one is left", || place.status()["standbys"] == 1);
-    place.fleet.stop(&leader.owner);
-    place.fleet.leader_where(|life| life.term > leader.term);
-    wait_until("nobody waits", || place.status()["standbys"] == 0);
-    place.fleet.conclude();
-}
-
-on_each_kind!(
+on_two_stores!(
     [
         a_leader_that_renews_seldom_keeps_its_lease_without_force,
         a_lease_that_nobody_renews_is_over_when_it_was_watched,
@@ -416,11 +379,10 @@ on_each_kind!(
     an_order_that_is_taken_back_in_time_is_not_carried_out,
     a_single_candidate_that_steps_down_leads_again_after_a_while,
     of_operators_who_order_at_once_one_has_its_way,
-    an_order_stands_whose_operator_was_killed,
     a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early,
     a_history_tells_how_each_leadership_ended,
-    standbys_are_counted_while_they_wait,
 );
+on_a_metered_store!(an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are);
 
 #[cfg(feature = "redis")]
 remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);

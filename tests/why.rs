@@ -1,6 +1,5 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
-#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[macro_use]
 mod support;
@@ -166,10 +165,11 @@ fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut p
     place.fleet.conclude();
 }
 
-on_each_kind!(
+on_two_stores!(
     [why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store,]:
     why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for,
 );
+on_a_metered_store!(why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for);
 
 /// Two front ends, whose clocks are an hour apart.
 #[cfg(feature = "dynamodb")]

@@ -117,7 +117,6 @@ impl Attack {
         Self { host, ..self }
     }
 
-    #[allow(dead_code, reason = "a build without redis has no quota attack")]
     pub const fn under(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }

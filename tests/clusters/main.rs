@@ -339,7 +339,8 @@ clusters!(of_etcd: crate::ETCD, [
 clusters!(of_nats: crate::NATS, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
-clusters!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
+stories!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
+    its_leader_is_killed: LeaderKilled,
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
 clusters!(of_nats_at_the_default_timing: crate::NATS_BY_DEFAULT, []);

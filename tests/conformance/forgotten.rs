@@ -7,14 +7,13 @@
 use super::support::claims::{granted_in_time, wait_of};
 use super::support::server::Server;
 use super::{Bench, LEASE, candidate, granted, remote_bench};
-use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store, Takeover};
 use std::time::{Duration, Instant};
 
 /// Clocks of servers count in whole milliseconds, and some are set right meanwhile.
 const TOLERANCE: Duration = Duration::from_millis(100);
-/// Longer than that of its successors: they can crash while they still have to wait for it.
-const LONG: Duration = Duration::from_secs(12);
+
 const SHARDS: [&str; 2] = ["forgetful/renewed", "forgetful/silent"];
 
 type AnyServer = Box<dyn Server + Send>;
@@ -95,47 +94,6 @@ async fn without_its_records_a_shard_still_has_its_last_leader(bench: &Bench, se
     nobody_starts_too_early(bench, server, without_records).await;
 }
 
-/// A leader with a long lease is forgotten, and another candidate is granted the lease. Returns that one with its term,
-/// and when the long lease ends.
-async fn a_successor(store: &dyn Store, server: AnyServer) -> (AnyServer, Candidate, Term, Instant) {
-    let one = Candidate { lease: LONG, ..candidate(SHARDS[0], "one") };
-    let ends = Instant::now() + LONG;
-    let term = granted(store, &one).await.term;
-    let server = have_it_forget(server, without_locks, &SHARDS[..1]).await;
-    let two = candidate(SHARDS[0], "two");
-    let grant = granted_in_time(store, &two).await;
-    assert_apart(&grant, term, ends);
-    (server, two, grant.term, ends)
-}
-
-async fn who_follows_a_successor_that_crashed_waits_for_the_rest(bench: &Bench, server: AnyServer) {
-    let (store, other) = (bench.store(), bench.store());
-    let (_server, _two, term, ends) = a_successor(&*store, server).await;
-    assert_apart(&granted_in_time(&*other, &candidate(SHARDS[0], "three")).await, term, ends);
-}
-
-async fn a_release_by_a_successor_that_had_to_wait_does_not_end_the_wait(bench: &Bench, server: AnyServer) {
-    let (store, other) = (bench.store(), bench.store());
-    let (_server, two, term, ends) = a_successor(&*store, server).await;
-    assert_eq!(store.renew(&two, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(store.release(&two, term).await, Ok(Release::Released));
-    assert_apart(&granted(&*other, &candidate(SHARDS[0], "three")).await, term, ends);
-}
-
-async fn a_wait_that_is_over_is_over_for_everybody(bench: &Bench, server: AnyServer) {
-    let (store, other) = (bench.store(), bench.store());
-    let (_server, two, term, ends) = a_successor(&*store, server).await;
-    let mut sequence = 0;
-    while Instant::now() < ends + LEASE {
-        sequence += 1;
-        assert_eq!(store.renew(&two, term, sequence).await, Ok(Renewal::Renewed));
-        tokio::time::sleep(LEASE / 4).await;
-    }
-    assert_eq!(store.release(&two, term).await, Ok(Release::Released));
-    let grant = granted(&*other, &candidate(SHARDS[0], "three")).await;
-    assert_eq!(grant.start_after, None, "{grant:?}");
-}
-
 /// Whether a claim of `shard` says that the store may have lost a lease, for a shard that it knows nothing of.
 async fn is_first_use(store: &dyn Store, shard: &str) -> bool {
     match store.claim(&candidate(shard, "one")).await.expect("the store answers") {
@@ -186,8 +144,5 @@ every_store!(suite:
     after_a_wipe_nobody_starts_beside_the_last_leader,
     without_its_lock_a_shard_still_has_its_last_leader,
     without_its_records_a_shard_still_has_its_last_leader,
-    who_follows_a_successor_that_crashed_waits_for_the_rest,
-    a_release_by_a_successor_that_had_to_wait_does_not_end_the_wait,
-    a_wait_that_is_over_is_over_for_everybody,
-        the_first_leader_starts_at_once_where_an_operator_says_that_the_store_is_new,
+    the_first_leader_starts_at_once_where_an_operator_says_that_the_store_is_new,
 );

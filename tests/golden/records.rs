@@ -6,7 +6,6 @@ use crate::plain::Plain;
 use crate::support::claims::granted_in_time;
 use crate::support::fleet::{leaderrun, wait_until};
 use crate::support::place::Place;
-#[allow(unused_imports, reason = "some stores alone do not need it")]
 use crate::support::server::{Server as _, prepare};
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::notes::orders::{self, PauseOrder};

@@ -73,17 +73,6 @@ fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
     place.wait_for_times("one command", 2);
 }
 
-fn only_failures_in_a_row_count(place: &Place) {
-    let turns = r"echo x >> $PLACE/turns; case $(wc -l < $PLACE/turns) in [36]) exit 0;; *) exit 1;; esac";
-    let _one = place.start_checked("one", &["--health", turns, "--health-failures", "3"], COMMAND);
-    place.wait_for("one term");
-    // Two, a success, two, a success, three.
-    assert_eq!(fs::read_to_string(place.path("turns")).unwrap().lines().count(), 9, "{}", place.log());
-    let log = place.log();
-    let said = |how: &str| log.matches(&format!("leaderrun: the --health check {how}")).count();
-    assert_eq!((said("exited with 1"), said("failed 2 times in a row: it exited with 1")), (3, 3), "{log}");
-}
-
 fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
     place.are_well(true);
     let slow = "echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
@@ -143,7 +132,6 @@ fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
 
 on_two_stores!(
     &a_command_that_hangs_gives_the_lease_to_another_host,
-    &only_failures_in_a_row_count,
     &a_check_runs_within_the_leadership_and_only_while_command_runs,
     &a_hung_check_counts_and_none_of_its_descendants_is_left,
 );
@@ -208,22 +196,6 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         drop(one);
         assert_eq!(two.status(), Some(0), "{victim}: {}", place.log());
     }
-}
-
-#[test]
-fn a_frozen_guard_or_candidate_counts_one_check_at_most() {
-    let place = Place::local();
-    place.are_well(true);
-    let mut one = place.start_checked("one", &["--health", CHECK, "--health-timeout", "100ms"], COMMAND);
-    place.wait_for_times("one health", 2);
-    for frozen in [one.guard(), one.pid()] {
-        kill(frozen, Signal::SIGSTOP).unwrap();
-        std::thread::sleep(std::time::Duration::from_secs(2));
-        kill(frozen, Signal::SIGCONT).unwrap();
-        place.wait_for_times("one health", place.count("one health") + 2);
-    }
-    assert_eq!(place.count("one term"), 0, "{}", place.log());
-    assert_eq!(one.stop(), Some(0));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Hooks of a leadership, and checks of COMMAND's health, with real candidates and servers: in their order, in their
 //! time, and dead with the tree.
-#![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "some stories need a server"))]
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -296,25 +295,6 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     fleet.conclude();
 }
 
-fn stubborn_hooks_are_dead_before_another_leads(place: &Place) {
-    let mut fleet = Fleet::new();
-    let stubborn = stubborn_hook(&fleet);
-    let flags = [&TIMING[..], &["--store", &place.url, "--pre-stop", &stubborn, "--post-stop", &stubborn]].concat();
-    for owner in ["one", "two", "three"] {
-        fleet.start(owner, &flags, &["daemon"], place.environment);
-    }
-    let first = fleet.leader();
-    fleet.kill(&first.owner);
-    let second = fleet.leader_where(|life| life.term > first.term);
-    // The guard itself dies: no hook runs any more, and none that runs lives on.
-    let backstop = children_of(fleet.pid(&second.owner).as_raw())[0];
-    kill(Pid::from_raw(children_of(backstop)[0]), Signal::SIGKILL).unwrap();
-    let third = fleet.leader_where(|life| life.term > second.term);
-    fleet.stop(&third.owner);
-    fleet.leader_where(|life| life.term > third.term);
-    fleet.conclude();
-}
-
 fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
     for victim in ["candidate", "backstop", "guard"] {
         for hook in ["--pre-start", "--pre-stop", "--post-stop"] {
@@ -531,6 +511,5 @@ on_two_stores!(
     &a_host_whose_hook_fails_gives_way_to_others,
     &every_run_of_a_leadership_is_bracketed_by_its_hooks,
     &hooks_happen_also_when_the_candidate_is_killed,
-    &stubborn_hooks_are_dead_before_another_leads,
     &whatever_is_killed_while_a_hook_runs_nothing_is_left,
 );

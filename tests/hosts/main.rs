@@ -3,19 +3,7 @@
 //!
 //! A proxy's black hole still acknowledges what it swallows. A dropped packet is not acknowledged: it is sent again
 //! after longer and longer waits, and when the network heals, everybody may be in the middle of such a wait.
-#![cfg(any(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
-#![cfg_attr(
-    not(any(feature = "dynamodb", feature = "redis")),
-    allow(dead_code, unused_macros, reason = "what is not the client's doing is told with these two")
-)]
+#![cfg(any(feature = "aws", feature = "tls"))]
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -193,13 +181,18 @@ every_store!(stories:
     a_standby_that_hears_nothing_disturbs_nobody_and_comes_back,
 );
 
+#[cfg(feature = "redis")]
 mod other_cuts {
-    two_kinds!(stories:
-        a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed,
-        a_leader_that_is_not_heard_for_a_moment_is_not_disturbed,
-        a_leader_cut_off_both_ways_is_dead_before_the_next_begins,
-        a_leader_that_is_not_heard_is_dead_before_the_next_begins,
-        a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back,
-        a_standby_that_is_not_heard_disturbs_nobody_and_comes_back,
+    stories!(
+        redis,
+        crate::support::redis::Server::start(),
+        [
+            a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed,
+            a_leader_that_is_not_heard_for_a_moment_is_not_disturbed,
+            a_leader_cut_off_both_ways_is_dead_before_the_next_begins,
+            a_leader_that_is_not_heard_is_dead_before_the_next_begins,
+            a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back,
+            a_standby_that_is_not_heard_disturbs_nobody_and_comes_back,
+        ]
     );
 }

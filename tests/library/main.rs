@@ -1,6 +1,5 @@
 //! The library: the same election inside a program, with real stores and, where something is killed or frozen, as real
 //! processes. Whatever happens, no two of them work at once.
-#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, reason = "some stories need a server"))]
 
 #[path = "../support/mod.rs"]
 mod support;

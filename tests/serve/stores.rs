@@ -63,4 +63,4 @@ fn leaders_pauses_a_crash_and_an_outage_show(mut place: Place) {
     place.fleet.conclude();
 }
 
-on_each_kind!(leaders_pauses_a_crash_and_an_outage_show);
+on_two_stores!(leaders_pauses_a_crash_and_an_outage_show);

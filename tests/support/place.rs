@@ -97,27 +97,11 @@ macro_rules! remote_stories {
     };
 }
 
-/// With each store. Those in brackets want a server, and are not told on `file:`.
-macro_rules! everywhere {
-    ([$($remote:tt)*]: $($story:tt)*) => {
-        stories_at!(file, crate::support::place::Place::local(), [$($story)*]);
-        every_store!(remote_stories: $($remote)* $($story)*);
-    };
+/// The same where a store is asked and paid for, which some stories meet with fewer questions.
+macro_rules! on_a_metered_store {
     ($($story:tt)*) => {
-        everywhere!([]: $($story)*);
-    };
-}
-
-/// The same on one store of each kind: the kernel holds the lease (`file:`), the server judges by its clock and tells what
-/// changes (Redis), it is asked and paid for (DynamoDB). Beneath them is one lease protocol.
-macro_rules! on_each_kind {
-    ([$($remote:tt)*]: $($story:tt)*) => {
-        on_two_stores!([$($remote)*]: $($story)*);
         #[cfg(feature = "dynamodb")]
-        remote_stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($remote)* $($story)*]);
-    };
-    ($($story:tt)*) => {
-        on_each_kind!([]: $($story)*);
+        remote_stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story)*]);
     };
 }
 

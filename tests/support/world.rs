@@ -76,17 +76,6 @@ impl World {
         world
     }
 
-    /// The same; each candidate's wall clock is so many seconds off.
-    pub fn with_wall_clocks(story: Story, stamp_flags: &[&'static str], shifts: [i64; 3]) -> Self {
-        let mut world = Self::empty(story, &TIMING, stamp_flags);
-        world.clocks = true;
-        for (index, shift) in shifts.into_iter().enumerate() {
-            world.set_wall_clock(&name(index), shift);
-        }
-        world.crew(3);
-        world
-    }
-
     /// Without candidates.
     pub fn empty(story: Story, timing: &[&'static str], stamp_flags: &[&'static str]) -> Self {
         let mut server = (story.start)();
