@@ -150,18 +150,6 @@ fn renewals(actions: &[Action]) -> usize {
 }
 
 #[test]
-fn a_leader_renews_in_its_interval_and_tells_the_guard() {
-    let mut play = Play::leading(|_| {});
-    assert_eq!(play.until(4.9), []);
-    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
-    let actions = play.renewed(Ok(Renewal::Renewed));
-    let [Action::Extend(deadline)] = actions[..] else { panic!("{actions:?}") };
-    assert_eq!(deadline.kill_at, BootInstant::from_nanos(18_150_000_000));
-    assert_eq!(deadline.term_at, BootInstant::from_nanos(13_150_000_000));
-    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
-}
-
-#[test]
 fn a_lease_counts_from_when_the_request_was_sent() {
     let mut play = Play::new(|_| {});
     let _ = play.tell(Event::Tick);
@@ -374,13 +362,6 @@ fn a_second_stop_kills_and_a_third_leaves_the_lease() {
     let _ = play.dead();
     let actions = play.tell(Event::Asked { signal: 15 });
     assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(9)))), "{actions:?}");
-}
-
-#[test]
-fn a_command_that_ends_gives_the_lease_back() {
-    let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
-    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
 }
 
 #[test]
@@ -669,19 +650,6 @@ fn a_pause_stops_a_leader_in_order() {
         assert_eq!(actions, [Action::ReadOrders]);
     }
     assert_eq!(play.ordered(Directives::default())[1..], [Action::Claim]);
-}
-
-#[test]
-fn a_pause_that_comes_with_a_renewal_stops_a_leader_and_no_request_for_orders_is_made() {
-    let mut play = Play::leading(|_| {});
-    play.orders = None;
-    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
-    let actions = play.brought(5.0, Directives::default());
-    assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
-    assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
-    let actions = play.brought(10.0, paused());
-    play.orders = Some(Ok(paused()));
-    stops_and_stands_by(&mut play, &actions);
 }
 
 #[test]
@@ -1033,17 +1001,6 @@ fn ran(how: Ended, end: Option<CommandEnd>) -> Action {
 }
 
 const RELEASE: Action = Action::Release { term: TERM };
-
-#[test]
-fn a_job_is_entered_before_it_starts_and_settled_before_the_release() {
-    let mut play = running_a_job();
-    let end = CommandEnd::Exited(3);
-    assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(end))), []);
-    assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::ByItself(end), Some(end))]);
-    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
-}
 
 #[test]
 fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {

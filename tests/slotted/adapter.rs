@@ -248,34 +248,6 @@ async fn pause(bent: &Bent, shard: &Shard) {
 }
 
 #[tokio::test]
-async fn as_many_lead_as_there_are_slots_and_the_next_one_hears_who_ends_first() {
-    let bent = Arc::new(Bent::default());
-    let mut all: Vec<One> = (0..4).map(|n| One::of(&bent, &format!("c{n}"), 3)).collect();
-    // Slots are looked at one after another, so ends that are near to each other cannot be told apart.
-    all[0].candidate.lease /= 2;
-    let mut slots = Vec::new();
-    for one in &all[..3] {
-        slots.push(one.lead().await.0);
-    }
-    slots.sort_unstable();
-    assert_eq!(slots, [1, 2, 3]);
-    assert!(matches!(all[3].claim().await, Ok(Claim::Refused(holder)) if holder.owner == "c0"));
-    assert!(matches!(all[3].observe().await, Observation::Held(holder) if holder.owner == "c0"));
-    let place = all[1].store.place().unwrap();
-    let (slot, term) = (place.slot, bent.memory.inspect(&place.shard).await.unwrap().last_term.unwrap());
-    assert_eq!(all[1].release(term).await, Ok(Release::Released));
-    assert_eq!(all[1].store.place(), None);
-    all[3].changed().await;
-    let (now, next) = all[3].lead().await;
-    assert!(now == slot && next > term);
-    for (sequence, one) in (1..).zip([&all[0], &all[2], &all[3]]) {
-        let term = bent.memory.inspect(&one.store.place().unwrap().shard).await.unwrap().last_term.unwrap();
-        assert_eq!(one.store.renew(&one.candidate, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    assert_eq!(all[1].store.renew(&all[1].candidate, term, 9).await, Ok(Renewal::Lost(None)));
-}
-
-#[tokio::test]
 async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
     for fate in [Fate::Unheard, Fate::Swallowed] {
         let bent = Arc::new(Bent::default());
@@ -416,17 +388,6 @@ async fn a_candidate_that_steps_down_from_a_slot_waits_there_and_then_no_longer_
     assert!(released.elapsed() >= HOLD, "{:?}", released.elapsed());
     let directives = one.store.directives(&one.candidate).await.unwrap();
     assert!(directives.handover.unwrap().welcome, "it has waited");
-}
-
-#[tokio::test]
-async fn a_pause_of_the_shard_is_for_its_leaders_and_standbys() {
-    let bent = Arc::new(Bent::default());
-    let (one, two) = (One::of(&bent, "c0", 1), One::of(&bent, "c1", 1));
-    one.lead().await;
-    pause(&bent, &one.candidate.shard).await;
-    for candidate in [&one, &two] {
-        assert!(candidate.store.directives(&candidate.candidate).await.unwrap().pause.is_some());
-    }
 }
 
 #[tokio::test]
