@@ -312,17 +312,6 @@ fn a_command_that_runs_for_too_long_ends_with_124_whether_it_obeys_or_not() {
 }
 
 #[test]
-fn a_second_stop_is_impatient() {
-    let mut run = Script::start(&[], "trap 'echo got >> $FILE' TERM; echo up > $FILE; while :; do sleep 0.02; done");
-    run.wait_for("up");
-    run.signal(Signal::SIGTERM);
-    run.wait_for("got");
-    run.signal(Signal::SIGTERM);
-    assert_eq!(run.status(), Some(137));
-    assert_eq!(run.file(), "up\ngot\n");
-}
-
-#[test]
 fn another_stop_signal_may_be_chosen() {
     let script = "trap 'exit 9' USR2; echo up > $FILE; while :; do sleep 0.02; done";
     let mut run = Script::start(&["-s", "usr2"], script);

@@ -223,28 +223,6 @@ fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
     assert_eq!(waits.next(), "many: nobody leads");
 }
 
-fn watch_tells_of_each_leader(place: &Place) {
-    let first = place.lead(STEADY);
-    let term = place.read("term");
-    let lines = Lines::of(place.ctl(&["watch", "shard"]));
-    let mut line = lines.next();
-    assert!(line.contains(" shard: led by "), "{line}");
-    let second = place.lead(&STEADY.replace("term", "next"));
-    first.end();
-    let next = place.read("next");
-    assert!(next.parse::<u64>().unwrap() > term.parse::<u64>().unwrap());
-    // A record may tell its term a little later than its owner, and that is no news.
-    let owner = format!("-{}-", second.pid());
-    // It may have seen that it was free in between.
-    while !line.contains(&owner) {
-        line = lines.next();
-        let told = line.ends_with("shard: free") || line.contains("shard: led by ");
-        assert!(told && line.starts_with("20"), "{line}");
-    }
-    second.end();
-    assert!(lines.next().ends_with("shard: free"));
-}
-
 fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     let row = |shard: &str| {
         let table = place.order(&["list", "--orders", shard]);
@@ -426,7 +404,6 @@ on_two_stores!(
     &verify_within_command_asks_the_candidate,
     &status_begins_with_what_matters_most,
     &wait_returns_when_it_is_so_and_gives_up_in_time,
-    &watch_tells_of_each_leader,
     &watch_of_all_tells_of_shards_that_are_yet_to_come,
     &list_and_watch_show_pauses_and_jobs,
     &a_prefix_pauses_and_resumes_each_known_shard,

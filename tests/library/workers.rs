@@ -164,21 +164,6 @@ mod network {
     }
 
     #[test]
-    fn an_outage_that_ends_in_time_disturbs_nobody() {
-        let mut place = Place::redis();
-        // It leads on for 13.2 s at least, so that a slow machine has some to spare.
-        place.worker("one", &["lease=16"]);
-        let leader = place.fleet.leader();
-        place.server().freeze();
-        sleep(2 * SOON);
-        place.server().thaw();
-        sleep(LEASE);
-        let now = place.fleet.leader();
-        assert!(now.term == leader.term && place.fleet.lives().len() == 1, "{}", place.fleet.logs());
-        place.fleet.conclude();
-    }
-
-    #[test]
     fn work_that_may_overrun_goes_on_and_is_reported() {
         let mut place = Place::redis();
         place.worker("one", &["block", "hold", "warn"]);

@@ -69,7 +69,7 @@ impl History {
             Call::Lease(call) => Some((event, call.clone())),
             Call::Page(..) => None,
         });
-        let calls = calls.filter(|(event, call)| !(leeway.names_late && self.is_excused(event, call)));
+        let calls = calls.filter(|(event, call)| !(leeway.is_of_kernel && self.is_excused(event, call)));
         let mut operations = self.operations(calls, lease::Call::unanswered);
         for event in &self.events {
             let Call::Lease(lease::Call::Claim { session, number, ref answer, .. }) = event.call else { continue };

@@ -185,7 +185,7 @@ fn a_lease_is_given_to_another_after_its_end_and_not_before() {
     // Its holder may renew it as long as nobody else has it.
     assert!(is_right(&[at(0, 10, granted(1, 5)), at(1800, 1900, renewed(1, 5, 1)), at(1901, 1910, held(1, 5))]));
     // And a lease that never ends is not given away.
-    let eternal = Leeway { is_eternal: true, ..Leeway::default() };
+    let eternal = Leeway { is_of_kernel: true };
     assert!(!is_right_with(eternal, &[at(0, 10, granted(1, 5)), at(9000, 9900, granted(2, 6))]));
 }
 
@@ -298,7 +298,7 @@ fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
 #[test]
 fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_files() {
     let event = |begun, ended, call| Event { begun, ended: Some(ended), call: Done::Lease(call) };
-    let on_files = Leeway { names_late: true, is_eternal: true, ..Leeway::default() };
+    let on_files = Leeway { is_of_kernel: true };
     let found = |leeway, vain: Call, seen: Event| {
         let events = vec![event(0, 10, vain), seen, event(30, 40, granted(1, 5))];
         let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };

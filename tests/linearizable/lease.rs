@@ -23,10 +23,9 @@ pub type Session = usize;
 /// What the answers of a store leave open, though it keeps to its contract.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Leeway {
-    /// The name of a holder is written after the lock is taken, so it may still be that of the last one.
-    pub names_late: bool,
-    /// Leases do not expire.
-    pub is_eternal: bool,
+    /// The lease does not expire, and the name of its holder is written after the lock is taken, so it may still be that of
+    /// the last one.
+    pub is_of_kernel: bool,
 }
 
 /// The holder that an answer names.
@@ -245,11 +244,11 @@ impl Lease {
         last: Last,
         window: Window,
     ) -> State {
-        let until = if self.leeway.is_eternal { NEVER } else { promised_end(window.called, lease) };
+        let until = if self.leeway.is_of_kernel { NEVER } else { promised_end(window.called, lease) };
         // Who claims has no tree.
         let revoked = state.without_a_tree_of(session);
         let holding = Some(Holding { session, claim, is_answered: true, sequence: 0, until });
-        State { holding, last, revoked, ..state.clone() }
+        State { holding, last, revoked }
     }
 
     /// Whether an answer may name this holder; if so, what it tells about the term is known from then on.
@@ -258,7 +257,7 @@ impl Lease {
             // The record of a lease that was revoked may stay until its end.
             return (named.session.is_none() && !state.revoked.is_empty()).then(|| state.clone());
         };
-        if self.leeway.names_late {
+        if self.leeway.is_of_kernel {
             return Some(state.clone());
         }
         if named.session != Some(holding.session) {
@@ -282,7 +281,7 @@ impl Lease {
         let holding = state.holding.as_ref().filter(|holding| holding.session == session);
         let is_of_this_term = state.last.may_be(term);
         let renewed = |holding: &Holding| {
-            let until = if self.leeway.is_eternal { NEVER } else { promised_end(window.called, lease) };
+            let until = if self.leeway.is_of_kernel { NEVER } else { promised_end(window.called, lease) };
             let holding = Holding { sequence, until: until.max(holding.until), ..holding.clone() };
             Some(State { holding: Some(holding), ..state.clone() })
         };

@@ -27,8 +27,7 @@ use std::time::Duration;
 
 /// On `file:` the kernel keeps the lease, and its holder writes its name afterwards.
 fn leeway(store: &str) -> Leeway {
-    let is_of_kernel = store == "file";
-    Leeway { names_late: is_of_kernel, is_eternal: is_of_kernel }
+    Leeway { is_of_kernel: store == "file" }
 }
 
 fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {

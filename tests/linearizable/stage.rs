@@ -113,7 +113,7 @@ impl Stage {
 
     fn round(&self, seed: u64, number: u64) -> Round {
         let mut random = Random::new(seed);
-        let ends = !self.leeway.is_eternal && number % ROUNDS == 1;
+        let ends = !self.leeway.is_of_kernel && number % ROUNDS == 1;
         let shards = if ends { SHORT_SHARDS } else { 1 };
         let is_disturbed = self.start.is_some() && random.per_mille(700);
         let plans = (0..shards).map(|shard| Plan {
@@ -123,7 +123,7 @@ impl Stage {
             sessions: (0..CANDIDATES).map(|_| Session::random().expect("random bytes")).collect(),
             present: 2 + random.below(CANDIDATES - 1),
             is_disturbed,
-            revokes: !self.leeway.is_eternal && random.per_mille(500),
+            revokes: !self.leeway.is_of_kernel && random.per_mille(500),
             length: if ends { Length::Time(SHORT_TIME) } else { Length::Calls(CALLS) },
             term: AtomicU64::new(1),
         });

@@ -18,44 +18,6 @@ fn run(store: &str, words: &[&str], command: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn a_leader_a_pause_and_a_crash_show_in_metrics_and_json() {
-    let mut fleet = Fleet::new();
-    let directory = TempDir::new().unwrap();
-    let store = format!("file:{}", directory.path().display());
-    let serve = Serve::start(&store, &["--interval", "200ms"]);
-    let metric = |name: &str| serve.metric(&format!("leaderrun_{name}{{shard=\"shard\"}}"));
-    assert_eq!(metric("shard_led"), None);
-    let start = |fleet: &mut Fleet, owner: &str| {
-        fleet.start(owner, &[&["--store", &store][..], &TIMING].concat(), &[], &[]);
-    };
-    start(&mut fleet, "one");
-    serve.wait_for("somebody leads", || metric("shard_led") == Some(1.0));
-    start(&mut fleet, "two");
-    serve.wait_for("a standby waits", || metric("shard_standbys") == Some(1.0));
-    let shown = serve.shard("shard");
-    assert_eq!((&shown["owner"], &shown["condition"]), (&Value::from("one"), &Value::from("led")), "{shown}");
-    serve.wait_for("the history is written", || {
-        serve.json("/api/shards/shard/history")["history"].as_array().is_some_and(|all| all.len() == 1)
-    });
-    let lost = "leaderrun_shard_leadership_ends_total{shard=\"shard\",reason=\"lost\"}";
-    assert_eq!(serve.metric(lost), Some(0.0));
-    fleet.kill("one");
-    serve.wait_for("the other one leads", || serve.shard("shard")["owner"] == "two");
-    serve.wait_for("the crash is counted", || serve.metric(lost) == Some(1.0));
-    let pause = leaderctl().args(["--store", &store, "pause", "shard", "--reason", "a <b> reason"]).output().unwrap();
-    assert!(pause.status.success(), "{pause:?}");
-    serve.wait_for("nobody leads", || metric("shard_led") == Some(0.0));
-    serve.wait_for("the pause shows", || metric("shard_paused_seconds") > Some(0.0));
-    assert!(serve.get("/").contains("a &lt;b&gt; reason"));
-    serve.wait_for("the pause is counted", || {
-        serve.metric("leaderrun_shard_leadership_ends_total{shard=\"shard\",reason=\"paused\"}") == Some(1.0)
-    });
-    assert_eq!(serve.shard("shard")["condition"], "paused");
-    assert!(metric("shard_leaderless_seconds").is_some());
-    fleet.conclude();
-}
-
-#[test]
 fn jobs_that_lived_for_a_moment_show_with_their_last_status_and_their_last_success() {
     let directory = TempDir::new().unwrap();
     let store = format!("file:{}", directory.path().display());

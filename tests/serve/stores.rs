@@ -58,6 +58,11 @@ fn leaders_pauses_a_crash_and_an_outage_show(mut place: Place) {
         assert!(!serve.get("/").contains("The store has not answered for"));
     }
     serve.wait_for("somebody leads", || serve.shard("shard")["owner"] == "two");
+    place.order(&["pause", "shard"]);
+    let paused = "leaderrun_shard_leadership_ends_total{shard=\"shard\",reason=\"paused\"}";
+    serve.wait_for("the pause is counted", || serve.metric(paused) == Some(1.0));
+    assert_eq!(serve.shard("shard")["condition"], "paused");
+    assert!(metric("shard_leaderless_seconds", "shard").is_some());
     // It has the name of our directory among its words, as what is left of a tree has.
     drop(serve);
     place.fleet.conclude();
