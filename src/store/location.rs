@@ -153,22 +153,13 @@ impl Location {
     /// As [`Store::delivery`], but known before the store is open.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
-        match self {
-            Self::File { .. } => Delivery::Kernel,
-            #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(_) => Delivery::Poll,
-            #[cfg(feature = "bucket")]
-            Self::Bucket(_) => Delivery::Poll,
-            #[cfg(feature = "redis")]
-            Self::Redis(_) => Delivery::Push,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => Delivery::Push,
-            #[cfg(feature = "mysql")]
-            Self::Mysql(_) => Delivery::Push,
-            #[cfg(feature = "nats")]
-            Self::Nats(_) => Delivery::Push,
-            #[cfg(feature = "etcd")]
-            Self::Etcd(_) => Delivery::Push,
+        if matches!(self, Self::File { .. }) {
+            Delivery::Kernel
+        } else if self.is_metered() {
+            // What has a price for each request has no push.
+            Delivery::Poll
+        } else {
+            Delivery::Push
         }
     }
 

@@ -12,7 +12,9 @@ use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::server_clock::{WIDE, Wait};
-use crate::store::{Claim, Delivery, ErrorKind, Grant, Holder, Observation, Release, StoreError, Takeover};
+use crate::store::{
+    Claim, Delivery, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewed, StoreError, Takeover,
+};
 use crate::time::{BootInstant, millis};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -26,13 +28,76 @@ pub struct Rewrite<'a> {
     pub wakes: bool,
 }
 
-impl<D: Documents> LeaseStore<D> {
-    pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+#[async_trait::async_trait]
+impl<D: Documents> Leases for LeaseStore<D> {
+    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut is_taken = false;
         let claimed = self.claim_in_steps(candidate, &mut is_taken).await;
         claimed.map_err(|error| if is_taken { error.after_a_part() } else { error })
     }
 
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        let sent = BootInstant::now();
+        let with_marker = self.marker.lock().is_none() && self.documents.marking() != super::Marking::ByInit;
+        let standing = self.look(shard, true, with_marker, Reader::Look).await?;
+        if let Some(holder) = self.holder(shard, &standing, sent) {
+            return Ok(Observation::Held(holder));
+        }
+        let left = self.until_known(shard, &standing).map(|until| until.since(BootInstant::now()));
+        Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
+    }
+
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        self.renew_lease(candidate, term, sequence, shards).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.give_back(candidate, term, false).await
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.any_changed(std::slice::from_ref(shard)).await.map(drop)
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
+        let mut free = None;
+        let mut each = |index: usize, found| {
+            let sent = BootInstant::now();
+            let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
+            let is_held = match self.understand(shard, found) {
+                Ok(standing) => {
+                    let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
+                    self.remember(shard, &standing);
+                    // What the store may have forgotten ends by time alone: a claim told when.
+                    let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
+                    self.holder(shard, &standing, sent).is_some() || is_awaited()
+                }
+                // A look says what is wrong with it.
+                Err(_) => false,
+            };
+            if is_held {
+                return ControlFlow::Continue(());
+            }
+            free = Some(index);
+            ControlFlow::Break(())
+        };
+        self.documents.watch(&keys, &mut each).await?;
+        free.ok_or_else(|| StoreError::not_applied("the watch ended before anything changed"))
+    }
+
+    async fn doubted(&self, shard: &Shard) {
+        self.documents.doubted(shard).await;
+    }
+}
+
+impl<D: Documents> LeaseStore<D> {
     /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
     async fn claim_in_steps(&self, candidate: &Candidate, is_taken: &mut bool) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
@@ -254,9 +319,8 @@ impl<D: Documents> LeaseStore<D> {
             if after.is_doubtful || (is_first && last < highest) {
                 takeover = Takeover::Expired;
                 let dead_at = BootInstant::now().plus(after.longest);
-                let start = start_after.map_or(dead_at, |start| start.max(dead_at));
-                start_after = Some(start);
-                wait = Some(self.wait_until(start));
+                start_after = start_after.max(Some(dead_at));
+                wait = start_after.map(|start| self.wait_until(start));
                 ends = Ends::In(candidate.lease);
             }
             if let Some(document) = written.document.as_mut().filter(|_| self.documents.is_shared() && !was_ours) {
@@ -280,7 +344,7 @@ impl<D: Documents> LeaseStore<D> {
         }
         if written.found.version.incarnation != standing.found.version.incarnation {
             let dead_at = BootInstant::now().plus(standing.longest_lease().max(candidate.lease));
-            start_after = Some(start_after.map_or(dead_at, |start| start.max(dead_at)));
+            start_after = start_after.max(Some(dead_at));
             takeover = Takeover::Expired;
         }
         let mut seen = self.seen.lock();
@@ -377,20 +441,9 @@ impl<D: Documents> LeaseStore<D> {
         let looked = looked.await;
         if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
             // We will not ask again soon, so others should not have to wait until the lease ends.
-            let _ = self.release_lease(candidate, Term(draft.term)).await;
+            let _ = self.release(candidate, Term(draft.term)).await;
         }
         looked
-    }
-
-    pub(super) async fn observe_shard(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        let sent = BootInstant::now();
-        let with_marker = self.marker.lock().is_none() && self.documents.marking() != super::Marking::ByInit;
-        let standing = self.look(shard, true, with_marker, Reader::Look).await?;
-        if let Some(holder) = self.holder(shard, &standing, sent) {
-            return Ok(Observation::Held(holder));
-        }
-        let left = self.until_known(shard, &standing).map(|until| until.since(BootInstant::now()));
-        Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
     }
 
     /// Until when a claim by this process is refused because the store may have forgotten a leader. None if it is not.
@@ -403,26 +456,30 @@ impl<D: Documents> LeaseStore<D> {
         marker.and_then(|marker| self.until_remembered(&marker, longest)).max(seen.until_risen(longest, now))
     }
 
-    pub(super) async fn release_lease(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+    /// Gives the lease back, and forgets the orders if the shard `is_forgotten`.
+    pub(super) async fn give_back(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        is_forgotten: bool,
+    ) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        // Zero: the term is not known. A higher one belongs to a later leadership.
-        let mine = |standing: &Standing| {
-            let named = standing.found.leadership();
-            named.is_some_and(|of| of.session == candidate.session && (term.0 == 0 || of.term <= term))
-        };
-        let mut known = self.known(shard).filter(mine);
+        let mut known = self.known(shard).filter(|known| known.is_led_by(candidate, term));
         for _ in 0..MOST_ATTEMPTS {
             let standing = match known.take() {
                 Some(known) => known,
                 None => self.look(shard, false, false, Reader::Writer).await?,
             };
-            if !mine(&standing) {
+            if !standing.is_led_by(candidate, term) {
                 return Ok(Release::NotHeld);
             }
             let mut draft = self.continued(shard, &standing);
             draft.lease = None;
             draft.term = draft.term.max(term.0);
-            let ends = self.end_of_release(shard, &draft, false).await?;
+            if is_forgotten {
+                (draft.orders, draft.forgotten) = (None, true);
+            }
+            let ends = self.end_of_release(shard, &draft, is_forgotten).await?;
             let release = Rewrite { draft: &draft, leadership: None, sequence: 0, ends, wakes: true };
             if self.rewrite(shard, release, Over::Text(&standing.found)).await?.is_some() {
                 if let Some(seen) = self.seen.lock().get_mut(shard) {
@@ -454,34 +511,6 @@ impl<D: Documents> LeaseStore<D> {
         let change = |mark: &mut LedMark| mark.shared.has_ended(draft.term, is_forgotten);
         self.change_led_mark(shard, self.known_led_mark(shard), change).await?;
         Ok(Ends::Now)
-    }
-
-    /// Returns the place in `shards` of one whose lease may be free.
-    pub(super) async fn wait_for_any(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
-        let mut free = None;
-        let mut each = |index: usize, found| {
-            let sent = BootInstant::now();
-            let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
-            let is_held = match self.understand(shard, found) {
-                Ok(standing) => {
-                    let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
-                    self.remember(shard, &standing);
-                    // What the store may have forgotten ends by time alone: a claim told when.
-                    let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
-                    self.holder(shard, &standing, sent).is_some() || is_awaited()
-                }
-                // A look says what is wrong with it.
-                Err(_) => false,
-            };
-            if is_held {
-                return ControlFlow::Continue(());
-            }
-            free = Some(index);
-            ControlFlow::Break(())
-        };
-        self.documents.watch(&keys, &mut each).await?;
-        free.ok_or_else(|| StoreError::not_applied("the watch ended before anything changed"))
     }
 }
 

@@ -95,7 +95,20 @@ pub struct Found {
     pub version: Version,
 }
 
+/// A name that no other write, and no other trial, has.
+pub(crate) fn random_name() -> Result<String, StoreError> {
+    let random = Session::random();
+    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
+    Ok(random.as_str().to_owned())
+}
+
 impl Found {
+    /// What a list shows of a document that something else wrote.
+    pub(crate) fn strange() -> Self {
+        let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
+        Self { content, version: Version::default() }
+    }
+
     /// The document, if it is ours.
     #[must_use]
     pub fn ours(&self) -> Option<&Ours> {

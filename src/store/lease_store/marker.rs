@@ -33,13 +33,6 @@ pub struct Marker {
     pub read: BootInstant,
 }
 
-impl Marker {
-    /// Whether it is from this write.
-    pub fn is_of(&self, found: &Found) -> bool {
-        self.write == found.version.write
-    }
-}
-
 /// Whether what reads the marker may write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
@@ -56,6 +49,15 @@ impl<D: Documents> LeaseStore<D> {
         let sent = BootInstant::now();
         let found = touch::get(&self.documents, Key::Marker).await?;
         self.admit_marker(found, sent, reader).await
+    }
+
+    /// Reads the marker for an operator. True: it did not name this incarnation before. None: there is none.
+    pub(super) async fn meet_marker(&self, reader: Reader) -> Result<Option<bool>, StoreError> {
+        let sent = BootInstant::now();
+        let found = touch::get(&self.documents, Key::Marker).await?;
+        let before = found.version.clone();
+        let marker = self.admit_marker(found, sent, reader).await?;
+        Ok(marker.map(|marker| marker.write != before.write || marker.incarnation != before.incarnation))
     }
 
     /// Understands a marker that a read showed which was sent at `sent`, and writes it if it does not say what it has to.

@@ -1,4 +1,4 @@
-//! What the election and operators ask for: the three traits.
+//! What operators ask for.
 //!
 //! The hazard: an operator may end a lease while its tree still runs. So a revocation keeps the end that stands, as the
 //! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's lease.
@@ -11,49 +11,9 @@ use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::server_clock::{Wait, renewed_ago};
-use crate::store::{
-    Administration, Claim, EachPage, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewed, Report,
-    StoreError, Verdict, steps,
-};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict, steps};
 use crate::time::BootInstant;
 use std::collections::HashSet;
-
-#[async_trait::async_trait]
-impl<D: Documents> Leases for LeaseStore<D> {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.claim_lease(candidate).await
-    }
-
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        self.observe_shard(shard).await
-    }
-
-    async fn renew_and_read(
-        &self,
-        candidate: &Candidate,
-        term: Term,
-        sequence: u64,
-        shards: &[Shard],
-    ) -> Result<Renewed, StoreError> {
-        self.renew_lease(candidate, term, sequence, shards).await
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.release_lease(candidate, term).await
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        self.wait_for_any(std::slice::from_ref(shard)).await.map(drop)
-    }
-
-    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        self.wait_for_any(shards).await
-    }
-
-    async fn doubted(&self, shard: &Shard) {
-        self.documents.doubted(shard).await;
-    }
-}
 
 #[async_trait::async_trait]
 impl<D: Documents> Administration for LeaseStore<D> {
@@ -123,35 +83,19 @@ impl<D: Documents> Administration for LeaseStore<D> {
     /// The document stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
-        let mine = |standing: &Standing| {
-            standing.found.leadership().is_some_and(|of| of.session == candidate.session && of.term <= term)
-        };
-        if !mine(&self.look(shard, false, false, Reader::Writer).await?) {
+        if !self.look(shard, false, false, Reader::Writer).await?.is_led_by(candidate, term) {
             return Ok(Release::NotHeld);
         }
         self.remove_notes(shard).await?;
-        for _ in 0..MOST_ATTEMPTS {
-            let standing = self.look(shard, false, false, Reader::Writer).await?;
-            if !mine(&standing) {
-                return Ok(Release::NotHeld);
-            }
-            let mut draft = self.continued(shard, &standing);
-            (draft.lease, draft.orders, draft.forgotten, draft.term) = (None, None, true, term.0);
-            let ends = self.end_of_release(shard, &draft, true).await?;
-            let release = Rewrite { draft: &draft, leadership: None, sequence: 0, ends, wakes: true };
-            if self.rewrite(shard, release, Over::Text(&standing.found)).await?.is_some() {
-                return Ok(Release::Released);
-            }
-        }
-        Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(Key::Shard(shard)) })
+        self.give_back(candidate, term, true).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let mut done = self.documents.prepare().await?;
         let place = self.documents.place();
         if self.documents.marking() != Marking::ByInit {
-            let is_new = touch_marker(self).await?;
-            done.push(steps::remembers(&place, is_new));
+            let is_new = self.meet_marker(Reader::Writer).await?;
+            done.push(steps::remembers(&place, is_new == Some(true)));
             return Ok(done);
         }
         if self.read_marker(Reader::Look).await?.is_some() {
@@ -197,11 +141,8 @@ impl<D: Documents> Administration for LeaseStore<D> {
             Err(error) if error.kind == ErrorKind::Denied => {}
             Err(error) => return Err(error),
         }
-        let began = match self.documents.marking() {
-            Marking::ByAnyone => touch_marker(self).await.map(Some),
-            Marking::ByWriters | Marking::ByInit => look_at_marker(self).await,
-        };
-        match began {
+        let is_for_all = self.documents.marking() == Marking::ByAnyone;
+        match self.meet_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
             Ok(Some(false)) => findings.push(Finding::good(steps::remembers(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
                 "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
@@ -220,21 +161,6 @@ impl<D: Documents> Administration for LeaseStore<D> {
         findings.extend(self.documents.findings().await?);
         Ok(findings)
     }
-}
-
-/// Has the marker name this incarnation. True if it did not before.
-async fn touch_marker<D: Documents>(store: &LeaseStore<D>) -> Result<bool, StoreError> {
-    let before = super::touch::get(&store.documents, Key::Marker).await?;
-    let marker = store.admit_marker(before.clone(), BootInstant::now(), Reader::Writer).await?;
-    Ok(marker.is_some_and(|marker| !marker.is_of(&before)))
-}
-
-/// Whether the marker names another incarnation. None if there is no marker.
-async fn look_at_marker<D: Documents>(store: &LeaseStore<D>) -> Result<Option<bool>, StoreError> {
-    let found = super::touch::get(&store.documents, Key::Marker).await?;
-    let incarnation = found.version.incarnation.clone();
-    let marker = store.admit_marker(found, BootInstant::now(), Reader::Look).await?;
-    Ok(marker.map(|marker| marker.incarnation != incarnation))
 }
 
 impl<D: Documents> LeaseStore<D> {

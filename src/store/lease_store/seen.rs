@@ -11,7 +11,7 @@
 
 use super::document::{Document, LedMark, Orders};
 use super::documents::{Content, Found, Leadership, Life};
-use crate::lease::{Session, Term, kept};
+use crate::lease::{Candidate, Session, Term, kept};
 use crate::store::expiry::Moment;
 use crate::store::server_clock::{Clock, Wait, left_of_lease};
 use crate::time::BootInstant;
@@ -30,6 +30,12 @@ pub struct Standing {
 impl Standing {
     pub fn session(&self) -> Option<&Session> {
         self.found.leadership().map(|leadership| &leadership.session)
+    }
+
+    /// Whether it names a leadership of this session, of this term or before. Zero: the term is not known.
+    pub fn is_led_by(&self, candidate: &Candidate, term: Term) -> bool {
+        let named = self.found.leadership();
+        named.is_some_and(|of| of.session == candidate.session && (term.0 == 0 || of.term <= term))
     }
 
     pub fn term(&self) -> u64 {

@@ -5,10 +5,9 @@
 //! at the same time, again and again. Exactly one may succeed. A server whose threads run on several processors fails
 //! within a few races. One that fails in one race of a hundred may pass.
 
-use super::documents::{Documents, Found, Key, List, Over, Put};
+use super::documents::{Documents, Found, Key, List, Over, Put, random_name};
 use super::marker::lasting;
 use super::touch;
-use crate::lease::Session;
 use crate::store::{ErrorKind, Finding, StoreError, parallel};
 
 /// Documents that are fought for at the same time.
@@ -35,12 +34,6 @@ pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<usize, S
         }
     }
     Ok(Ok(LANES * ROUNDS))
-}
-
-fn random_name() -> Result<String, StoreError> {
-    let random = Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
-    Ok(random.as_str().to_owned())
 }
 
 /// What to tell an operator of a server that failed the trial.
