@@ -15,7 +15,6 @@ mod failure;
 mod objects;
 mod price;
 
-pub use super::server_clock::WallClock;
 pub use address::{Address, Kind};
 pub use objects::Objects;
 pub use price::price;
@@ -23,14 +22,10 @@ pub use price::price;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Ours, Over, Part, Put,
-    Version,
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Ours, Over, Put,
 };
-use super::{Delivery, ErrorKind, Finding, Holder, StoreError, parallel};
-use crate::lease::Session;
-use crate::time::{BootInstant, wall_clock_millis};
-use document::Object;
-use objects::Outcome;
+use super::{Delivery, ErrorKind, Finding, StoreError, parallel};
+use crate::time::BootInstant;
 use std::time::Duration;
 
 /// How many documents are read before they are listed.
@@ -44,57 +39,7 @@ impl Bucket {
     /// # Errors
     /// No region is known, or the endpoint is not a URL, or the credentials that the environment names make no sense.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        Self::open_with_wall_clock(address, request_timeout, wall_clock_millis).await
-    }
-
-    /// Opens the store with another wall clock, for tests of a wrong one.
-    ///
-    /// # Errors
-    /// As [`Bucket::open`].
-    #[doc(hidden)]
-    pub async fn open_with_wall_clock(
-        address: &Address,
-        request_timeout: Duration,
-        wall_clock: WallClock,
-    ) -> Result<Self, StoreError> {
-        Objects::open(address, request_timeout, wall_clock).await.map(Self::new)
-    }
-}
-
-impl Objects {
-    async fn read(&self, key: &str) -> Result<Found, StoreError> {
-        let Some((bytes, write)) = self.get(key).await? else {
-            return Ok(Found { content: Content::Absent, version: Version::default() });
-        };
-        let ours = Object::read(&bytes).map_err(|why| self.foreign(key, &why))?;
-        Ok(Found { content: Content::Ours(ours), version: Version { write, incarnation: String::new() } })
-    }
-
-    /// Reads an object for a list. One that something else wrote is a stranger's.
-    async fn read_listed(&self, key: &str) -> Result<Found, StoreError> {
-        match self.read(key).await {
-            Err(error) if error.kind == ErrorKind::Misconfigured => {
-                let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
-                Ok(Found { content, version: Version::default() })
-            }
-            read => read,
-        }
-    }
-
-    async fn list_keys(&self, keys: Vec<String>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
-        let named = keys.into_iter().filter_map(|key| document::listed(&key).map(|listed| (listed, key)));
-        let mut named: Vec<_> = named.collect();
-        // In the order of keys a '/' is another letter.
-        named.sort_unstable_by(|((one, _), _), ((other, _), _)| one.cmp(other));
-        for part in named.chunks(PAGE) {
-            let looks = part.iter().cloned().map(|((shard, page), key)| async move {
-                let found = self.read_listed(&key).await?;
-                Ok(Listed { shard, part: page.map_or(Part::Lease, Part::Note), found })
-            });
-            let listed = parallel::answers(looks).await?;
-            each(listed.into_iter().filter(|listed| listed.found.content != Content::Absent).collect());
-        }
-        Ok(())
+        Objects::open(address, request_timeout).await.map(Self::new)
     }
 }
 
@@ -130,13 +75,7 @@ impl Documents for Objects {
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let keys: Vec<String> = keys.iter().map(|key| document::key_of(*key)).collect();
-        let looks = keys.into_iter().enumerate().map(|(place, key)| async move {
-            let found = self.read(&key).await?;
-            Ok((place, found))
-        });
-        let mut found = parallel::answers(looks).await?;
-        found.sort_unstable_by_key(|(place, _)| *place);
-        Ok(found.into_iter().map(|(_, found)| found).collect())
+        parallel::answers(keys.into_iter().map(|key| async move { self.read(&key).await })).await
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
@@ -149,18 +88,8 @@ impl Documents for Objects {
             (Ends::Now, _) => (draft.sequence, Life::Ends(self.expiry(sent, Duration::ZERO))),
         };
         let ours = Ours { text: draft.text.to_owned(), leadership: draft.leadership.cloned(), sequence, life };
-        let random = Session::random();
-        let random =
-            random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-        let bytes = Object::new(random.as_str().to_owned(), &ours).bytes();
         let over = Some(over.version.write.as_str()).filter(|_| over.content != Content::Absent);
-        Ok(match self.put_over(&document::key_of(key), bytes, over).await? {
-            Outcome::Refused => Put::Refused,
-            Outcome::Done(version) => Put::Done(version.map(|write| Found {
-                content: Content::Ours(ours),
-                version: Version { write, incarnation: String::new() },
-            })),
-        })
+        self.write(&document::key_of(key), ours, over).await
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
@@ -168,17 +97,25 @@ impl Documents for Objects {
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
-        let keys = match list {
-            List::Shards(prefix) => self.keys(&document::shards(prefix)).await?,
-            List::Standbys(prefix) => self.keys(&document::standbys(prefix)).await?,
-            List::Notes(shard) => {
-                let [notes, standbys] = document::notes(shard);
-                let mut keys = self.keys(&notes).await?;
-                keys.extend(self.keys(&standbys).await?);
-                keys
-            }
-        };
-        self.list_keys(keys, each).await
+        let mut named = Vec::new();
+        for beginning in document::beginnings(list) {
+            let keys = self.keys(&beginning).await?;
+            named.extend(keys.into_iter().filter_map(|key| document::listed(&key).map(|listed| (listed, key))));
+        }
+        // In the order of keys a '/' is another letter.
+        named.sort_unstable_by(|((one, _), _), ((other, _), _)| one.cmp(other));
+        for page in named.chunks(PAGE) {
+            let looks = page.iter().cloned().map(|((shard, part), key)| async move {
+                let found = match self.read(&key).await {
+                    Err(error) if error.kind == ErrorKind::Misconfigured => Found::strange(),
+                    read => read?,
+                };
+                Ok(Listed { shard, part, found })
+            });
+            let listed = parallel::answers(looks).await?;
+            each(listed.into_iter().filter(|listed| listed.found.content != Content::Absent).collect());
+        }
+        Ok(())
     }
 
     /// It makes no bucket: its name, region and rules are an operator's choice.

@@ -23,7 +23,7 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>
     }
 }
 
-/// The answers of all, in any order. The first failure ends it. Lists need this: thousands of shards would take
+/// The answers of all, in their order. The first failure ends it. Lists need this: thousands of shards would take
 /// thousands of round trips, one after another.
 ///
 /// # Errors
@@ -32,5 +32,5 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>
 pub async fn answers<T>(
     questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<Vec<T>, StoreError> {
-    stream::iter(questions).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(questions).buffered(AT_ONCE).try_collect().await
 }

@@ -11,7 +11,6 @@ mod check;
 mod faults;
 mod hostile;
 mod protocol;
-mod skew;
 mod tls;
 
 use leaderrun::internals::store::bucket::{Address, Bucket};

@@ -21,7 +21,7 @@ pub async fn findings(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
         ));
     }
     let marker = key_of(Key::Marker);
-    let (_, time) = round_trip::measure(|| objects.get(&marker)).await?;
+    let (_, time) = round_trip::measure(|| objects.read(&marker)).await?;
     findings.extend(expiry::check(objects, time, "the server's", MOST_SIGNATURE_AGE_SECONDS));
     Ok(findings)
 }

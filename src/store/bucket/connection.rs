@@ -15,7 +15,7 @@ use super::failure::{NoCredentials, Refusal};
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account, BoundedClient};
-use crate::store::error::{causes, innermost};
+use crate::store::error::innermost;
 use crate::store::expiry;
 use crate::store::server_clock::Clock;
 use crate::store::tls;
@@ -24,14 +24,13 @@ use crate::time::BootInstant;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::header::DATE;
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector as Network};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector as Network;
 use hyper_util::client::legacy::{Client, Error as ClientError};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::{
@@ -41,17 +40,12 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::io;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsConnector;
-use tower_service::Service;
 use url::Url;
 
 /// The most bytes of the headers of an answer.
@@ -78,6 +72,13 @@ pub struct Clients {
     pub server: String,
 }
 
+impl Clients {
+    fn new(client: impl ObjectStore + PaginatedListStore, wire: Wire, server: String) -> Self {
+        let client = Arc::new(client);
+        Self { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server }
+    }
+}
+
 /// Opens the clients. Sends nothing, except for the region of an EC2 instance.
 ///
 /// # Errors
@@ -94,8 +95,16 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
     let unusable = |error: object_store::Error| {
         StoreError::misconfigured(format!("cannot use {address} in {}: {}", kind.name(), innermost(&error)))
     };
+    tls::install_provider();
+    let tls = match tls::client_config(&address.tls) {
+        // A host without authorities still reaches a server without TLS.
+        Err(_) if address.tls == TlsFiles::default() => {
+            ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+        }
+        config => config?,
+    };
     // Callers bound it too, but their messages can say less.
-    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host, &address.tls);
+    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host, tls);
     match kind {
         Kind::S3 => {
             let account = Account { region: address.region.clone(), profile: address.profile.clone(), endpoint };
@@ -115,9 +124,7 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if endpoint.as_ref().is_some_and(aws::is_loopback) {
                 builder = builder.with_skip_signature(true);
             }
-            let client = Arc::new(builder.build().map_err(unusable)?);
-            let server = named(kind, base.as_deref());
-            Ok(Clients { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server })
+            Ok(Clients::new(builder.build().map_err(unusable)?, wire, named(kind, base.as_deref())))
         }
         Kind::Azure => {
             let base = endpoint.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
@@ -136,9 +143,8 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if is_local && address.account == EMULATED && !knows_a_login(&builder) {
                 builder = builder.with_access_key(EMULATORS_KEY);
             }
-            let client = Arc::new(builder.build().map_err(unusable)?);
             let server = named(kind, endpoint.as_ref().map(origin).as_deref());
-            Ok(Clients { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server })
+            Ok(Clients::new(builder.build().map_err(unusable)?, wire, server))
         }
     }
 }
@@ -193,8 +199,7 @@ async fn s3(
         None => format!("S3 ({region})"),
     };
     let client = builder.build().map_err(unusable)?;
-    let shared = Arc::new(client.clone());
-    Ok(Clients { objects: Arc::clone(&shared) as _, pages: shared, signer: Some(client), wire, server })
+    Ok(Clients { signer: Some(client.clone()), ..Clients::new(client, wire, server) })
 }
 
 /// Whether the environment says how to log in.
@@ -290,7 +295,7 @@ impl CredentialProvider for Credentials {
 /// Sees every request leave and every answer arrive.
 #[derive(Clone)]
 pub struct Wire {
-    client: Client<Connector, HttpRequestBody>,
+    client: Client<HttpsConnector<Network>, HttpRequestBody>,
     bound: Duration,
     /// The host whose dates count. None: all of them.
     host: Option<String>,
@@ -312,14 +317,16 @@ impl HttpConnector for Wire {
 }
 
 impl Wire {
-    fn new(bound: Duration, host: Option<String>, files: &TlsFiles) -> Self {
+    fn new(bound: Duration, host: Option<String>, tls: ClientConfig) -> Self {
         let mut network = Network::new();
         network.enforce_http(false);
         network.set_nodelay(true);
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(network);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(MOST_HEADERS)
-            .build(Connector { network, files: files.clone(), tls: Arc::default() });
+            .build(connector);
         Self { client, bound, host, clock: Arc::default(), refused: Arc::default() }
     }
 
@@ -371,15 +378,8 @@ impl Wire {
 /// A request without an answer. What was refused by the network was never sent.
 fn undelivered(error: &ClientError) -> HttpError {
     let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
-    // TLS that cannot be set up is not the network's fault.
-    let without = causes(error).find_map(|cause| cause.downcast_ref::<StoreError>()).cloned();
-    HttpError::new(
-        kind,
-        without.unwrap_or_else(|| {
-            let lost = if error.is_connect() { StoreError::not_applied } else { StoreError::unknown };
-            lost(innermost(error)).because(error)
-        }),
-    )
+    let lost = if error.is_connect() { StoreError::not_applied } else { StoreError::unknown };
+    HttpError::new(kind, lost(innermost(error)).because(error))
 }
 
 #[async_trait::async_trait]
@@ -407,77 +407,5 @@ impl HttpService for Wire {
         *answer.status_mut() = status;
         *answer.headers_mut() = headers;
         Ok(answer)
-    }
-}
-
-/// Makes connections, with our TLS for `https://`. Its root certificates are loaded when they are first needed.
-#[derive(Clone)]
-struct Connector {
-    network: Network,
-    files: TlsFiles,
-    tls: Arc<OnceLock<Result<TlsConnector, StoreError>>>,
-}
-
-trait Duplex: AsyncRead + AsyncWrite + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
-
-struct Stream(TokioIo<Pin<Box<dyn Duplex>>>);
-
-impl Stream {
-    fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self(TokioIo::new(Box::pin(stream)))
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.network.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let tls = (uri.scheme_str() == Some("https")).then(|| {
-            let made = || tls::client_config(&self.files).map(|config| TlsConnector::from(Arc::new(config)));
-            self.tls.get_or_init(made).clone()
-        });
-        let host = uri.host().unwrap_or_default();
-        let name = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
-        let connecting = self.network.call(uri);
-        Box::pin(async move {
-            let tls = tls.transpose()?;
-            let stream = connecting.await?.into_inner();
-            let Some(tls) = tls else { return Ok(Stream::over(stream)) };
-            Ok(Stream::over(tls.connect(ServerName::try_from(name)?, stream).await?))
-        })
-    }
-}
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Read for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl Write for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
-use crate::store::lease_store::documents::{Key, Leadership, Life, Ours};
+use crate::store::lease_store::documents::{Key, Leadership, Life, List, Ours, Part};
 use serde::{Deserialize, Serialize};
 
 /// The format of all objects.
@@ -104,29 +104,29 @@ fn note(shard: &Shard, page: &Page) -> String {
     }
 }
 
-/// What the keys begin with of the shards whose names begin with `prefix`.
-pub fn shards(prefix: &str) -> String {
+fn shards(prefix: &str) -> String {
     format!("{SHARDS}{}", name_of(prefix))
 }
 
-/// What the keys begin with of the announcements beside those shards.
-pub fn standbys(prefix: &str) -> String {
-    format!("{STANDBYS}{}", name_of(prefix))
+/// What the keys of a list begin with.
+pub fn beginnings(list: List<'_>) -> Vec<String> {
+    match list {
+        List::Shards(prefix) => vec![shards(prefix)],
+        List::Standbys(prefix) => vec![format!("{STANDBYS}{}", name_of(prefix))],
+        List::Notes(shard) => {
+            let name = name_of(shard.as_str());
+            vec![format!("{NOTES}{name}/"), format!("{STANDBYS}{name}/")]
+        }
+    }
 }
 
-/// What the keys begin with of all notes beside one shard.
-pub fn notes(shard: &Shard) -> [String; 2] {
-    let name = name_of(shard.as_str());
-    [format!("{NOTES}{name}/"), format!("{STANDBYS}{name}/")]
-}
-
-/// The shard and the note of a key in a list. None for the key of anything else.
-pub fn listed(key: &str) -> Option<(Shard, Option<Page>)> {
+/// The shard of a key in a list, and what it is to it. None for the key of anything else.
+pub fn listed(key: &str) -> Option<(Shard, Part)> {
     if let Some(name) = key.strip_prefix(SHARDS) {
-        return Some((shard_of(name)?, None));
+        return Some((shard_of(name)?, Part::Lease));
     }
     if let Some((name, session)) = key.strip_prefix(STANDBYS).and_then(|rest| rest.rsplit_once('/')) {
-        return Some((shard_of(name)?, Some(Page::Standby(Session::from_record(session)))));
+        return Some((shard_of(name)?, Part::Note(Page::Standby(Session::from_record(session)))));
     }
     let (name, page) = key.strip_prefix(NOTES)?.rsplit_once('/')?;
     let page = match page {
@@ -135,7 +135,7 @@ pub fn listed(key: &str) -> Option<(Shard, Option<Page>)> {
         "jobs" => Page::Jobs,
         job => Page::Once(job.strip_prefix("once=")?.parse().ok()?),
     };
-    Some((shard_of(name)?, Some(page)))
+    Some((shard_of(name)?, Part::Note(page)))
 }
 
 #[cfg(test)]
@@ -150,11 +150,11 @@ mod tests {
     fn a_key_says_which_document_it_is() {
         for name in ["db", "a/b", "w#2"] {
             let shard = shard(name);
-            assert_eq!(listed(&key_of(Key::Shard(&shard))), Some((shard.clone(), None)));
+            assert_eq!(listed(&key_of(Key::Shard(&shard))), Some((shard.clone(), Part::Lease)));
             for page in [Page::History, Page::Runs, Page::Jobs, Page::Once("a-b".parse().expect("a job"))] {
                 let key = key_of(Key::Note(&shard, &page));
-                assert_eq!(listed(&key), Some((shard.clone(), Some(page))), "{key}");
-                assert!(notes(&shard).iter().any(|folder| key.starts_with(folder)), "{key}");
+                assert_eq!(listed(&key), Some((shard.clone(), Part::Note(page))), "{key}");
+                assert!(beginnings(List::Notes(&shard)).iter().any(|folder| key.starts_with(folder)), "{key}");
             }
         }
         assert_eq!(listed("trial/x"), None);

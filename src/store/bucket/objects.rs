@@ -5,12 +5,14 @@
 
 use super::address::{Address, Kind};
 use super::connection::{self, Clients};
+use super::document::Object;
 use super::failure::{self, Place};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
 use crate::store::expiry::ServerTime;
-use crate::store::server_clock::{Clock, WallClock};
-use bytes::Bytes;
+use crate::store::lease_store::documents::{Content, Found, Ours, Put, Version, random_name};
+use crate::store::server_clock::Clock;
+use crate::time::wall_clock_millis;
 use http::Method;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
@@ -30,16 +32,6 @@ pub struct Objects {
     /// `s3://locks/prefix/`
     pub name: String,
     prefix: String,
-    wall_clock: WallClock,
-}
-
-/// The result of a conditional write.
-#[derive(Debug)]
-pub enum Outcome {
-    /// Applied. None if the server does not say which version it made.
-    Done(Option<String>),
-    /// The condition failed, or another write was under way.
-    Refused,
 }
 
 impl ServerTime for Objects {
@@ -48,19 +40,15 @@ impl ServerTime for Objects {
     }
 
     fn wall_clock_millis(&self) -> u64 {
-        (self.wall_clock)()
+        wall_clock_millis()
     }
 }
 
 impl Objects {
-    pub(super) async fn open(
-        address: &Address,
-        request_timeout: Duration,
-        wall_clock: WallClock,
-    ) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let clients = connection::connect(address, request_timeout).await?;
         let (name, prefix) = (address.to_string(), address.prefix.clone());
-        Ok(Self { clients, kind: address.kind, name, prefix, wall_clock })
+        Ok(Self { clients, kind: address.kind, name, prefix })
     }
 
     pub(super) fn server(&self) -> &str {
@@ -106,33 +94,32 @@ impl Objects {
     }
 
     /// The error of an object that is not ours. `why` is how that shows.
-    pub(super) fn foreign(&self, key: &str, why: &str) -> StoreError {
+    fn foreign(&self, key: &str, why: &str) -> StoreError {
         let name = &self.name;
         StoreError::misconfigured(format!(
             "the object {name}{key} was written by something else ({why}): delete it, or use another prefix"
         ))
     }
 
-    /// Reads an object; strongly consistent. Also returns its version. None if there is none.
-    pub(super) async fn get(&self, key: &str) -> Result<Option<(Bytes, String)>, StoreError> {
+    /// Reads an object; strongly consistent.
+    pub(super) async fn read(&self, key: &str) -> Result<Found, StoreError> {
         let answer = match self.clients.objects.get(&self.path(key)).await {
             Ok(answer) => answer,
-            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(Error::NotFound { .. }) => return Ok(Found { content: Content::Absent, version: Version::default() }),
             Err(error) if failure::is_too_long(&error) => {
                 return Err(self.foreign(key, &format!("it has more than {} MiB", MOST >> 20)));
             }
             Err(error) => return Err(self.failure("GetObject", &error)),
         };
-        let version = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
-        let version = version.ok_or_else(|| self.nameless())?;
-        match answer.bytes().await {
-            Ok(bytes) => Ok(Some((bytes, version))),
-            Err(error) => Err(self.failure("GetObject", &error)),
-        }
+        let write = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
+        let write = write.ok_or_else(|| self.nameless())?;
+        let bytes = answer.bytes().await.map_err(|error| self.failure("GetObject", &error))?;
+        let ours = Object::read(&bytes).map_err(|why| self.foreign(key, &why))?;
+        Ok(found(ours, write))
     }
 
     /// The error of a server that does not name the versions of objects.
-    pub(super) fn nameless(&self) -> StoreError {
+    fn nameless(&self) -> StoreError {
         StoreError::misconfigured(format!(
             "{} does not say which version of an object it read or wrote, so nothing can be compared: use another server",
             self.server()
@@ -140,21 +127,24 @@ impl Objects {
     }
 
     /// Writes a whole object over this version. None: if it is absent.
-    pub(super) async fn put_over(&self, key: &str, bytes: Vec<u8>, over: Option<&str>) -> Result<Outcome, StoreError> {
+    pub(super) async fn write(&self, key: &str, ours: Ours, over: Option<&str>) -> Result<Put, StoreError> {
+        let bytes = Object::new(random_name()?, &ours).bytes();
         let mode = over.map(str::to_owned).map_or(PutMode::Create, |over| {
             let (e_tag, version) = if self.kind == Kind::Gcs { (None, Some(over)) } else { (Some(over), None) };
             PutMode::Update(UpdateVersion { e_tag, version })
         });
-        let options = PutOptions::from(mode);
-        match self.clients.objects.put_opts(&self.path(key), bytes.into(), options).await {
-            Ok(written) => Ok(Outcome::Done(self.version(written.e_tag, written.version))),
-            Err(error) if failure::names_no_version(&error) => Ok(Outcome::Done(None)),
+        match self.clients.objects.put_opts(&self.path(key), bytes.into(), PutOptions::from(mode)).await {
+            Ok(written) => {
+                let write = self.version(written.e_tag, written.version);
+                Ok(Put::Done(write.map(|write| found(ours, write))))
+            }
+            Err(error) if failure::names_no_version(&error) => Ok(Put::Done(None)),
             Err(
                 Error::AlreadyExists { .. }
                 | Error::Precondition { .. }
                 | Error::NotModified { .. }
                 | Error::NotFound { .. },
-            ) => Ok(Outcome::Refused),
+            ) => Ok(Put::Refused),
             Err(error) => Err(self.failure("PutObject", &error)),
         }
     }
@@ -169,39 +159,28 @@ impl Objects {
 
     /// All keys that begin with `prefix`, letter by letter.
     pub(super) async fn keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let (mut all, mut from) = (Vec::new(), None);
-        loop {
-            let (page, next) = self.page_of_keys(prefix, from).await?;
-            all.extend(page);
-            if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(self.server()));
-            }
-            from = next;
-            if from.is_none() {
-                return Ok(all);
-            }
-        }
-    }
-
-    /// One page of them, from the end of the page before. Also returns the end of this page, None at the end of the list.
-    async fn page_of_keys(
-        &self,
-        prefix: &str,
-        from: Option<String>,
-    ) -> Result<(Vec<String>, Option<String>), StoreError> {
         let whole = format!("{}{prefix}", self.prefix);
         let mut asked = whole.as_str();
         if self.kind == Kind::Azure {
             // The library leaves out the object whose name is the prefix itself.
             asked = asked.get(..asked.len().saturating_sub(1)).unwrap_or_default();
         }
-        let options =
-            PaginatedListOptions { max_keys: Some(PAGE), page_token: from, ..PaginatedListOptions::default() };
-        let page = self.clients.pages.list_paginated(Some(asked), options).await;
-        let page = page.map_err(|error| self.failure("ListBucket", &error))?;
-        let found = page.result.objects.into_iter().filter(|object| object.location.as_ref().starts_with(&whole));
-        let keys = found.filter_map(|object| Some(object.location.as_ref().strip_prefix(&self.prefix)?.to_owned()));
-        Ok((keys.collect(), page.page_token.filter(|token| !token.is_empty())))
+        let mut all = Vec::new();
+        let mut options = PaginatedListOptions { max_keys: Some(PAGE), ..PaginatedListOptions::default() };
+        loop {
+            let page = self.clients.pages.list_paginated(Some(asked), options.clone()).await;
+            let page = page.map_err(|error| self.failure("ListBucket", &error))?;
+            let names = page.result.objects.iter().map(|object| object.location.as_ref());
+            let named = names.filter(|name| name.starts_with(&whole));
+            all.extend(named.filter_map(|name| Some(name.strip_prefix(&self.prefix)?.to_owned())));
+            if all.len() > MOST_LISTED {
+                return Err(allowance::too_long(self.server()));
+            }
+            options.page_token = page.page_token.filter(|token| !token.is_empty());
+            if options.page_token.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// Asks S3 about the bucket itself: `versioning`, `lifecycle`. None where that cannot be asked.
@@ -216,4 +195,8 @@ impl Objects {
         };
         Some(answer.await)
     }
+}
+
+fn found(ours: Ours, write: String) -> Found {
+    Found { content: Content::Ours(ours), version: Version { write, incarnation: String::new() } }
 }
