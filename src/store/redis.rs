@@ -28,15 +28,13 @@ use super::foreign_lock::Beside;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
-    Touched, Version,
+    Touched, Version, random_name,
 };
 use super::server_clock::Clock;
-use super::{Finding, Holder, StoreError, tls};
-use crate::lease::Session;
+use super::{Finding, StoreError, tls};
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use connection::Client;
 use document::{Names, Place};
-use futures_util::stream::{self, StreamExt};
 use lock_key::LockKey;
 use parking_lot::Mutex;
 use redis::{Value, cmd};
@@ -46,10 +44,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use watch::Subscription;
 
-/// How many documents one request reads, and how many such requests are under way at once: the server answers no other
-/// client meanwhile, and the longest notes have to fit into what a connection may read (`allowance`).
+/// How many documents one request reads: the server answers no other client meanwhile, and the longest notes have to fit
+/// into what a connection may read (`allowance`).
 const PAGE: usize = 100;
-const PAGES_AT_ONCE: usize = 2;
 /// How many places for keys one request looks at. In that time the server answers no other client, for some
 /// microseconds.
 const SCAN_PAGE: usize = 500;
@@ -82,7 +79,7 @@ impl Redis {
         let lock = address.lock_key.as_ref().map(|key| LockKey::new(key, &client, address.replicas));
         let hashes = Hashes {
             client,
-            script: Script::of_documents(),
+            script: Script::new(script::DOCUMENTS),
             names: Names { prefix: address.prefix.clone() },
             replicas: address.replicas,
             clock: Mutex::default(),
@@ -118,14 +115,12 @@ impl Hashes {
         Ok(Answer { status, found })
     }
 
-    async fn read(&self, places: Vec<Place>) -> Result<Vec<(Place, Result<Found, String>)>, StoreError> {
+    async fn read(&self, places: &[Place]) -> Result<Vec<Result<Found, String>>, StoreError> {
         let mut arguments = vec!["get"];
         arguments.extend(places.iter().map(|place| place.field.as_str()));
-        let answer = self.ask(&places, &arguments, 0).await?;
+        let answer = self.ask(places, &arguments, 0).await?;
         let found: Option<Vec<_>> = answer.found.into_iter().collect();
-        let found = found.filter(|found| found.len() == places.len());
-        let found = found.ok_or_else(|| script::not_understood(&self.place()))?;
-        Ok(places.into_iter().zip(found).collect())
+        found.filter(|found| found.len() == places.len()).ok_or_else(|| script::not_understood(&self.place()))
     }
 
     fn strange(&self, place: &Place, why: &str) -> StoreError {
@@ -150,7 +145,7 @@ impl Hashes {
         let mut cursor = b"0".to_vec();
         loop {
             let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
-            let answer = answer.map_err(|failure| failure.conclude(self.client.about(talk.place(), &[])))?;
+            let answer = answer.map_err(|failure| talk.conclude(&failure))?;
             let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
             found.extend(keys);
             if found.len() > MOST_LISTED {
@@ -198,20 +193,17 @@ impl Documents for Hashes {
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let places: Vec<Place> = keys.iter().map(|&key| self.names.place(key)).collect();
-        let pages: Vec<Vec<Place>> = places.chunks(PAGE).map(<[Place]>::to_vec).collect();
-        let mut pages = stream::iter(pages.into_iter().map(|page| self.read(page))).buffered(PAGES_AT_ONCE);
         let mut all = Vec::with_capacity(keys.len());
-        while let Some(page) = pages.next().await {
-            for (place, found) in page? {
-                all.push(self.known(&place, found)?);
+        for page in places.chunks(PAGE) {
+            for (place, found) in page.iter().zip(self.read(page).await?) {
+                all.push(self.known(place, found)?);
             }
         }
         Ok(all)
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
-        let write = Session::random();
-        let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let write = random_name()?;
         let (over, ours) = match over {
             Over::Exactly(over) => (over, over.ours()),
             Over::Text(over) => (over, None),
@@ -238,7 +230,7 @@ impl Documents for Hashes {
         let arguments = [
             "put",
             &place.field,
-            write.as_str(),
+            &write,
             incarnation,
             write_over,
             &sequence_over,
@@ -288,7 +280,7 @@ impl Documents for Hashes {
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
         let talk = self.client.talk(self.client.deadline()).await?;
         let removed = talk.ask(cmd("DEL").arg(self.names.place(key).key)).await;
-        removed.map(drop).map_err(|failure| failure.conclude(self.client.about(talk.place(), &[])))
+        removed.map(drop).map_err(|failure| talk.conclude(&failure))
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
@@ -299,20 +291,13 @@ impl Documents for Hashes {
         });
         let mut named: Vec<_> = named.collect();
         named.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
-        let pages: Vec<Vec<_>> = named.chunks(PAGE).map(<[_]>::to_vec).collect();
-        let reads = pages.into_iter().map(|page| async move {
-            let read = self.read(page.iter().map(|(.., place)| place.clone()).collect()).await?;
-            Ok::<_, StoreError>(page.into_iter().zip(read))
-        });
-        let mut reads = stream::iter(reads).buffered(PAGES_AT_ONCE);
-        while let Some(page) = reads.next().await {
-            let listed = page?.filter_map(|((shard, part, _), (_, found))| {
-                let found = found.unwrap_or_else(|_| Found {
-                    content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
-                    version: Version::default(),
-                });
+        for page in named.chunks(PAGE) {
+            let places: Vec<Place> = page.iter().map(|(.., place)| place.clone()).collect();
+            let listed = page.iter().zip(self.read(&places).await?).filter_map(|((shard, part, _), found)| {
+                let found = found.unwrap_or_else(|_| Found::strange());
                 // It has vanished since it was found.
-                (found.content != Content::Absent).then_some(Listed { shard, part, found })
+                let is_there = found.content != Content::Absent;
+                is_there.then(|| Listed { shard: shard.clone(), part: part.clone(), found })
             });
             each(listed.collect());
         }

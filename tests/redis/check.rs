@@ -47,15 +47,6 @@ async fn unsafe_settings_are_reported() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_program_is_reported() {
-    let server = Server::start();
-    server.cli(&["SET", MARKER, "x"]);
-    let findings = store(&server).await.check().await.unwrap();
-    let bad = texts(&findings, Verdict::Bad);
-    assert!(bad[0].starts_with(&format!("the key {MARKER} in redis at")), "{findings:?}");
-}
-
-#[tokio::test]
 async fn a_node_of_a_cluster_gives_no_leases_even_with_all_slots() {
     let server = Server::with(&["--cluster-enabled", "yes"]);
     assert_eq!(server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");

@@ -1,7 +1,6 @@
 //! Connections that hang, break and come back.
 
 use super::*;
-use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Renewal};
@@ -35,18 +34,6 @@ async fn the_first_attempt_after_a_restart_succeeds() {
         server.kill_it();
         server.start_it_again();
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-}
-
-#[tokio::test]
-async fn a_connection_that_the_server_closed_costs_nothing() {
-    let server = old_server();
-    let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    for sequence in 1..=20 {
-        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed), "beat {sequence}");
     }
 }
 
@@ -219,39 +206,12 @@ async fn a_server_without_memory_turns_claims_away() {
     let store = store(&server).await;
     let error = store.claim(&candidate("one")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.contains("has used all memory that its maxmemory allows"), "{error}");
+    assert!(
+        error.message.ends_with("takes no writes now: command not allowed when used memory > 'maxmemory'"),
+        "{error}"
+    );
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     lead(&store, &candidate("one")).await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_busy_turns_claims_away() {
-    let server = Server::with(&["--busy-reply-threshold", "10"]);
-    server.age();
-    let store = store(&server).await;
-    let port = server.port();
-    let endless = std::thread::spawn(move || support::redis::cli(port, &["EVAL", "while true do end", "0"]));
-    let mut message = String::new();
-    let claims = async || match store.claim(&with_lease("one", Duration::from_millis(1))).await {
-        Err(error) if error.kind == ErrorKind::NotApplied => {
-            message = error.message;
-            true
-        }
-        _ => false,
-    };
-    eventually("it is busy", claims).await;
-    assert!(message.ends_with("is busy running a script"), "{message}");
-    server.cli(&["SCRIPT", "KILL"]);
-    endless.join().unwrap();
-}
-
-#[tokio::test]
-async fn a_name_without_an_address_is_reported() {
-    let port = free_port();
-    let store = open(&format!("redis://no-such-host.invalid:{port}")).await.unwrap();
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.starts_with("cannot reach redis at no-such-host.invalid:"), "{error}");
 }
 
 #[tokio::test]

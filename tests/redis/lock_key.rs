@@ -155,35 +155,6 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
 }
 
 #[tokio::test]
-async fn a_lease_that_has_ended_by_the_servers_clock_does_not_outlive_its_key() {
-    let server = old_server();
-    let store = sharing(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    server.cli(&["DEL", KEY]);
-    server.cli(&["HSET", LOCK, "ends", "1"]);
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)), "another program may have led meanwhile");
-}
-
-#[tokio::test]
-async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() {
-    let server = old_server();
-    let store = sharing(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    server.cli(&["SET", KEY, "backend-7", "PX", "60000"]);
-    for sequence in 1..3 {
-        let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
-        assert_eq!((holder.owner.as_str(), holder.foreign_lock), ("backend-7", Some(format!("the key {KEY}"))));
-    }
-    store.release(&one, term).await.unwrap();
-    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
-    assert_eq!(refused(store.claim(&one).await.unwrap()).owner, "backend-7");
-    server.cli(&["DEL", KEY]);
-    assert!(granted(store.claim(&one).await.unwrap()).term > term);
-}
-
-#[tokio::test]
 async fn a_key_that_never_expires_is_reported_and_left_alone() {
     let server = old_server();
     let store = sharing(&server).await;
@@ -253,38 +224,6 @@ async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends
         assert_eq!(renewal, Ok(if forgets { Renewal::Lost(None) } else { Renewal::Renewed }));
         assert!(!take(&server, "backend-7", "1000"), "the tree is alive, or dies");
     }
-}
-
-#[tokio::test]
-async fn a_revoked_lease_leaves_the_key_until_its_time_is_over_and_a_forgotten_shard_leaves_none() {
-    let server = old_server();
-    let store = sharing(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
-    assert!(!take(&server, "backend-7", "1000"), "its tree may live");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Revoked));
-    assert!(!take(&server, "backend-7", "1000"));
-    // The same session may claim again at once: its own tree is dead.
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    assert_eq!(store.forget(&one, term).await, Ok(Release::Released));
-    assert_eq!((server.cli(&["EXISTS", KEY, INFO]), session_in(&server)), ("0".to_owned(), String::new()));
-}
-
-#[tokio::test]
-async fn candidates_with_and_without_the_option_exclude_each_other() {
-    let server = old_server();
-    let (sharing, plain) = (sharing(&server).await, store(&server).await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    let term = lead(&sharing, &one).await;
-    assert_eq!(refused(plain.claim(&two).await.unwrap()).owner, "one");
-    sharing.release(&one, term).await.unwrap();
-    let term = lead(&plain, &two).await;
-    assert_eq!(server.cli(&["EXISTS", KEY]), "0");
-    assert_eq!(refused(sharing.claim(&one).await.unwrap()).owner, "two");
-    assert_eq!(server.cli(&["EXISTS", KEY]), "0", "a refused claim takes no key");
-    plain.release(&two, term).await.unwrap();
-    lead(&sharing, &one).await;
 }
 
 #[tokio::test]
@@ -424,10 +363,4 @@ fn mixed(server: &Server) -> Mixed {
 fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
     let server = old_server();
     mixed(&server).kills_in_turn();
-}
-
-#[test]
-fn in_a_fleet_of_both_kinds_the_lock_goes_round_and_no_two_ever_run_at_once() {
-    let server = old_server();
-    mixed(&server).goes_round();
 }

@@ -2,12 +2,8 @@
 
 use super::*;
 use leaderrun::internals::lease::{Session, Shard};
-use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Store as _};
 use std::collections::BTreeSet;
-
-const HISTORY: &str = "leaderrun:{leases}:note:history:db/main";
-const STANDBY: &str = "leaderrun:{leases}:note:standby:db/main=11111111-2222-4333-8444-555555555555";
 
 fn standby() -> Page {
     Page::Standby(Session::from_record("11111111-2222-4333-8444-555555555555"))
@@ -15,24 +11,6 @@ fn standby() -> Page {
 
 fn note(lasts: Option<Duration>) -> Note {
     Note::lasting("{\"a\": 1}".to_owned(), lasts)
-}
-
-#[tokio::test]
-async fn a_note_is_a_hash_and_may_last_however_long_or_short() {
-    let server = old_server();
-    let store = store(&server).await;
-    for (lasts, is_there) in [(None, true), (Some(Duration::MAX), true), (Some(Duration::from_nanos(1)), false)] {
-        assert_eq!(store.replace(&shard(), &Page::History, None, Some(&note(lasts))).await, Ok(true));
-        assert_eq!(server.cli(&["HGET", HISTORY, "text"]), note(None).text);
-        let read = async || store.read(&shard(), &Page::History).await.unwrap().map(|note| note.text);
-        if is_there {
-            assert_eq!(read().await, Some(note(None).text));
-        } else {
-            eventually("it has ended", async || read().await.is_none()).await;
-        }
-        server.cli(&["DEL", HISTORY]);
-    }
-    assert_eq!(store.list("").await, Ok(Vec::new()));
 }
 
 #[tokio::test]
@@ -67,43 +45,6 @@ async fn many_notes_are_read_in_few_requests_and_a_strange_one_harms_no_other() 
     assert_eq!((standbys.len(), server.scripts_run() - before), (NOTES / 2, 2));
     assert_eq!(standbys.iter().map(|(shard, _)| shard).collect::<BTreeSet<_>>().len(), NOTES / 2);
     assert!(standbys.iter().all(|(_, standby)| *standby == note(None)));
-}
-
-#[tokio::test]
-async fn what_another_program_wrote_is_reported_and_left_alone() {
-    let server = old_server();
-    let store = store(&server).await;
-    let list = ["RPUSH", STANDBY, "one"];
-    let bytes = ["EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", "1", STANDBY];
-    for strange in [&list[..], &["SET", STANDBY, ""], &bytes] {
-        server.cli(&["DEL", STANDBY]);
-        server.cli(strange);
-        let before = server.cli(&["DUMP", STANDBY]);
-        let replaced = store.replace(&shard(), &standby(), None, Some(&note(None))).await;
-        for error in [store.read(&shard(), &standby()).await.unwrap_err(), replaced.unwrap_err()] {
-            assert_eq!(error.kind, ErrorKind::Misconfigured);
-            assert!(error.message.starts_with(&format!("the key {STANDBY} in redis at")), "{error}");
-            assert!(error.message.contains("was written by something else (it is no hash): delete it"), "{error}");
-        }
-        assert_eq!(store.standbys("").await, Ok(Vec::new()), "no standby of ours");
-        assert_eq!(server.cli(&["DUMP", STANDBY]), before);
-    }
-    // Whose names are no shards nobody waits for.
-    server.cli(&["DEL", STANDBY]);
-    for name in ["db/main", "no name=1", "=1"] {
-        server.cli(&["SET", &format!("leaderrun:{{leases}}:note:standby:{name}"), "x"]);
-    }
-    assert_eq!(store.standbys("").await, Ok(Vec::new()));
-}
-
-#[tokio::test]
-async fn a_prefix_of_shards_ends_where_the_session_begins() {
-    let server = old_server();
-    let store = store(&server).await;
-    assert_eq!(store.replace(&shard(), &standby(), None, Some(&note(None))).await, Ok(true));
-    for (prefix, found) in [("db/main", 1), ("db/main=", 0), ("db/main=1", 0)] {
-        assert_eq!(store.standbys(prefix).await.unwrap().len(), found, "{prefix}");
-    }
 }
 
 #[tokio::test]

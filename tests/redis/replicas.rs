@@ -1,16 +1,13 @@
 //! Replicas, `wait=`, and Sentinel.
 
 use super::*;
-use crate::support::fleet::{Fleet, wait_until};
+use crate::support::fleet::wait_until;
 use crate::support::redis::Sentinel;
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Verdict};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-
-const TIMING: [&str; 10] =
-    ["--lease", "6s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "500ms", "--stop-timeout", "1s"];
 
 fn replica_of(master: &Server) -> Server {
     let replica = Server::start();
@@ -175,44 +172,6 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
     .await;
     assert_eq!(session_in(&world.second), one.session.as_str());
     assert_eq!(refused(other.claim(&two).await.unwrap()).session, Some(one.session.clone()));
-}
-
-#[test]
-fn a_failover_under_a_leader_disturbs_nothing() {
-    let world = World::new();
-    let mut fleet = Fleet::new();
-    let url = world.url();
-    // A slow machine needs seconds for the failover. One that disturbs shows 10.3 s after the last renewal.
-    let timing = ["--lease", "12s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--store", &url];
-    for owner in ["one", "two", "three"] {
-        fleet.start(owner, &timing, &[], &[]);
-    }
-    let leader = fleet.leader();
-    world.fail_over();
-    std::thread::sleep(Duration::from_secs(10));
-    let now = fleet.leader();
-    assert_eq!((now.term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
-    // And the others still find their way.
-    fleet.stop(&leader.owner);
-    fleet.leader_where(|life| life.term > leader.term);
-    fleet.conclude();
-}
-
-#[test]
-fn a_master_that_dies_under_a_leader_never_makes_two_leaders() {
-    let mut world = World::new();
-    let mut fleet = Fleet::new();
-    let url = world.url();
-    let timing = [&TIMING, &["--store", &url][..]].concat();
-    for owner in ["one", "two", "three"] {
-        fleet.start(owner, &timing, &["ignore-term"], &[]);
-    }
-    let leader = fleet.leader();
-    world.first.kill_it();
-    world.wait_for_the_second();
-    fleet.leader_where(|life| life.term >= leader.term);
-    std::thread::sleep(Duration::from_secs(3));
-    fleet.conclude();
 }
 
 #[tokio::test]

@@ -1,8 +1,16 @@
-//! What the script for documents compares.
+//! What the script for documents compares, and that each request is one script.
 
 use super::*;
+use leaderrun::internals::store::Renewal;
 
-const SCRIPT: &str = include_str!("../../src/store/redis/documents.lua");
+const SCRIPT: &str =
+    concat!(include_str!("../../src/store/redis/call.lua"), include_str!("../../src/store/redis/documents.lua"));
+
+/// What the server says first to a script for the shard's document: done, refused or overtaken.
+fn ask(server: &Server, words: &[&str]) -> String {
+    let said = server.cli(&[&["EVAL", SCRIPT, "2", MARKER, LOCK], words].concat());
+    said.lines().next().unwrap_or_default().to_owned()
+}
 
 /// A write of the shard's document, over this version. `judged`: the sequence and the end, for one that judged a lease.
 struct Write<'a> {
@@ -12,12 +20,9 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// What the server says first: done, or refused.
     fn apply(&self, server: &Server, name: &str) -> String {
         let (sequence, ends) = self.judged;
-        let words = ["put", "", name, self.run, self.over, sequence, ends, "text", "s-1", "7", "0", "60000", ""];
-        let said = server.cli(&[&["EVAL", SCRIPT, "2", MARKER, LOCK], &words[..]].concat());
-        said.lines().next().unwrap_or_default().to_owned()
+        ask(server, &["put", "", name, self.run, self.over, sequence, ends, "text", "s-1", "7", "0", "60000", ""])
     }
 }
 
@@ -39,6 +44,38 @@ fn a_write_applies_only_over_what_its_writer_read_and_in_the_same_life_of_the_se
     assert_eq!(server.cli(&["HGET", LOCK, "write"]), "w1");
     assert_eq!(Write { judged: ("0", &ends), ..over("w1") }.apply(&server, "w2"), "done");
     assert_eq!(server.cli(&["HGET", LOCK, "write"]), "w2");
+    let touch = |session, term, sequence| ask(&server, &["touch", session, term, sequence, "60000"]);
+    assert_eq!((touch("s-1", "7", "2"), touch("s-1", "7", "2")), ("done".to_owned(), "done".to_owned()));
+    assert_eq!((touch("s-1", "7", "1"), touch("s-1", "8", "3")), ("overtaken".to_owned(), "refused".to_owned()));
+    assert_eq!(touch("s-2", "7", "3"), "refused");
+    assert_eq!(server.cli(&["HGET", LOCK, "sequence"]), "2");
     server.cli(&["FLUSHALL"]);
     assert_eq!(over("aged").apply(&server, "w3"), "refused", "who saw it absent saw another absence");
+}
+
+#[tokio::test]
+async fn every_request_is_one_script() {
+    let server = old_server();
+    let store = store(&server).await;
+    let one = candidate("one");
+    let counted = std::cell::Cell::new(server.scripts_run());
+    let asked = || server.scripts_run() - counted.replace(server.scripts_run());
+    let term = lead(&store, &one).await;
+    assert_eq!(asked(), 5, "a first claim");
+    for sequence in 1..=5 {
+        store.renew(&one, term, sequence).await.unwrap();
+    }
+    assert_eq!(asked(), 5, "renewals");
+    store.release(&one, term).await.unwrap();
+    assert_eq!(asked(), 1, "a release");
+    let term = lead(&store, &one).await;
+    assert_eq!(asked(), 1, "a claim of what is known");
+    // And one more where somebody had the server forget them.
+    server.cli(&["SCRIPT", "FLUSH"]);
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    assert_eq!(asked(), 2);
+    store.release(&one, term).await.unwrap();
+    counted.set(server.scripts_run());
+    lead(&open(&server.plain_url()).await.unwrap(), &candidate("two")).await;
+    assert_eq!(asked(), 2, "a claim in a new process");
 }

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::support::fleet::Fleet;
-use leaderrun::internals::store::{Administration as _, Leases as _};
-use leaderrun::internals::store::{Observation, Release};
+use leaderrun::internals::store::{Leases as _, Observation};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
@@ -48,33 +47,6 @@ async fn a_release_between_two_waits_is_not_missed() {
 }
 
 #[tokio::test]
-async fn the_release_of_a_killed_candidate_by_another_process_is_heard() {
-    let server = old_server();
-    let (first, other) = (store(&server).await, Arc::new(store(&server).await));
-    let one = candidate("one");
-    let term = lead(&first, &one).await;
-    refused(other.claim(&candidate("two")).await.unwrap());
-    drop(first);
-    let news = listen(&server, &other).await;
-    let executor = store(&server).await;
-    assert_eq!(executor.release(&one, term).await, Ok(Release::Released));
-    heard(news).await;
-}
-
-#[tokio::test]
-async fn a_revocation_is_heard_at_once() {
-    let server = old_server();
-    let (store, other) = (store(&server).await, Arc::new(store(&server).await));
-    let term = lead(&store, &candidate("one")).await;
-    refused(other.claim(&candidate("two")).await.unwrap());
-    let news = listen(&server, &other).await;
-    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
-    heard(news).await;
-    // It holds to what it saw.
-    assert!(wait_of(&granted(other.claim(&candidate("two")).await.unwrap())) > LEASE / 2);
-}
-
-#[tokio::test]
 async fn a_subscription_that_broke_is_made_again() {
     let mut server = old_server();
     let (store, other) = (store(&server).await, Arc::new(store(&server).await));
@@ -103,20 +75,6 @@ async fn a_subscription_that_broke_is_made_again() {
     store.renew(&one, term, 1).await.unwrap();
     store.release(&one, term).await.unwrap();
     heard(news).await;
-}
-
-#[tokio::test]
-async fn a_subscription_that_is_ended_again_and_again_is_an_error() {
-    let server = old_server();
-    let (store, other) = (store(&server).await, Arc::new(store(&server).await));
-    lead(&store, &candidate("one")).await;
-    refused(other.claim(&candidate("two")).await.unwrap());
-    let news = listen(&server, &other).await;
-    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    // Unless the machine is so slow that it lived for a second.
-    if let Ok(news) = tokio::time::timeout(Duration::from_secs(1), news).await {
-        assert!(news.unwrap().unwrap_err().message.contains("was ended by the server"));
-    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 //!   the request itself. And no answer is longer than the allowance of its connection.
 
 use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
-use super::failure::{Circumstances, Failure};
+use super::failure::Failure;
 use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
@@ -25,7 +25,6 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
@@ -50,13 +49,11 @@ pub struct Client {
 }
 
 /// A server, and its name in messages.
-#[derive(Clone, Debug)]
 struct Server<'a> {
     place: String,
     way: Way<'a>,
 }
 
-#[derive(Clone, Debug)]
 enum Way<'a> {
     Tcp(Host, u16),
     Unix(&'a Path),
@@ -102,11 +99,31 @@ impl Client {
 
     pub async fn new_talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
         let server = self.server(deadline).await?;
+        let talk = self.open(server, &self.address.login, self.address.db, deadline).await?;
+        self.shared.keep_unless(&talk.connection, |shared| shared.is_lively(self.timeout));
+        Ok(talk)
+    }
+
+    /// Connects and logs in.
+    async fn open(
+        &self,
+        server: Server<'_>,
+        login: &Login,
+        db: u32,
+        deadline: Instant,
+    ) -> Result<Talk<'_>, StoreError> {
         let stream = self.connect(&server, deadline).await?;
         let connection = Arc::new(Connection::new(stream, server.place).await);
         let talk = Talk { client: self, connection, deadline, used: false };
-        self.log_in(&talk, &self.address.login, self.address.db).await?;
-        self.shared.keep_unless(&talk.connection, |shared| shared.is_lively(self.timeout));
+        let unsent = |failure: Failure| failure.conclude_unsent(talk.place(), login);
+        if let Some(password) = &login.password {
+            let mut auth = cmd("AUTH");
+            auth.arg(login.user.as_deref()).arg(password.expose());
+            talk.ask(&auth).await.map_err(unsent)?;
+        }
+        if db != 0 {
+            talk.ask(cmd("SELECT").arg(db)).await.map_err(unsent)?;
+        }
         Ok(talk)
     }
 
@@ -136,25 +153,15 @@ impl Client {
             Ok(Err(error)) => Failure::from(error),
             Err(_) => Failure::Silent(self.timeout),
         };
-        Err(failure.conclude_unsent(self.about(&server.place, &[])))
+        Err(failure.conclude_unsent(&server.place, &self.address.login))
     }
 
     /// Asks a Sentinel one question, on a connection of its own.
     pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
-        let deadline = self.deadline();
         let place = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
         let server = Server { place, way: Way::Tcp(host.clone(), SENTINEL_PORT) };
-        let stream = self.connect(&server, deadline).await?;
-        let connection = Arc::new(Connection::new(stream, server.place).await);
-        let talk = Talk { client: self, connection, deadline, used: false };
-        self.log_in(&talk, login, 0).await?;
-        let answer = talk.ask(question).await;
-        answer.map_err(|failure| failure.conclude_unsent(Circumstances { login, ..self.about(talk.place(), &[]) }))
-    }
-
-    /// The circumstances of a request, for its errors.
-    pub fn about<'a>(&'a self, place: &'a str, lock_keys: &'a [&'a str]) -> Circumstances<'a> {
-        Circumstances { place, login: &self.address.login, lock_keys }
+        let talk = self.open(server, login, 0, self.deadline()).await?;
+        talk.ask(question).await.map_err(|failure| failure.conclude_unsent(talk.place(), login))
     }
 
     async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
@@ -203,34 +210,8 @@ impl Client {
             let waited = show(self.timeout);
             unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
         })?;
-        let secured = secured.map_err(|error| {
-            if allowance.is_exceeded() {
-                StoreError::not_applied(allowance.complaint(&server.place, "redis"))
-            } else {
-                distrusted(&server.place, &error)
-            }
-        })?;
+        let secured = secured.map_err(|error| distrusted(&server.place, &error))?;
         Ok(Stream { bytes: Box::pin(secured), allowance, is_plain: false })
-    }
-
-    async fn log_in(&self, talk: &Talk<'_>, login: &Login, db: u32) -> Result<(), StoreError> {
-        let mut commands = Vec::new();
-        if let Some(password) = &login.password {
-            let mut auth = cmd("AUTH");
-            if let Some(user) = &login.user {
-                auth.arg(user);
-            }
-            commands.push(auth.arg(password.expose()).take());
-        }
-        if db != 0 {
-            commands.push(cmd("SELECT").arg(db).take());
-        }
-        for command in commands {
-            let answer = talk.ask(&command).await;
-            answer
-                .map_err(|failure| failure.conclude_unsent(Circumstances { login, ..self.about(talk.place(), &[]) }))?;
-        }
-        Ok(())
     }
 }
 
@@ -281,10 +262,8 @@ struct Connection {
     driver: AbortHandle,
     place: String,
     pending: Pending,
-    /// One bit for each script that was sent on it.
-    scripts: AtomicU32,
-    /// It is plain, and has not answered yet.
-    may_want_tls: AtomicBool,
+    /// It goes over a network, without TLS.
+    is_plain: bool,
 }
 
 impl Connection {
@@ -294,15 +273,7 @@ impl Connection {
         let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
-        Self {
-            pipe,
-            allowance,
-            driver,
-            place,
-            pending: Pending::default(),
-            scripts: AtomicU32::new(0),
-            may_want_tls: AtomicBool::new(is_plain),
-        }
+        Self { pipe, allowance, driver, place, pending: Pending::default(), is_plain }
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
@@ -335,40 +306,33 @@ impl Talk<'_> {
         self.deadline = self.client.deadline();
     }
 
-    pub fn known_scripts(&self) -> u32 {
-        self.connection.scripts.load(Ordering::Relaxed)
-    }
-
-    pub fn know_script(&self, bit: u32) {
-        self.connection.scripts.fetch_or(bit, Ordering::Relaxed);
-    }
-
     /// The time that the request has left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// The error of a request on it.
+    pub fn conclude(&self, failure: &Failure) -> StoreError {
+        failure.conclude(self.place(), &self.client.address.login)
+    }
+
     pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         let (client, connection) = (self.client, &self.connection);
-        let allowance = &connection.allowance;
         let forget = |_| {
             client.shared.forget(connection);
         };
         let asked = connection.pending.begin(kept_connection::patience(client.timeout), forget);
-        allowance.begin_again();
         let mut pipe = connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
         let answer = answer.map_err(|_| Failure::Silent(client.timeout))?;
         let answer = answer.map_err(|error| match Failure::from(error) {
-            _ if allowance.is_exceeded() => Failure::Endless,
-            Failure::Broken(why) if connection.may_want_tls.load(Ordering::Relaxed) => {
+            _ if connection.allowance.is_exceeded() => Failure::Endless,
+            Failure::Broken(why) if connection.is_plain && !self.used => {
                 Failure::Broken(format!("{why} (is it Redis, and does it want TLS, by rediss://?)"))
             }
             failure => failure,
         })?;
-        allowance.begin_again();
         asked.answered();
-        connection.may_want_tls.store(false, Ordering::Relaxed);
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.
         if answer

@@ -24,19 +24,9 @@ pub enum Failure {
     Broken(String),
     Silent(Duration),
     /// The answer is not one of Redis.
-    Nonsense(String),
+    Nonsense,
     /// The server used up its allowance.
     Endless,
-}
-
-/// The request that an error is about, for the message.
-#[derive(Clone, Copy, Debug)]
-pub struct Circumstances<'a> {
-    /// `redis at 10.0.0.5:6379`.
-    pub place: &'a str,
-    pub login: &'a Login,
-    /// The keys that `lock_key=` names, if it is about those.
-    pub lock_keys: &'a [&'a str],
 }
 
 impl From<RedisError> for Failure {
@@ -46,7 +36,7 @@ impl From<RedisError> for Failure {
                 let code = error.code().unwrap_or("ERR").to_owned();
                 Self::Refused { code, text: error.detail().unwrap_or_default().to_owned() }
             }
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(innermost(&error)),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense,
             _ => Self::Broken(innermost(&error)),
         }
     }
@@ -57,29 +47,27 @@ impl Failure {
         matches!(self, Self::Refused { code, .. } if code == expected)
     }
 
-    /// The error of a request that was under way.
-    pub fn conclude(&self, about: Circumstances<'_>) -> StoreError {
-        let place = about.place;
+    /// The error of a request to `place` that was under way.
+    pub fn conclude(&self, place: &str, login: &Login) -> StoreError {
         match self {
-            Self::Refused { code, text } => refused(about, code, &about.login.conceal(text)),
+            Self::Refused { code, text } => refused(place, login, code, &login.conceal(text)),
             Self::Broken(why) => StoreError::unknown(format!("the connection to {place} broke: {why}{}", hint(why))),
             Self::Silent(time) => StoreError::unknown(format!("{place} did not answer within {}", show(*time))),
-            Self::Nonsense(_) => StoreError::unknown(format!("{place} does not speak the Redis protocol")),
+            Self::Nonsense => StoreError::unknown(format!("{place} does not speak the Redis protocol")),
             Self::Endless => StoreError::unknown(complaint(place, "redis", MOST_OF_REDIS)),
         }
     }
 
     /// The error of a request that was not sent yet: it failed while logging in.
-    pub fn conclude_unsent(&self, about: Circumstances<'_>) -> StoreError {
-        let place = about.place;
+    pub fn conclude_unsent(&self, place: &str, login: &Login) -> StoreError {
+        let error = self.conclude(place, login);
         match self {
-            Self::Refused { code, text } => refused(about, code, &about.login.conceal(text)),
+            Self::Refused { .. } => error,
             Self::Broken(why) => StoreError::not_applied(format!("cannot reach {place}: {why}{}", hint(why))),
             Self::Silent(time) => {
                 StoreError::not_applied(format!("cannot reach {place}: no answer within {}", show(*time)))
             }
-            Self::Nonsense(_) => StoreError::not_applied(format!("{place} does not speak the Redis protocol")),
-            Self::Endless => StoreError::not_applied(complaint(place, "redis", MOST_OF_REDIS)),
+            Self::Nonsense | Self::Endless => StoreError::not_applied(error.message),
         }
     }
 }
@@ -89,6 +77,8 @@ impl Login {
     fn conceal(&self, text: &str) -> String {
         // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
         let text = text.split(", with args beginning").next().unwrap_or_default();
+        // "... used memory > 'maxmemory'. script: HASH, on @user_script:15."
+        let text = text.split(" script: ").next().unwrap_or_default();
         // Hidden before the text is cut: a cut might leave a part of the password that would not be recognised.
         match &self.password {
             Some(password) => in_short(&text.replace(password.expose(), "(secret)")),
@@ -102,32 +92,22 @@ impl Login {
 }
 
 /// The server turned the request away, with these words.
-fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
-    let Circumstances { place, login, .. } = about;
+fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
     let user = login.name();
     match code {
         "NOAUTH" => StoreError::denied(format!(
             "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
         )),
         // Long commands are turned away in other words.
-        _ if said.contains("unauthenticated") => refused(about, "NOAUTH", said),
+        _ if said.contains("unauthenticated") => refused(place, login, "NOAUTH", said),
         "WRONGPASS" => StoreError::denied(format!(
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
-        )),
-        // The server does not say which key it means.
-        "NOPERM" if !about.lock_keys.is_empty() => StoreError::denied(format!(
-            "{place} denied user {user}: {said}: lock_key= wants to read and write {} too",
-            about.lock_keys.join(" and ")
         )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
         "READONLY" => {
             StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
         }
-        "LOADING" => StoreError::not_applied(format!("{place} is still loading its data")),
-        "MASTERDOWN" => StoreError::not_applied(format!("{place} is a replica that has lost its master")),
-        "BUSY" => StoreError::not_applied(format!("{place} is busy running a script")),
-        "OOM" => StoreError::not_applied(format!("{place} has used all memory that its maxmemory allows")),
-        "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
+        "LOADING" | "MASTERDOWN" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
             StoreError::not_applied(format!("{place} takes no writes now: {said}"))
         }
         "MOVED" | "ASK" | "CROSSSLOT" => node_of_a_cluster(place),
@@ -157,17 +137,6 @@ fn refused(about: Circumstances<'_>, code: &str, said: &str) -> StoreError {
             "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
              not be noticed: use another server"
         )),
-        _ if said.contains("LEADERRUN-ETERNAL") => StoreError::misconfigured(format!(
-            "the key {} in {place}, which lock_key= names, never expires, so nobody could take it after its holder died: \
-             delete it, or give it an expiry",
-            about.lock_keys.first().unwrap_or(&"?")
-        )),
-        _ if said.contains("LEADERRUN-FOREIGN-") => {
-            let key = about.lock_keys.get(usize::from(said.contains("LEADERRUN-FOREIGN-2"))).unwrap_or(&"?");
-            StoreError::misconfigured(format!(
-                "the key {key} in {place} is no string, so it is no lock: name another with lock_key="
-            ))
-        }
         _ => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
     }
 }
@@ -198,8 +167,7 @@ mod tests {
 
     fn told(code: &str, text: &str) -> StoreError {
         let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
-        let about = Circumstances { place: "redis at h:6379", login: &login, lock_keys: &["lock", "info"] };
-        Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude(about)
+        Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude("redis at h:6379", &login)
     }
 
     #[test]
@@ -223,7 +191,6 @@ mod tests {
     fn a_million_errors_of_servers_become_one_line_without_the_password() {
         let seeds = [
             "unknown command 'AUTH', with args beginning with: 'me' 'hunter2' ",
-            "user_script:9: LEADERRUN-FOREIGN-2 script: abc",
             "LEADERRUN-DENIED-KEYS-hmget script",
             "what is hunter2?\r\nand why",
             "max number of clients reached",
@@ -252,13 +219,5 @@ mod tests {
         );
         assert_eq!(told("MOVED", "1 h:1").kind, ErrorKind::Misconfigured);
         assert_eq!(told("ERR", "who knows").kind, ErrorKind::Unknown);
-    }
-
-    #[test]
-    fn the_foreign_key_is_named() {
-        for (said, key) in [("LEADERRUN-FOREIGN-2 script: abc", "info"), ("LEADERRUN-ETERNAL", "lock")] {
-            let error = told("ERR", &format!("user_script:9: {said}"));
-            assert!(error.message.starts_with(&format!("the key {key} in redis at h:6379")), "{error}");
-        }
     }
 }

@@ -7,8 +7,7 @@
 //!
 //! What no script can see: whether another program that lost the key has stopped. That is its own affair.
 
-use super::connection::{Client, Talk};
-use super::failure::Failure;
+use super::connection::Client;
 use super::script::{self, Script};
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
@@ -124,12 +123,21 @@ pub struct LockKey {
 impl LockKey {
     pub fn new(keys: &Keys, client: &Arc<Client>, replicas: u32) -> Self {
         let (keys, client) = (keys.clone(), Arc::clone(client));
-        Self { keys, client, script: Script::of_lock_key(), replicas, started_at: Mutex::default() }
+        Self { keys, client, script: Script::new(script::LOCK_KEY), replicas, started_at: Mutex::default() }
     }
 
     async fn ask(&self, words: &[&str], replicas: u32) -> Result<Hold, StoreError> {
-        let answer = self.script.run(&self.client, &self.keys.names(), words, replicas).await?;
+        let names = self.keys.names();
+        let answer = self.script.run(&self.client, &names, words, replicas).await.map_err(|error| {
+            if error.kind != ErrorKind::Denied {
+                return error;
+            }
+            // The server does not say which key it means.
+            let message = format!("{error}: lock_key= wants to read and write {} too", names.join(" and "));
+            StoreError { message, ..error }
+        })?;
         let word = |index: usize| answer.get(index).and_then(script::text).unwrap_or_default();
+        let (key, place) = (&self.keys.key, &self.client);
         match word(0).as_str() {
             "done" => Ok(Hold::Held),
             "lost" => Ok(Hold::Lost),
@@ -137,8 +145,31 @@ impl LockKey {
                 let left = Duration::from_millis(word(2).parse().unwrap_or(0));
                 Ok(Hold::Taken(self.keys.holder(&word(1), &word(3), left)))
             }
-            _ => Err(script::not_understood(&self.client.to_string())),
+            "eternal" => Err(StoreError::misconfigured(format!(
+                "the key {key} in {place}, which lock_key= names, never expires, so nobody could take it after its holder \
+                 died: delete it, or give it an expiry"
+            ))),
+            "strange" => Err(StoreError::misconfigured(format!(
+                "the key {} in {place} is no string, so it is no lock: name another with lock_key=",
+                word(1)
+            ))),
+            _ => Err(script::not_understood(&place.to_string())),
         }
+    }
+
+    /// Who has the key, if we may read and write it.
+    async fn try_keys(&self) -> Result<Option<Holder>, StoreError> {
+        for key in self.keys.names() {
+            let talk = self.client.talk(self.client.deadline()).await?;
+            // Never done: the two conditions contradict each other. But the server looks at permissions first.
+            let written = talk.ask(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await;
+            if let Err(failure) = written
+                && failure.has_code("NOPERM")
+            {
+                return Err(talk.conclude(&failure));
+            }
+        }
+        self.holder(None).await
     }
 }
 
@@ -180,27 +211,11 @@ impl ForeignLock for LockKey {
 
     async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
         let key = &self.keys.key;
-        let before = findings.len();
-        for key in self.keys.names() {
-            let talk: Talk<'_> = self.client.talk(self.client.deadline()).await?;
-            // Never done: the two conditions contradict each other. But the server looks at permissions first.
-            let written = talk.ask(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await;
-            if let Err(failure @ Failure::Refused { .. }) = written
-                && failure.has_code("NOPERM")
-            {
-                let error = failure.conclude(self.client.about(talk.place(), &[]));
-                findings.push(Finding::bad(format!("permission missing: read and write the key {key}: {error}")));
-                break;
-            }
-        }
-        if findings.len() > before {
-            return Ok(());
-        }
-        match self.holder(None).await {
-            Ok(None) => findings.push(Finding::good(format!("the key {key} is free"))),
+        findings.push(match self.try_keys().await {
+            Ok(None) => Finding::good(format!("the key {key} is free")),
             Ok(Some(holder)) => {
                 let left = show(holder.expires_in.unwrap_or_default());
-                findings.push(Finding::good(format!("the key {key} is held for {left} more: {}", holder.named())));
+                Finding::good(format!("the key {key} is held for {left} more: {}", holder.named()))
             }
             Err(error) if error.kind == ErrorKind::Misconfigured => {
                 findings.push(Finding::bad(error.message));
@@ -211,7 +226,7 @@ impl ForeignLock for LockKey {
                 return Ok(());
             }
             Err(error) => return Err(error),
-        }
+        });
         findings.push(Finding::doubtful(format!(
             "the programs that take only {key} have no terms, and nothing shows that one of them has stopped when the key \
              expires or is deleted: they have to stop by themselves before their time is over"

@@ -10,9 +10,7 @@ use crate::store::allowance::Allowance;
 use crate::store::lease_store::documents::{Documents, EachSeen, Key};
 use crate::time::BootInstant;
 use futures_util::{FutureExt, StreamExt};
-use redis::Msg;
 use redis::aio::PubSubStream;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A subscription that ends sooner than this is not replaced at once.
@@ -22,8 +20,6 @@ pub struct Subscription {
     channels: Vec<String>,
     messages: PubSubStream,
     allowance: Allowance,
-    /// The indices of channels with messages that no caller has heard of yet.
-    heard: BTreeSet<usize>,
     since: BootInstant,
 }
 
@@ -31,31 +27,18 @@ impl Subscription {
     pub async fn begin(client: &Client, channels: &[String]) -> Result<Self, StoreError> {
         let (listener, allowance) = client.listen(channels).await?;
         let messages = listener.into_on_message();
-        Ok(Self { channels: channels.to_vec(), messages, allowance, heard: BTreeSet::new(), since: BootInstant::now() })
+        Ok(Self { channels: channels.to_vec(), messages, allowance, since: BootInstant::now() })
     }
 
-    /// The index of a channel with a message; None when the connection ended.
-    async fn next(&mut self) -> Option<usize> {
-        if self.heard.is_empty() {
-            let message = self.messages.next().await?;
-            self.take_in(&message);
-        }
-        self.catch_up();
-        self.heard.pop_first()
-    }
-
-    /// Takes in what has arrived. Several messages on one channel count as one. If the connection has ended, the next
-    /// wait finds out.
-    fn catch_up(&mut self) {
-        while let Some(Some(message)) = self.messages.next().now_or_never() {
-            self.take_in(&message);
-        }
-    }
-
-    fn take_in(&mut self, message: &Msg) {
-        let place = self.channels.iter().position(|channel| channel == message.get_channel_name());
-        self.heard.insert(place.unwrap_or_default());
+    /// Waits for a message. False: the connection has ended.
+    async fn hears(&mut self) -> bool {
         self.allowance.begin_again();
+        self.messages.next().await.is_some()
+    }
+
+    /// Takes in what has arrived. If the connection has ended, the next wait finds out.
+    fn catch_up(&mut self) {
+        while self.hears().now_or_never() == Some(true) {}
     }
 }
 
@@ -70,21 +53,18 @@ impl Hashes {
                 Some(subscription) => subscription,
                 None => Subscription::begin(&self.client, &channels).await?,
             };
-            subscription.catch_up();
-            // What has been heard up to now is in what this shows.
-            subscription.heard.clear();
-            let mut stands: Vec<_> = self.get(keys, false).await?.into_iter().enumerate().collect();
             loop {
-                for (index, found) in stands {
+                // What has been heard up to now is in what this shows.
+                subscription.catch_up();
+                for (index, found) in self.get(keys, false).await?.into_iter().enumerate() {
                     if each(index, found).is_break() {
                         *self.subscription.lock() = Some(subscription);
                         return Ok(());
                     }
                 }
-                let Some(index) = subscription.next().await else { break };
-                let Some(key) = keys.get(index) else { break };
-                let found = self.get(std::slice::from_ref(key), false).await?;
-                stands = found.into_iter().map(|found| (index, found)).collect();
+                if !subscription.hears().await {
+                    break;
+                }
             }
             if BootInstant::now().since(subscription.since) < LEAST_LIFE {
                 let channels = channels.join(" ");
