@@ -39,14 +39,14 @@ use super::completions::{self, Program};
 use super::flags::{self, FirstPage, NamedStore};
 use super::start::{self, Failure};
 use crate::exit;
-use crate::lease::Shard;
+use crate::lease::{Shard, show_seconds};
 use crate::observe::log;
 use crate::observe::terminal;
 use crate::runtime;
 use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
-use crate::time::rfc3339;
+use crate::time::{BootInstant, rfc3339};
 use balance::BalanceFlags;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
@@ -67,6 +67,7 @@ use status::StatusFlags;
 use std::future::Future;
 use std::io::{Write, stdout};
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -353,7 +354,7 @@ async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<
 }
 
 async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCode, StoreError> {
-    let mut done = store.prepare().await?;
+    let mut done = while_shown("trying the store", store.prepare()).await?;
     if new {
         if let Some((shard, _)) = within(patience, store.list("")).await?.first() {
             return Err(StoreError::misconfigured(format!(
@@ -366,6 +367,24 @@ async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCo
     Ok(print_lines(done))
 }
 
+/// Shows on a terminal for how long `work` has lasted: where answers are slow, a trial of the store takes some seconds.
+async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let began = BootInstant::now();
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => {
+                selftest::progress("");
+                return done;
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                selftest::progress(&format!("{what}, for {}", show_seconds(BootInstant::now().since(began))));
+            }
+        }
+    }
+}
+
 /// What each line of `store check --json` prints. Fields are added, never renamed or removed.
 #[derive(Debug, Serialize)]
 struct Checked<'a> {
@@ -375,7 +394,7 @@ struct Checked<'a> {
 }
 
 async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError> {
-    let findings = store.check().await?;
+    let findings = while_shown("trying the store", store.check()).await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
         let verdict = match verdict {

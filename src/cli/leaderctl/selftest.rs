@@ -304,7 +304,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Shows on a terminal what is happening, until the next such line.
-fn progress(what: &str) {
+pub fn progress(what: &str) {
     if stderr().is_terminal() {
         let dots = if what.is_empty() { "" } else { " ..." };
         let _ = write!(stderr(), "\r\x1b[K{what}{dots}");
