@@ -19,6 +19,7 @@ mod address;
 mod bucket;
 mod check;
 mod connection;
+mod consumer;
 mod document;
 mod failure;
 mod lock_key;
@@ -34,16 +35,17 @@ use super::expiry::ServerTime;
 use super::foreign_lock::Beside;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Ours, Over, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Version,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
 use crate::lease::Session;
-use crate::time::{BootInstant, millis, wall_clock_millis};
+use crate::time::{BootInstant, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use bucket::{Bucket, Info, Written};
 use connection::Connections;
+use document::Header;
 use lock_key::LockKey;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -57,8 +59,8 @@ const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 const FEW_KEYS: usize = 16;
 /// How many keys one consumer has.
 const PAGE: usize = 256;
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-const MOST_PAUSE: Duration = Duration::from_secs(1);
+/// From one consumer that came to nothing to the next.
+const PAUSE: Duration = Duration::from_millis(500);
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
@@ -82,15 +84,6 @@ struct Known {
     micros: u64,
     slack: Duration,
     forgets_messages: bool,
-}
-
-/// Forgets what was pushed, once nobody listens any more.
-struct Listening<'a>(&'a Keys);
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        self.0.pushed.lock().clear();
-    }
 }
 
 impl Nats {
@@ -155,9 +148,9 @@ impl Keys {
             return Ok(Found { content: Content::Absent, version: document::absence(&known.incarnation) });
         };
         document::read(key, message, &known.incarnation).map_err(|why| {
-            let (name, server) = (&self.bucket.name, self.place());
+            let (name, place) = (&self.bucket.name, self.place());
             StoreError::misconfigured(format!(
-                "the key {key} of {server} was written by something else ({why}): delete it (nats kv del {name} {key}) or \
+                "the key {key} of {place} was written by something else ({why}): delete it (nats kv del {name} {key}) or \
                  use another bucket"
             ))
         })
@@ -172,47 +165,13 @@ impl Keys {
         let mut all = BTreeMap::new();
         let mut pushed = self.bucket.consume(keys).await?;
         while pushed.pending > 0 {
-            let message = pushed.next_within(self.bucket.connections.bound()).await?;
+            let message = pushed.next_within(self.bucket.connections.bound).await?;
             all.insert(self.key_in(&message).to_owned(), message);
             if all.len() > MOST_LISTED {
                 return Err(allowance::too_long(&self.place()));
             }
         }
         Ok(all)
-    }
-
-    /// Shows what the server pushes, until `each` breaks.
-    async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>, pause: &mut Duration) -> Result<(), StoreError> {
-        let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
-        let mut known = self.known_of(&[]).await?;
-        let mut pushed = self.bucket.consume(&names).await?;
-        *pause = LEAST_PAUSE;
-        let _listening = Listening(self);
-        let mut awaited: Vec<usize> = (0..names.len()).collect();
-        loop {
-            if pushed.pending == 0 {
-                // What was not pushed by now is not there.
-                for index in std::mem::take(&mut awaited) {
-                    let found = self.found(&names[index], None, &known)?;
-                    self.pushed.lock().insert(names[index].clone(), found.clone());
-                    if each(index, found).is_break() {
-                        return Ok(());
-                    }
-                }
-            }
-            let message = pushed.next().await?;
-            let now = BootInstant::now();
-            self.clock.lock().at_least(document::stored_millis(&message).saturating_sub(1), known.slack, now);
-            let Some(index) = names.iter().position(|name| name == self.key_in(&message)) else { continue };
-            awaited.retain(|&other| other != index);
-            let message = [Some(message)];
-            known = self.known_of(&message).await?;
-            let found = self.found(&names[index], message[0].as_ref(), &known)?;
-            self.pushed.lock().insert(names[index].clone(), found.clone());
-            if each(index, found).is_break() {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -229,7 +188,7 @@ impl ServerTime for Keys {
 #[async_trait::async_trait]
 impl Documents for Keys {
     fn place(&self) -> String {
-        format!("bucket {} in {}", self.bucket.name, self.bucket.connections.address().server())
+        self.bucket.place()
     }
 
     fn name(&self, key: Key<'_>) -> String {
@@ -252,18 +211,15 @@ impl Documents for Keys {
         self.bucket.connections.connection().await?;
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
         let reads = async {
+            if names.len() <= FEW_KEYS {
+                return parallel::all(names.iter().map(|name| self.bucket.get(name))).await.into_iter().collect();
+            }
             let mut messages = Vec::with_capacity(names.len());
-            if names.len() > FEW_KEYS {
-                for page in names.chunks(PAGE) {
-                    let brought = self.bring(page).await?;
-                    messages.extend(page.iter().map(|name| brought.get(name).cloned()));
-                }
-                return Ok::<Vec<Option<StreamMessage>>, StoreError>(messages);
+            for page in names.chunks(PAGE) {
+                let brought = self.bring(page).await?;
+                messages.extend(page.iter().map(|name| brought.get(name).cloned()));
             }
-            for message in parallel::all(names.iter().map(|name| self.bucket.get(name))).await {
-                messages.push(message?);
-            }
-            Ok(messages)
+            Ok::<Vec<Option<StreamMessage>>, StoreError>(messages)
         };
         let (asked, messages) = tokio::join!(asks_the_time, reads);
         asked?;
@@ -276,16 +232,17 @@ impl Documents for Keys {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let write = Session::random();
         let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-        let (name, expected) = (document::key_of(key), over.version.write.parse().unwrap_or(0));
-        let headers = document::headers(write.as_str(), &draft, over);
-        let written = self.bucket.put(&name, headers, draft.text, Some(expected));
+        let name = document::key_of(key);
+        let expected = over.version.write.parse().unwrap_or(0);
+        let header = Header::new(&write, &draft, over);
+        let written = self.bucket.put(&name, header.headers(), draft.text, Some(expected));
         let renews = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));
         let written = if renews && self.is_vague() { tokio::join!(written, self.learn()).0 } else { written.await };
         let revision = match written? {
             Written::At(revision) => revision,
             Written::Refused { sent_twice: false } => return Ok(Put::Refused),
             Written::Refused { sent_twice: true } => match self.bucket.get(&name).await? {
-                Some(message) if document::is_of(&message, write.as_str()) => message.sequence,
+                Some(message) if document::is_of(&message, &write) => message.sequence,
                 Some(_) | None => return Ok(Put::Refused),
             },
         };
@@ -296,14 +253,7 @@ impl Documents for Keys {
             over.version.incarnation.clone()
         };
         // The stamp is not known, but it is no later than now.
-        let latest = self.server_millis(BootInstant::now());
-        let (sequence, life) = match (draft.ends, over.ours()) {
-            (Ends::Keep, Some(ours)) => (ours.sequence, ours.life),
-            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, Life::ForEver),
-            (Ends::In(lasts), _) => (draft.sequence, Life::Ends(latest.saturating_add(millis(lasts)))),
-            (Ends::Now, _) => (draft.sequence, Life::Ends(latest)),
-        };
-        let ours = Ours { text: draft.text.to_owned(), leadership: draft.leadership.cloned(), sequence, life };
+        let ours = header.document(draft.text.to_owned(), self.server_millis(BootInstant::now()));
         let version = Version { write: revision.to_string(), incarnation };
         Ok(Put::Done(Some(Found { content: Content::Ours(ours), version })))
     }
@@ -336,17 +286,12 @@ impl Documents for Keys {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        let mut pause = LEAST_PAUSE;
         loop {
-            let Err(error) = self.follow(keys, each, &mut pause).await else { return Ok(()) };
-            match error.kind {
-                ErrorKind::NotApplied | ErrorKind::Unknown => sleep(pause).await,
-                ErrorKind::Denied | ErrorKind::Misconfigured => {
-                    sleep(MOST_PAUSE).await;
-                    return Err(error);
-                }
+            let Err(error) = self.follow(keys, each).await else { return Ok(()) };
+            sleep(PAUSE).await;
+            if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) {
+                return Err(error);
             }
-            pause = (pause * 2).min(MOST_PAUSE);
         }
     }
 

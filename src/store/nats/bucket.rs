@@ -5,7 +5,6 @@
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
 use super::connection::Connections;
-use super::failure::Failure;
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
 use async_nats::HeaderMap;
@@ -74,19 +73,28 @@ impl Bucket {
         format!("$KV.{}.{key}", self.name)
     }
 
-    fn server(&self) -> String {
-        self.connections.address().server()
+    /// For messages.
+    pub fn place(&self) -> String {
+        format!("bucket {} in {}", self.name, self.connections.address().server())
     }
 
-    /// The bucket's state, and the server's time.
-    pub async fn info(&self) -> Result<Info, StoreError> {
+    /// The bucket's state, and the server's time. None: there is no such bucket.
+    pub async fn find(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.stream());
-        let answer: Value = self.demand(&name, &Value::Null).await?;
-        let time = answer.get("ts").and_then(Value::as_str).and_then(|time| parse_rfc3339(time).ok());
-        let micros = time.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1000).ok());
+        let answer: Value = match self.ask(&name, &Value::Null).await? {
+            Ok(answer) => answer,
+            Err(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => return Ok(None),
+            Err(error) => return Err(self.refused(&name, &error)),
+        };
+        let micros = answer["ts"].as_str().and_then(micros_of);
         let stream = serde_json::from_value(answer).ok();
         let (stream, micros) = stream.zip(micros).ok_or_else(|| self.senseless(&name))?;
-        Ok(Info { stream, micros })
+        Ok(Some(Info { stream, micros }))
+    }
+
+    /// As [`Bucket::find`], of a bucket that is there.
+    pub async fn info(&self) -> Result<Info, StoreError> {
+        self.find().await?.ok_or_else(|| self.missing())
     }
 
     /// What the key holds, or the mark of its deletion, from the leader of the stream.
@@ -121,10 +129,8 @@ impl Bucket {
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let answer = match self.connections.request(&subject, Some(headers), text.into()).await {
-            Ok(answer) => answer,
-            Err(Failure::Error(error)) => return Err(error),
-            Err(Failure::NoResponders) => return Err(self.why_nobody_responds().await),
+        let Some(answer) = self.connections.request(&subject, Some(headers), text.into()).await? else {
+            return Err(self.why_nobody_responds().await);
         };
         let error = match serde_json::from_slice(&answer.message.payload) {
             Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Written::At(revision)),
@@ -136,16 +142,12 @@ impl Bucket {
                 Ok(Written::Refused { sent_twice: answer.sent_twice })
             }
             OTHER_STREAM => Err(StoreError::misconfigured(format!(
-                "the subjects of bucket {} in {} belong to another stream than {}",
-                self.name,
-                self.server(),
+                "the subjects of {} belong to another stream than {}",
+                self.place(),
                 self.stream()
             ))),
-            _ => Err(match self.refused(&subject, &error) {
-                // A cluster may say this about a write that it has begun.
-                error if error.kind == ErrorKind::NotApplied => StoreError::unknown(error.message),
-                error => error,
-            }),
+            // A cluster may say this about a write that it has begun.
+            _ => Err(self.refused(&subject, &error).after_a_part()),
         }
     }
 
@@ -164,24 +166,29 @@ impl Bucket {
     /// No lease or lock can rely on this bucket.
     pub fn fit(&self, config: &stream::Config) -> Result<(), StoreError> {
         let all = self.subject(">");
-        let wrong = if config.mirror.is_some() {
-            "is a mirror, which takes no writes: name the bucket that it mirrors".to_owned()
-        } else if !config.subjects.contains(&all) {
-            format!("does not take the subjects {all}: it is no key-value bucket: use another one")
-        } else if config.sealed {
-            "is sealed, so nothing can be written: use another one".to_owned()
-        } else if config.no_ack {
-            "does not acknowledge writes: turn no_ack off".to_owned()
-        } else if config.retention != RetentionPolicy::Limits {
-            "forgets what was read (its retention is not limits): use another one".to_owned()
-        } else if (config.max_messages > 0 || config.max_bytes > 0) && config.discard != DiscardPolicy::New {
-            "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
-             max_bytes"
-                .to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(StoreError::misconfigured(format!("bucket {} in {} {wrong}", self.name, self.server())))
+        let is_limited = config.max_messages > 0 || config.max_bytes > 0;
+        let wrongs = [
+            (config.mirror.is_some(), "is a mirror, which takes no writes: name the bucket that it mirrors"),
+            (
+                !config.subjects.contains(&all),
+                &*format!("does not take the subjects {all}: it is no key-value bucket: use another one"),
+            ),
+            (config.sealed, "is sealed, so nothing can be written: use another one"),
+            (config.no_ack, "does not acknowledge writes: turn no_ack off"),
+            (
+                config.retention != RetentionPolicy::Limits,
+                "forgets what was read (its retention is not limits): use another one",
+            ),
+            (
+                is_limited && config.discard != DiscardPolicy::New,
+                "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs \
+                 and max_bytes",
+            ),
+        ];
+        match wrongs.iter().find(|(is_so, _)| *is_so) {
+            Some((_, wrong)) => Err(StoreError::misconfigured(format!("{} {wrong}", self.place()))),
+            None => Ok(()),
+        }
     }
 
     /// # Errors
@@ -191,17 +198,17 @@ impl Bucket {
         if config.max_age.is_zero() {
             return Ok(());
         }
-        let (name, lock) = (&self.name, self.connections.address().lock_key.as_ref());
-        let advice = match lock.filter(|lock| lock.bucket == *name) {
+        let lock = self.connections.address().lock_key.as_ref().filter(|lock| lock.bucket == self.name);
+        let advice = match lock {
             Some(lock) => format!(
                 ", as a lock of other programs needs it, and leases must not be forgotten: name another bucket, and write \
-                 lock_key={name}/{}",
-                lock.key
+                 lock_key={}/{}",
+                lock.bucket, lock.key
             ),
             None => ": set its TTL (max_age) to 0, for leases end by themselves".to_owned(),
         };
-        let (server, age) = (self.server(), show(config.max_age));
-        Err(StoreError::misconfigured(format!("bucket {name} in {server} forgets its records after {age}{advice}")))
+        let (place, age) = (self.place(), show(config.max_age));
+        Err(StoreError::misconfigured(format!("{place} forgets its records after {age}{advice}")))
     }
 
     /// Sends a request to JetStream. The inner error is its refusal.
@@ -211,12 +218,10 @@ impl Bucket {
         request: &Value,
     ) -> Result<Result<T, ApiError>, StoreError> {
         let payload = if request.is_null() { String::new() } else { request.to_string() };
-        let answer = match self.connections.request(&format!("$JS.API.{name}"), None, payload.into()).await {
-            Ok(answer) => answer.message,
-            Err(Failure::Error(error)) => return Err(error),
-            Err(Failure::NoResponders) => return Err(self.without_jetstream().await),
+        let Some(answer) = self.connections.request(&format!("$JS.API.{name}"), None, payload.into()).await? else {
+            return Err(self.without_jetstream().await);
         };
-        match serde_json::from_slice(&answer.payload) {
+        match serde_json::from_slice(&answer.message.payload) {
             Ok(Response::Ok(answer)) => Ok(Ok(answer)),
             Ok(Response::Err { error }) => Ok(Err(error)),
             Err(_) => Err(self.senseless(name)),
@@ -230,7 +235,7 @@ impl Bucket {
 
     /// The error for a refusal.
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
-        let server = self.server();
+        let server = self.connections.address().server();
         match error.error_code() {
             ErrorCode::STREAM_NOT_FOUND => self.missing(),
             ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => {
@@ -257,12 +262,12 @@ impl Bucket {
         } else {
             "the programs whose key lock_key= names have to make it"
         };
-        StoreError::misconfigured(format!("no bucket {} in {}: {advice}", self.name, self.server()))
+        StoreError::misconfigured(format!("no {}: {advice}", self.place()))
     }
 
     /// The error if JetStream is missing. Only one case is certain: in the others, the server may have just started.
     async fn without_jetstream(&self) -> StoreError {
-        let server = self.server();
+        let server = self.connections.address().server();
         let info = match self.connections.connection().await {
             Ok(connection) => connection.client.server_info(),
             Err(error) => return error,
@@ -277,9 +282,8 @@ impl Bucket {
     async fn why_nobody_responds(&self) -> StoreError {
         match self.info().await {
             Ok(_) => StoreError::not_applied(format!(
-                "bucket {} in {} does not respond: it may be electing a leader, or not take the subjects of a bucket",
-                self.name,
-                self.server()
+                "{} does not respond: it may be electing a leader, or not take the subjects of a bucket",
+                self.place()
             )),
             // Whatever happened in between, the write was not done.
             Err(error) if error.kind == ErrorKind::Unknown => StoreError::not_applied(error.message),
@@ -288,6 +292,14 @@ impl Bucket {
     }
 
     fn senseless(&self, what: &str) -> StoreError {
-        StoreError::unknown(format!("cannot understand the answer of {} to {what}", self.server()))
+        StoreError::unknown(format!(
+            "cannot understand the answer of {} to {what}",
+            self.connections.address().server()
+        ))
     }
+}
+
+/// A time as the server writes it, in microseconds since 1970.
+pub fn micros_of(time: &str) -> Option<u64> {
+    u64::try_from(parse_rfc3339(time).ok()?.unix_timestamp_nanos() / 1000).ok()
 }

@@ -30,43 +30,43 @@ pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
 }
 
 fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
-    let (name, config, before) = (&bucket.name, &info.stream.config, findings.len());
+    let config = &info.stream.config;
     let replicas = config.num_replicas;
-    if config.storage != StorageType::File {
-        findings.push(Finding::doubtful(format!(
-            "bucket {name} is kept in memory: it forgets who leads when its server ends, and the next leader waits one lease"
-        )));
-    }
-    if config.persist_mode.as_ref().is_some_and(|mode| *mode != PersistenceMode::Default) {
-        findings.push(Finding::doubtful(format!(
-            "bucket {name} acknowledges writes before they are kept (persist_mode): a crash of its server may forget \
-             a leadership that goes on"
-        )));
-    }
-    if info.is_clustered() && replicas < 3 {
-        findings.push(Finding::doubtful(format!(
-            "bucket {name} has {replicas} of 3 replicas: while one of its servers is down, no lease can be taken or renewed"
-        )));
-    }
-    if config.max_messages_per_subject != 1 {
-        findings.push(Finding::doubtful(format!(
-            "bucket {name} keeps more than the last record of a key: set its history to 1, for each renewal is a record"
-        )));
-    }
-    if config.max_messages > 0 || config.max_bytes > 0 {
-        findings.push(Finding::doubtful(format!(
-            "bucket {name} has a limit of size: when it is full, no lease can be taken or renewed"
-        )));
-    }
-    if !info.has_unique_revisions() {
-        findings.push(Finding::doubtful(format!(
-            "the revisions of bucket {name} begin with a low number, so they repeat if it is dropped and made again: do \
-             not do that while anything leads, or have leaderctl store init make it"
-        )));
-    }
-    if findings.len() == before {
+    let doubts = [
+        (
+            config.storage != StorageType::File,
+            "is kept in memory: it forgets who leads when its server ends, and the next leader waits one lease",
+        ),
+        (
+            config.persist_mode.as_ref().is_some_and(|mode| *mode != PersistenceMode::Default),
+            "acknowledges writes before they are kept (persist_mode): a crash of its server may forget a leadership that \
+             goes on",
+        ),
+        (
+            info.is_clustered() && replicas < 3,
+            "has fewer than 3 replicas: while one of its servers is down, no lease can be taken or renewed",
+        ),
+        (
+            config.max_messages_per_subject != 1,
+            "keeps more than the last record of a key: set its history to 1, for each renewal is a record",
+        ),
+        (
+            config.max_messages > 0 || config.max_bytes > 0,
+            "has a limit of size: when it is full, no lease can be taken or renewed",
+        ),
+        (
+            !info.has_unique_revisions(),
+            "has revisions that begin with a low number, so they repeat if it is dropped and made again: do not do that \
+             while anything leads, or have leaderctl store init make it",
+        ),
+    ];
+    let name = &bucket.name;
+    let doubts = doubts.iter().filter(|(is_so, _)| *is_so);
+    let doubts: Vec<_> = doubts.map(|(_, doubt)| Finding::doubtful(format!("bucket {name} {doubt}"))).collect();
+    if doubts.is_empty() {
         findings.push(Finding::good(format!("bucket {name} is kept in files, replicas: {replicas}")));
     }
+    findings.extend(doubts);
 }
 
 /// Tries what an election needs besides documents.
@@ -87,5 +87,5 @@ pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
 /// Waits for a push of the marker, which is there.
 async fn hear(keys: &Keys) -> Result<(), StoreError> {
     let mut pushed = keys.bucket.consume(&[key_of(Key::Marker)]).await?;
-    pushed.next_within(keys.bucket.connections.bound()).await.map(drop)
+    pushed.next_within(keys.bucket.connections.bound).await.map(drop)
 }

@@ -1,38 +1,42 @@
-//! Connections: made when one is needed, shared, and given up as soon as they are doubtful.
+//! Connections: made when one is needed, shared, and given up as soon as another one is quicker.
 //!
-//! The hazard: async-nats keeps a connection for ever. It reconnects by itself, holds requests back until it has,
-//! and notices a dead peer after minutes; a lease is lost by then. So it may reconnect no more than once, a
-//! [`Connection`] that was ever disconnected is not used again, and every request has a time bound here. A request that
-//! is unanswered for a while is sent over a new connection as well, and the first answer counts: so neither a dead peer
-//! nor a slow one is a problem. The writer is told, for the second sending of a write finds what the first has done.
+//! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time bound
+//! here. A request that is unanswered for a while is sent over a new connection as well, and the first answer counts: so
+//! neither a dead peer nor a slow one is a problem. The writer is told, for the second sending of a write finds what the
+//! first has done.
 //!
-//! A server reports a missing permission beside the answer (see `failure`), and the library keeps whatever a server
-//! sends (see `meter`).
+//! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
+//! (see `meter`). So a request also listens for such [`Trouble`]. Otherwise it would wait until its time is over, and could
+//! never say why.
 
 use super::address::{Address, DEFAULT_PORT};
-use super::failure::{Failure, Trouble, unanswered, unconnected};
+use super::failure::{Trouble, unanswered, unconnected};
 use super::login::options;
 use super::meter::{Meter, in_moderation};
 use crate::lease::show;
 use crate::store::allowance::{MOST, complaint};
-use crate::store::kept_connection::{self, Kept, Pending};
+use crate::store::kept_connection::{self, Kept};
 use crate::store::{ErrorKind, StoreError, tls};
+use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::future::select_ok;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Before this version, a consumer has one subject, and a stream does not tell its time.
 const LEAST_VERSION: (u32, u32) = (2, 10);
+/// How many troubles a request may be behind. More arrive only while no request waits.
+const MOST_TROUBLES: usize = 32;
 
 pub struct Connections {
     address: Address,
     /// The time bound of each request, and of each new connection for one.
-    bound: Duration,
+    pub bound: Duration,
     current: Arc<Kept<Connection>>,
 }
 
@@ -40,38 +44,14 @@ pub struct Connection {
     pub client: Client,
     /// The server of this connection, for messages.
     pub server: String,
-    trouble: watch::Receiver<Trouble>,
-    pending: Pending,
+    trouble: broadcast::Sender<Trouble>,
     meter: Arc<Meter>,
-    watch: AbortHandle,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.watch.abort();
-    }
+    _watch: JoinSet<()>,
 }
 
 pub struct Answer {
     pub message: Message,
     pub sent_twice: bool,
-}
-
-struct Question<'a> {
-    subject: &'a str,
-    headers: Option<HeaderMap>,
-    payload: Vec<u8>,
-    sent_twice: AtomicBool,
-}
-
-impl Question<'_> {
-    fn request(&self) -> Request {
-        let request = Request::new().timeout(None).payload(self.payload.clone().into());
-        match &self.headers {
-            Some(headers) => request.headers(headers.clone()),
-            None => request,
-        }
-    }
 }
 
 impl Connections {
@@ -91,11 +71,6 @@ impl Connections {
         &self.address
     }
 
-    /// The time bound of each request.
-    pub fn bound(&self) -> Duration {
-        self.bound
-    }
-
     /// A connection that works, as far as we know.
     ///
     /// # Errors
@@ -105,20 +80,14 @@ impl Connections {
     }
 
     async fn connection_before(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
-        self.current.drop_if(Connection::is_broken);
-        if let Some(connection) = self.current.get() {
-            return Ok(connection);
+        self.current.drop_if(|connection| connection.client.connection_state() != State::Connected);
+        match self.current.get() {
+            Some(connection) => Ok(connection),
+            None => self.connect(deadline).await,
         }
-        // Nothing is locked meanwhile: if this connect hangs, the next request makes a connection of its own.
-        let connection = timeout_at(deadline, self.connect()).await.unwrap_or_else(|_| {
-            let (server, why) = (self.address.server(), unanswered(self.bound));
-            Err(StoreError::not_applied(format!("cannot reach {server}: {why}")))
-        })?;
-        self.current.keep_unless(&connection, |_| false);
-        Ok(connection)
     }
 
-    /// Sends a request, and waits for the answer.
+    /// Sends a request, and waits for the answer. None: nobody listens on the subject.
     ///
     /// # Errors
     /// Why there is none.
@@ -127,119 +96,123 @@ impl Connections {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Option<Answer>, StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
-        let question = Question { subject, headers, payload, sent_twice: AtomicBool::new(false) };
-        // A silent connection gets no further patience: other requests already wait on it.
-        let is_silent = connection.pending.is_silent(self.patience());
-        let patience = if is_silent { Duration::ZERO } else { self.patience() };
+        let request = || {
+            let request = Request::new().timeout(None).payload(payload.clone().into());
+            headers.iter().fold(request, |request, headers| request.headers(headers.clone()))
+        };
+        let sent_twice = AtomicBool::new(false);
+        // Ends only with an answer: if there is none, the first sending reports why.
+        let again = async {
+            sleep(kept_connection::patience(self.bound)).await;
+            let newer = self.current.get().filter(|newer| !Arc::ptr_eq(newer, &connection));
+            let newer = match newer {
+                Some(newer) => Ok(newer),
+                None => self.connect(deadline).await,
+            };
+            if let Ok(newer) = newer {
+                sent_twice.store(true, Ordering::Relaxed);
+                match self.exchange(&newer, subject, request()).await {
+                    Err(error) if error.kind == ErrorKind::Unknown => {}
+                    answer => return answer,
+                }
+            }
+            pending().await
+        };
         let asked = timeout_at(deadline, async {
             tokio::select! {
                 biased;
-                answer = self.exchange(&connection, &question) => answer,
-                answer = self.ask_again(&question, patience) => answer,
+                answer = self.exchange(&connection, subject, request()) => answer,
+                answer = again => answer,
             }
         });
-        let answer = asked.await.unwrap_or_else(|_| {
-            let message = format!("{} did not answer within {}", connection.server, show(self.bound));
-            Err(StoreError::unknown(message).into())
-        });
-        answer.map(|message| Answer { message, sent_twice: question.sent_twice.into_inner() })
+        let message = asked.await.unwrap_or_else(|_| {
+            let bound = show(self.bound);
+            Err(StoreError::unknown(format!("{} did not answer within {bound}", connection.server)))
+        })?;
+        Ok(message.map(|message| Answer { message, sent_twice: sent_twice.into_inner() }))
     }
 
-    fn patience(&self) -> Duration {
-        kept_connection::patience(self.bound)
-    }
-
-    /// Sends the request over a new connection. Returns only with an answer: if there is none, the first attempt
-    /// reports why.
-    async fn ask_again(&self, question: &Question<'_>, patience: Duration) -> Result<Message, Failure> {
-        tokio::time::sleep(patience).await;
-        if let Ok(connection) = self.connect().await {
-            question.sent_twice.store(true, Ordering::Relaxed);
-            let answer = self.exchange(&connection, question).await;
-            if !matches!(&answer, Err(Failure::Error(error)) if error.kind == ErrorKind::Unknown) {
-                self.current.keep_unless(&connection, |_| false);
-                return answer;
-            }
-        }
-        std::future::pending().await
-    }
-
-    async fn exchange(&self, connection: &Arc<Connection>, question: &Question<'_>) -> Result<Message, Failure> {
-        let subject = question.subject;
-        let before = connection.denials();
-        // Of two attempts at one request the slower one is cancelled, which says nothing about its connection. So the
-        // connection is dropped only if it was silent.
-        let asked = connection.pending.begin(self.patience(), |silent| {
-            if silent {
-                self.current.forget(connection);
-            }
-        });
-        connection.meter.begin_again();
-        let kind = tokio::select! {
+    async fn exchange(
+        &self,
+        connection: &Arc<Connection>,
+        subject: &str,
+        request: Request,
+    ) -> Result<Option<Message>, StoreError> {
+        let mut trouble = connection.troubles();
+        connection.heard();
+        let answer = tokio::select! {
             biased;
-            answer = connection.client.send_request(subject.to_owned(), question.request()) => match answer {
-                Ok(message) => {
-                    asked.answered();
-                    connection.heard();
-                    return Ok(message);
-                }
-                Err(error) => error.kind(),
-            },
-            trouble = self.trouble(connection, subject, before) => {
-                if trouble.kind == ErrorKind::Denied {
-                    asked.answered();
-                }
-                return Err(trouble.into());
-            }
+            answer = connection.client.send_request(subject.to_owned(), request) => answer,
+            error = self.trouble(connection, &mut trouble, subject) => return Err(error),
         };
-        match kind {
-            RequestErrorKind::NoResponders => {
-                asked.answered();
-                Err(Failure::NoResponders)
+        match answer.map_err(|error| error.kind()) {
+            Ok(message) => {
+                connection.heard();
+                Ok(Some(message))
             }
-            RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => {
-                asked.answered();
-                Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)).into())
+            Err(RequestErrorKind::NoResponders) => Ok(None),
+            Err(kind @ (RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded)) => {
+                Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)))
             }
-            RequestErrorKind::TimedOut | RequestErrorKind::Other => Err(self.lost(connection).into()),
+            Err(RequestErrorKind::TimedOut | RequestErrorKind::Other) => Err(self.lost(connection)),
         }
     }
 
-    /// Waits until the connection is gone, or the server refuses `subject` to us. Returns the reason.
-    pub async fn trouble(&self, connection: &Arc<Connection>, subject: &str, before: u64) -> StoreError {
-        let mut trouble = connection.trouble.clone();
-        let told = trouble.wait_for(|trouble| trouble.broken || trouble.denial(subject, before).is_some()).await;
-        let denial = told.ok().and_then(|trouble| trouble.denial(subject, before));
-        let Some(denial) = denial else { return self.lost(connection) };
-        StoreError::denied(format!("{} denied {}: {denial}", connection.server, self.address.login.describe()))
+    /// Waits until the connection is gone, or the server refuses `subject` to us, or that we hear answers. Returns the
+    /// reason.
+    pub async fn trouble(
+        &self,
+        connection: &Arc<Connection>,
+        troubles: &mut broadcast::Receiver<Trouble>,
+        subject: &str,
+    ) -> StoreError {
+        let quoted = format!("\"{subject}\"");
+        loop {
+            match troubles.recv().await {
+                Ok(Trouble::Denied { text, is_deaf }) if is_deaf || text.contains(&quoted) => {
+                    if is_deaf {
+                        // No answer would ever arrive on it.
+                        self.current.forget(connection);
+                    }
+                    let (server, login) = (&connection.server, self.address.login.describe());
+                    return StoreError::denied(format!("{server} denied {login}: {text}"));
+                }
+                Ok(Trouble::Denied { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Ok(Trouble::Flooded) => return StoreError::unknown(complaint(&connection.server, "nats", MOST)),
+                Ok(Trouble::Broken) | Err(broadcast::error::RecvError::Closed) => return self.lost(connection),
+            }
+        }
     }
 
     pub fn lost(&self, connection: &Arc<Connection>) -> StoreError {
         self.current.forget(connection);
-        StoreError::unknown(if connection.meter.is_exceeded() {
-            complaint(&connection.server, "nats", MOST)
-        } else {
-            format!("the connection to {} broke", connection.server)
-        })
+        StoreError::unknown(format!("the connection to {} broke", connection.server))
     }
 
-    /// Connects to all hosts at once: one that is slow to answer must not delay the others.
-    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+    /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked meanwhile: if
+    /// this hangs, the next request makes a connection of its own.
+    async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
         let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host.with_port(DEFAULT_PORT))));
-        select_ok(hosts).await.map(|(connection, _)| Arc::new(connection))
+        let connected = timeout_at(deadline, select_ok(hosts)).await.unwrap_or_else(|_| {
+            let (server, why) = (self.address.server(), unanswered(self.bound));
+            Err(StoreError::not_applied(format!("cannot reach {server}: {why}")))
+        });
+        let connection = Arc::new(connected?.0);
+        self.current.keep_unless(&connection, |_| false);
+        Ok(connection)
     }
 
     async fn connect_to(&self, host: String) -> Result<Connection, StoreError> {
         let server = format!("nats at {host}");
-        let (told, trouble) = watch::channel(Trouble::default());
-        let told = Arc::new(told);
-        let teller = Arc::clone(&told);
+        let trouble = broadcast::Sender::new(MOST_TROUBLES);
+        let teller = trouble.clone();
         let options = options(&self.address, self.bound)?.event_callback(move |event| {
-            teller.send_if_modified(|trouble| trouble.take_in(&event));
-            std::future::ready(())
+            // Nobody may be listening.
+            let _ = Trouble::of(&event).map(|trouble| teller.send(trouble));
+            ready(())
         });
         let Some(connected) = in_moderation(options.connect(format!("nats://{host}"))).await else {
             return Err(StoreError::not_applied(complaint(&server, "nats", MOST)));
@@ -252,16 +225,16 @@ impl Connections {
             )));
         }
         let meter = Arc::new(Meter::new(client.statistics()));
-        let (watched, current) = (Arc::clone(&meter), Arc::downgrade(&self.current));
-        let watch = tokio::spawn(async move {
-            watched.exceeded().await;
-            told.send_modify(|trouble| trouble.broken = true);
+        let (metered, teller, current) = (Arc::clone(&meter), trouble.clone(), Arc::downgrade(&self.current));
+        let mut watch = JoinSet::new();
+        watch.spawn(async move {
+            metered.exceeded().await;
+            let _ = teller.send(Trouble::Flooded);
             // The library reads on while its client exists, and there may be no request for a long time.
             let Some(current) = current.upgrade() else { return };
-            current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &watched));
+            current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &metered));
         });
-        let watch = watch.abort_handle();
-        Ok(Connection { client, server, trouble, pending: Pending::default(), meter, watch })
+        Ok(Connection { client, server, trouble, meter, _watch: watch })
     }
 }
 
@@ -272,22 +245,18 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 }
 
 impl Connection {
-    /// A whole message has arrived.
+    /// A whole message has arrived, or something is sent.
     pub fn heard(&self) {
         self.meter.begin_again();
     }
 
-    fn is_broken(&self) -> bool {
-        self.trouble.borrow().broken || self.trouble.has_changed().is_err()
+    /// What the library reports from now on.
+    pub fn troubles(&self) -> broadcast::Receiver<Trouble> {
+        self.trouble.subscribe()
     }
 
     /// Whether a message may say when the server forgets it.
     pub fn forgets_messages(&self) -> bool {
         numbers(&self.client.server_info().version) >= Some((2, 11))
-    }
-
-    /// How many denials there were so far. Later ones are about later requests.
-    pub fn denials(&self) -> u64 {
-        self.trouble.borrow().count
     }
 }

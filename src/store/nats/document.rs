@@ -36,7 +36,7 @@ const STANDBY: &str = "=standby.";
 
 /// What stands beside a text.
 #[derive(Debug, Serialize, Deserialize)]
-struct Beside {
+pub struct Header {
     format: u64,
     /// Another one in each write.
     write: String,
@@ -52,33 +52,56 @@ struct Beside {
     ends_ms: Option<u64>,
 }
 
-/// The headers of a draft that replaces `over`, in a write of this name.
-pub fn headers(write: &str, draft: &Draft<'_>, over: &Found) -> HeaderMap {
-    let (mut sequence, mut lasts_ms, mut ends_ms) = (draft.sequence, None, None);
-    match (draft.ends, over.ours()) {
-        (Ends::Keep, Some(ours)) => {
-            sequence = ours.sequence;
-            ends_ms = if let Life::Ends(ends) = ours.life { Some(ends) } else { None };
+impl Header {
+    /// What stands beside the text of a draft that replaces `over`, in a write of this name.
+    pub fn new(write: &Session, draft: &Draft<'_>, over: &Found) -> Self {
+        let mut header = Self {
+            format: FORMAT,
+            write: write.as_str().to_owned(),
+            session: draft.leadership.map(|of| of.session.clone()),
+            term: draft.leadership.map_or(0, |of| of.term.0),
+            sequence: draft.sequence,
+            lasts_ms: None,
+            ends_ms: None,
+        };
+        match (draft.ends, over.ours()) {
+            (Ends::Keep, Some(ours)) => {
+                header.sequence = ours.sequence;
+                header.ends_ms = if let Life::Ends(ends) = ours.life { Some(ends) } else { None };
+            }
+            (Ends::Keep, None) | (Ends::Never, _) => {}
+            (Ends::In(lasts), _) => header.lasts_ms = Some(millis(lasts)),
+            (Ends::Now, _) => header.lasts_ms = Some(0),
         }
-        (Ends::Keep, None) | (Ends::Never, _) => {}
-        (Ends::In(lasts), _) => lasts_ms = Some(millis(lasts)),
-        (Ends::Now, _) => lasts_ms = Some(0),
+        header
     }
-    let (session, term) = draft.leadership.map_or((None, 0), |of| (Some(of.session.clone()), of.term.0));
-    let beside = Beside { format: FORMAT, write: write.to_owned(), session, term, sequence, lasts_ms, ends_ms };
-    let mut headers = HeaderMap::new();
-    headers.insert(HEADER, serde_json::to_string(&beside).expect("it is plain data"));
-    headers
+
+    pub fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(HEADER, serde_json::to_string(self).expect("it is plain data"));
+        headers
+    }
+
+    /// The document of this text, if the server stored it then, in milliseconds since 1970.
+    pub fn document(self, text: String, stored: u64) -> Ours {
+        let ends = self.lasts_ms.map(|lasts| stored.saturating_add(lasts)).or(self.ends_ms);
+        Ours {
+            text,
+            leadership: self.session.map(|session| Leadership { session, term: Term(self.term) }),
+            sequence: self.sequence,
+            life: ends.map_or(Life::ForEver, Life::Ends),
+        }
+    }
 }
 
 /// Whether the message is from the write of this name.
-pub fn is_of(message: &StreamMessage, write: &str) -> bool {
-    beside(message).is_ok_and(|beside| beside.write == write)
+pub fn is_of(message: &StreamMessage, write: &Session) -> bool {
+    header(message).is_ok_and(|header| header.write == write.as_str())
 }
 
 /// # Errors
 /// Why it is not ours.
-fn beside(message: &StreamMessage) -> Result<Beside, String> {
+fn header(message: &StreamMessage) -> Result<Header, String> {
     #[derive(Deserialize)]
     struct Format {
         format: u64,
@@ -112,16 +135,8 @@ pub fn read(key: &str, message: &StreamMessage, incarnation: &str) -> Result<Fou
         let content = if key.starts_with(LED) { Content::Ours(was_led) } else { Content::Absent };
         return Ok(Found { content, version });
     }
-    let Beside { session, term, sequence, lasts_ms, ends_ms, .. } = beside(message)?;
     let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text".to_owned())?;
-    let ends = lasts_ms.map(|lasts| stored_millis(message).saturating_add(lasts)).or(ends_ms);
-    let ours = Ours {
-        text,
-        leadership: session.map(|session| Leadership { session, term: Term(term) }),
-        sequence,
-        life: ends.map_or(Life::ForEver, Life::Ends),
-    };
-    Ok(Found { content: Content::Ours(ours), version })
+    Ok(Found { content: Content::Ours(header(message)?.document(text, stored_millis(message))), version })
 }
 
 /// When the server stored it, in milliseconds since 1970, rounded up.
@@ -239,6 +254,7 @@ mod tests {
     fn a_document_is_read_as_it_was_written_and_its_end_counts_from_when_it_was_stored() {
         let leadership =
             Leadership { session: Session::from_record("00000000-0000-4000-8000-000000000000"), term: Term(7) };
+        let (write, other) = (Session::from_record("w"), Session::from_record("v"));
         let stored = 1_795_268_611_018;
         for (ends, sequence, life) in [
             (Ends::In(Duration::from_secs(15)), 3, Life::Ends(stored + 15_000)),
@@ -248,12 +264,12 @@ mod tests {
         ] {
             let draft =
                 Draft { text: "x", leadership: Some(&leadership), sequence: 3, ends, wakes: false, owner: None };
-            let message = message(headers("w", &draft, &found(Life::Ends(9))), "x");
+            let message = message(Header::new(&write, &draft, &found(Life::Ends(9))).headers(), "x");
             let read = read("=shard.a", &message, "i").expect("it is ours");
             let ours = Ours { text: "x".to_owned(), leadership: Some(leadership.clone()), sequence, life };
             let version = Version { write: "7".to_owned(), incarnation: "i".to_owned() };
             assert_eq!(read, Found { content: Content::Ours(ours), version });
-            assert!(is_of(&message, "w") && !is_of(&message, "v"));
+            assert!(is_of(&message, &write) && !is_of(&message, &other));
         }
     }
 

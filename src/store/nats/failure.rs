@@ -1,7 +1,4 @@
-//! What a failed request or connection means, and what the library reports beside the answers.
-//!
-//! The hazard: a server reports a missing permission not in the answer to the request but beside it. So a request also
-//! listens for such reports. Otherwise it would wait until its time is over, and could never say why.
+//! What a failed connection means, and what the library reports beside the answers.
 
 use super::address::Login;
 use crate::lease::show;
@@ -9,77 +6,38 @@ use crate::store::StoreError;
 use crate::store::error::{causes, in_short, innermost, innermost_of};
 use crate::store::tls;
 use async_nats::{ConnectError, ConnectErrorKind, Event};
-use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most refusals that are kept for the requests that wait. More arrive only while no request waits.
-const MOST_DENIALS: usize = 32;
-
-/// The reason why a request has no answer.
-pub enum Failure {
-    /// Nobody listens on the subject.
-    NoResponders,
-    Error(StoreError),
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Error(error)
-    }
-}
-
 /// What the library reports beside the answers.
-#[derive(Debug, Default)]
-pub struct Trouble {
-    pub broken: bool,
-    /// How many refusals there were.
-    pub count: u64,
-    /// The last refusals.
-    denials: VecDeque<String>,
-    /// Some after the server refused to deliver answers to us.
-    deaf: Option<String>,
+#[derive(Clone, Debug)]
+pub enum Trouble {
+    Broken,
+    /// The server sent too much.
+    Flooded,
+    Denied {
+        text: String,
+        /// What is denied is that we hear answers.
+        is_deaf: bool,
+    },
 }
 
 impl Trouble {
-    pub fn take_in(&mut self, event: &Event) -> bool {
+    pub fn of(event: &Event) -> Option<Self> {
         match event {
-            Event::Disconnected | Event::Closed => {
-                self.broken = true;
-                true
-            }
+            Event::Disconnected | Event::Closed => Some(Self::Broken),
             Event::ServerError(error) => {
-                // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case, depending on the
-                // server.
-                let text = in_short(&error.to_string());
+                // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case, depending on the server.
+                let text = in_short(&error.to_string()).trim_start_matches("nats: ").to_owned();
                 let lower = text.to_lowercase();
-                if !lower.contains("permissions violation") {
-                    return false;
-                }
-                let text = text.trim_start_matches("nats: ").to_owned();
-                if lower.contains("for subscription") {
-                    self.deaf = Some(text.clone());
-                }
-                self.count += 1;
-                self.denials.push_back(text);
-                if self.denials.len() > MOST_DENIALS {
-                    self.denials.pop_front();
-                }
-                true
+                let is_deaf = lower.contains("for subscription");
+                lower.contains("permissions violation").then_some(Self::Denied { text, is_deaf })
             }
             Event::Connected
             | Event::LameDuckMode
             | Event::Draining
             | Event::SlowConsumer(_)
-            | Event::ClientError(_) => false,
+            | Event::ClientError(_) => None,
         }
-    }
-
-    /// The message if a request on `subject` was refused after `before` other refusals, or if no answer can arrive.
-    pub fn denial(&self, subject: &str, before: u64) -> Option<String> {
-        let new = usize::try_from(self.count - before).unwrap_or(usize::MAX);
-        let quoted = format!("\"{subject}\"");
-        let refused = self.denials.iter().rev().take(new).find(|denial| denial.contains(&quoted));
-        self.deaf.as_ref().or(refused).cloned()
     }
 }
 

@@ -26,8 +26,8 @@ use crate::store::{ErrorKind, Finding, Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -57,43 +57,29 @@ struct State {
     /// Whether the key was found gone since the claim. It is kept because the answer to the request that takes the key
     /// again may not arrive.
     lost: bool,
-    expiry: Option<Expiry>,
+    /// After what time the bucket forgets everything. Zero: each message says when.
+    max_age: Option<Duration>,
 }
 
-/// Why the server forgets the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expiry {
-    /// The bucket forgets everything after this time.
-    OfBucket(Duration),
-    /// Each message says when.
-    OfMessage,
-}
-
-/// Our leader record.
-#[derive(Serialize)]
-struct Record<'a> {
-    instance_id: &'a str,
-    hostname: &'a str,
-    last_heartbeat: String,
-    pid: u32,
-    session: &'a str,
-    lease_ms: u64,
-    #[serde(flatten)]
-    for_others: Map<String, Value>,
-}
-
-/// What other programs read in a leader record: in snake case, in camel case, and as Go names a field without a tag.
-fn for_others(owner: &str, term: Term, started: u64, expires: u64) -> Map<String, Value> {
-    let (term, started, expires) = (json!(term.0), json!(rfc3339(started)), json!(rfc3339(expires)));
-    [
-        (["leader_id", "leaderId", "LeaderID"], json!(owner)),
-        (["term", "term", "Term"], term),
-        (["started_at", "startedAt", "StartedAt"], started),
-        (["expires_at", "expiresAt", "ExpiresAt"], expires),
-    ]
-    .into_iter()
-    .flat_map(|(names, value)| names.map(|name| (name.to_owned(), value.clone())))
-    .collect()
+/// Our leader record: also as other programs spell it, in snake case, in camel case, and as Go names a field without a tag.
+fn record(candidate: &Candidate, term: Term, started: u64, lasts: Duration) -> String {
+    let now = wall_clock_millis();
+    let owner = &candidate.owner;
+    let started = rfc3339(started);
+    let expires = rfc3339(now + millis(lasts + candidate.lease));
+    let record = json!({
+        "instance_id": owner,
+        "hostname": candidate.host,
+        "last_heartbeat": rfc3339(now),
+        "pid": candidate.pid,
+        "session": candidate.session.as_str(),
+        "lease_ms": millis(candidate.lease),
+        "leader_id": owner, "leaderId": owner, "LeaderID": owner,
+        "term": term.0, "Term": term.0,
+        "started_at": started, "startedAt": started, "StartedAt": started,
+        "expires_at": expires, "expiresAt": expires, "ExpiresAt": expires,
+    });
+    record.to_string()
 }
 
 impl LockKey {
@@ -120,29 +106,16 @@ impl LockKey {
         term: Term,
         expected: u64,
     ) -> Result<bool, StoreError> {
-        let expiry = match state.expiry {
-            Some(expiry) => expiry,
-            None => *state.expiry.insert(self.expiry(&self.bucket.info().await?, candidate.lease)?),
+        let max_age = match state.max_age {
+            Some(max_age) => max_age,
+            None => *state.max_age.insert(self.max_age(&self.bucket.info().await?, candidate.lease)?),
         };
         let mut headers = HeaderMap::new();
-        let lasts = match expiry {
-            Expiry::OfBucket(lasts) => lasts,
-            Expiry::OfMessage => {
-                headers.insert("Nats-TTL", format!("{}s", candidate.lease.as_millis().div_ceil(1000)));
-                candidate.lease
-            }
-        };
-        let now = wall_clock_millis();
-        let record = Record {
-            instance_id: &candidate.owner,
-            hostname: &candidate.host,
-            last_heartbeat: rfc3339(now),
-            pid: candidate.pid,
-            session: candidate.session.as_str(),
-            lease_ms: millis(candidate.lease),
-            for_others: for_others(&candidate.owner, term, state.started, now + millis(lasts + candidate.lease)),
-        };
-        let record = serde_json::to_string(&record).expect("a record is plain data");
+        if max_age.is_zero() {
+            headers.insert("Nats-TTL", format!("{}s", candidate.lease.as_millis().div_ceil(1000)));
+        }
+        let lasts = if max_age.is_zero() { candidate.lease } else { max_age };
+        let record = record(candidate, term, state.started, lasts);
         let written = self.bucket.put(&self.key, headers, &record, Some(expected)).await?;
         if let Written::At(revision) = written {
             state.held = Some(revision);
@@ -177,42 +150,42 @@ impl LockKey {
         })
     }
 
-    /// How the key ends.
+    /// After what time the bucket forgets the key. Zero: each message says when.
     ///
     /// # Errors
     /// It would end too soon, or never, or the bucket cannot be relied on.
-    fn expiry(&self, info: &Info, lease: Duration) -> Result<Expiry, StoreError> {
+    fn max_age(&self, info: &Info, lease: Duration) -> Result<Duration, StoreError> {
         let (name, config) = (&self.bucket.name, &info.stream.config);
         self.bucket.fit(config)?;
         let shortest = if info.is_clustered() { lease + CLUSTER_SLACK } else { lease };
-        let (key, lasts) = (self.name(), config.max_age);
-        let wrong = if lasts.is_zero() && !config.allow_message_ttl {
-            format!(
-                "bucket {name} forgets nothing, so {key} would never be free after its holder died: lock_key= wants a key \
-                 in a bucket with a TTL (max_age): write lock_key=BUCKET/KEY"
-            )
-        } else if !lasts.is_zero() && lasts < shortest {
-            format!(
+        let lasts = config.max_age;
+        if lasts.is_zero() && !config.allow_message_ttl {
+            return Err(StoreError::misconfigured(format!(
+                "bucket {name} forgets nothing, so {} would never be free after its holder died: lock_key= wants a key in \
+                 a bucket with a TTL (max_age): write lock_key=BUCKET/KEY",
+                self.name()
+            )));
+        }
+        if !lasts.is_zero() && lasts < shortest {
+            return Err(StoreError::misconfigured(format!(
                 "bucket {name} forgets {} after {}, sooner than the lease of {}: choose a shorter --lease, or set the \
                  bucket's TTL to at least {}",
                 self.key,
                 show(lasts),
                 show(lease),
                 show(shortest)
-            )
-        } else {
-            return Ok(if lasts.is_zero() { Expiry::OfMessage } else { Expiry::OfBucket(lasts) });
-        };
-        Err(StoreError::misconfigured(wrong))
+            )));
+        }
+        Ok(lasts)
     }
 
     /// Does everything that a claim does, and changes nothing. Returns the holder, and how long the key stays.
     async fn try_out(&self) -> Result<(Option<Holder>, Duration), StoreError> {
         let info = self.bucket.info().await?;
-        self.expiry(&info, Duration::ZERO)?;
+        let lasts = self.max_age(&info, Duration::ZERO)?;
         let holder = self.holder(None).await?;
         self.bucket.put(&self.key, HeaderMap::new(), "", Some(NO_REVISION)).await?;
-        Ok((holder, info.stream.config.max_age))
+        Ok((holder, lasts))
     }
 }
 

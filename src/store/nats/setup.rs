@@ -1,28 +1,19 @@
 //! `leaderctl store init`: makes the bucket.
 
-use super::bucket::{Bucket, Info};
-use super::failure::Failure;
+use super::bucket::{Bucket, Info, micros_of};
 use crate::store::{ErrorKind, StoreError, steps};
-use async_nats::datetime::parse_rfc3339;
+use crate::time::wall_clock_millis;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::stream::{self, DiscardPolicy};
 use serde_json::{Value, json};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Makes the bucket if it is missing, and has its revisions begin with the time when it is made.
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
-    let is_missing = || async {
-        let name = format!("STREAM.INFO.{}", bucket.stream());
-        match bucket.ask::<Value>(&name, &Value::Null).await? {
-            Ok(_) => Ok(false),
-            Err(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(true),
-            Err(error) => Err(bucket.refused(&name, &error)),
-        }
-    };
-    let made = is_missing().await? && create(bucket).await?;
+    let made = bucket.find().await?.is_none() && create(bucket).await?;
     let mut info = bucket.info().await?;
     bucket.usable(&info.stream.config)?;
-    let place = format!("bucket {} in {}", bucket.name, bucket.connections.address().server());
+    let place = bucket.place();
     let mut lines = vec![if made {
         steps::made(format_args!("{place}, in files, replicas: {}", info.stream.config.num_replicas))
     } else {
@@ -74,17 +65,13 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 /// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or ours
 /// if it does not tell its own.
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
-    let own = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros());
-    let own = u64::try_from(own).unwrap_or(1);
-    let answer = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
-        Ok(answer) => answer.message,
-        Err(Failure::NoResponders) => return Ok(own),
-        Err(Failure::Error(error)) if error.kind == ErrorKind::Denied => return Ok(own),
-        Err(Failure::Error(error)) => return Err(error),
+    let told = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+        Err(error) if error.kind == ErrorKind::Denied => None,
+        told => told?,
     };
-    let answer: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
-    let time = answer["server"]["time"].as_str().and_then(|time| parse_rfc3339(time).ok());
-    Ok(time.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1000).ok()).unwrap_or(own))
+    let told = told.and_then(|answer| serde_json::from_slice::<Value>(&answer.message.payload).ok());
+    let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));
+    Ok(micros.unwrap_or_else(|| wall_clock_millis() * 1000))
 }
 
 /// Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number that is

@@ -1,115 +1,50 @@
-//! What the server pushes: an ephemeral consumer of some keys, which begins with what they hold.
-//!
-//! The hazard: a consumer may die without a word (its server restarted, the bucket was made again, the connection
-//! hangs), and a standby would wait for news that never arrive. So every few seconds the server says that it is still
-//! there, and which message was the last. A consumer that is silent, or has a gap, is an error.
+//! What a standby hears: each change of a document, by a consumer that begins with what stands.
 
-use super::bucket::Bucket;
-use super::connection::{Connection, Connections};
-use crate::lease::show;
+use super::{Keys, document};
 use crate::store::StoreError;
-use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, IntoConsumerConfig, push};
-use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::{self, Context};
-use async_nats::{StatusCode, Subscriber};
-use futures_util::StreamExt;
-use serde_json::json;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use crate::store::lease_store::documents::{EachSeen, Key};
+use crate::time::BootInstant;
 
-/// How often the server says that it is there, and after what silence it is not.
-const HEARTBEAT: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_secs(11);
-/// The server forgets a consumer without a listener after this time.
-const INACTIVE: Duration = Duration::from_secs(10);
+/// Forgets what was pushed, once nobody listens any more.
+struct Listening<'a>(&'a Keys);
 
-pub struct Pushed {
-    connections: Arc<Connections>,
-    connection: Arc<Connection>,
-    context: Context,
-    inbox: String,
-    messages: Subscriber,
-    denials: u64,
-    /// The number of the last message.
-    last: u64,
-    /// How many messages will follow that the stream has already.
-    pub pending: u64,
-}
-
-impl Bucket {
-    /// Has the server push what these keys hold, and then each change. The keys may have wildcards.
-    pub async fn consume(&self, keys: &[String]) -> Result<Pushed, StoreError> {
-        let (connections, connection) = (Arc::clone(&self.connections), self.connections.connection().await?);
-        let (denials, context) = (connection.denials(), jetstream::new(connection.client.clone()));
-        let inbox = connection.client.new_inbox();
-        let messages = connection.client.subscribe(inbox.clone()).await;
-        let messages = messages.map_err(|_| StoreError::not_applied(connections.lost(&connection).message))?;
-        let config = push::Config {
-            deliver_subject: inbox.clone(),
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            ack_policy: AckPolicy::None,
-            filter_subjects: keys.iter().map(|key| self.subject(key)).collect(),
-            idle_heartbeat: HEARTBEAT,
-            inactive_threshold: INACTIVE,
-            memory_storage: true,
-            num_replicas: 1,
-            ..push::Config::default()
-        };
-        let request = json!({ "stream_name": self.stream(), "config": config.into_consumer_config() });
-        let name = format!("CONSUMER.CREATE.{}", self.stream());
-        let made = self.demand(&name, &request);
-        let consumer::Info { num_pending: pending, .. } = tokio::select! {
-            biased;
-            error = connections.trouble(&connection, &inbox, denials) => return Err(error),
-            made = made => made?,
-        };
-        Ok(Pushed { connections, connection, context, inbox, messages, denials, last: 0, pending })
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.pushed.lock().clear();
     }
 }
 
-impl Pushed {
-    /// The next message of the stream. Until nothing is pending, it is one that the stream had already.
-    ///
-    /// # Errors
-    /// The consumer has to be replaced.
-    pub async fn next(&mut self) -> Result<StreamMessage, StoreError> {
-        let server = &self.connection.server;
+impl Keys {
+    /// Shows what the server pushes, until `each` breaks.
+    pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
+        let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
+        let mut known = self.known_of(&[]).await?;
+        let mut pushed = self.bucket.consume(&names).await?;
+        let _listening = Listening(self);
+        let mut awaited: Vec<usize> = (0..names.len()).collect();
+        let mut see = |index: usize, found| {
+            self.pushed.lock().insert(names[index].clone(), Clone::clone(&found));
+            each(index, found).is_break()
+        };
         loop {
-            let message = tokio::select! {
-                biased;
-                message = self.messages.next() => message.ok_or_else(|| self.connections.lost(&self.connection))?,
-                error = self.connections.trouble(&self.connection, &self.inbox, self.denials) => return Err(error),
-                () = sleep(SILENCE) => {
-                    return Err(StoreError::unknown(format!("{server} pushes nothing within {}", show(SILENCE))));
-                }
-            };
-            self.connection.heard();
-            if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
-                let last = message.headers.as_ref().and_then(|headers| headers.get("Nats-Last-Consumer"));
-                if last.and_then(|last| last.as_str().parse().ok()).is_none_or(|last: u64| last <= self.last) {
-                    continue;
+            if pushed.pending == 0 {
+                // What was not pushed by now is not there.
+                for index in std::mem::take(&mut awaited) {
+                    if see(index, self.found(&names[index], None, &known)?) {
+                        return Ok(());
+                    }
                 }
             }
-            let message = jetstream::Message { message, context: self.context.clone() };
-            let place = message
-                .info()
-                .ok()
-                .map(|info| (info.stream_sequence, info.consumer_sequence, info.pending, info.published));
-            let Some((sequence, number, pending, time)) = place.filter(|place| place.1 == self.last + 1) else {
-                return Err(StoreError::unknown(format!("{server} pushes with gaps")));
-            };
-            (self.last, self.pending) = (number, if self.pending == 0 { 0 } else { pending });
-            let jetstream::Message { message, .. } = message;
-            let headers = message.headers.unwrap_or_default();
-            return Ok(StreamMessage { subject: message.subject, sequence, headers, payload: message.payload, time });
+            let message = pushed.next().await?;
+            let stored = document::stored_millis(&message).saturating_sub(1);
+            self.clock.lock().at_least(stored, known.slack, BootInstant::now());
+            let Some(index) = names.iter().position(|name| name == self.key_in(&message)) else { continue };
+            awaited.retain(|&other| other != index);
+            let message = [Some(message)];
+            known = self.known_of(&message).await?;
+            if see(index, self.found(&names[index], message[0].as_ref(), &known)?) {
+                return Ok(());
+            }
         }
-    }
-
-    /// As [`Pushed::next`], within a time.
-    pub async fn next_within(&mut self, bound: Duration) -> Result<StreamMessage, StoreError> {
-        timeout(bound, self.next()).await.unwrap_or_else(|_| {
-            Err(StoreError::unknown(format!("{} pushes nothing within {}", self.connection.server, show(bound))))
-        })
     }
 }
