@@ -29,17 +29,18 @@ mod connection;
 mod document;
 mod failure;
 mod lease;
+mod list;
 mod proto;
+mod renewal;
 mod watch;
 
 pub use address::Address;
 
-use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Ours, Over,
-    Part, Put, Renewing, Touch, Touched, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Put, Touch,
+    Touched, Version,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
@@ -51,20 +52,15 @@ use failure::Failure;
 use lease::Leases;
 use parking_lot::Mutex;
 use proto::{
-    KeyValue, LeaseKeepAliveResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, TXN, TxnRequest,
-    TxnResponse, delete, get, is_unchanged, put, range,
+    KeyValue, RangeResponse, RequestOp, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged, put,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use watch::Sight;
 
 /// How many documents one request reads. Servers take 128 operations, unless --max-txn-ops says otherwise.
 const PAGE: usize = 60;
-/// How many keys one request lists.
-const LIST_PAGE: i64 = 250;
-/// The most etcd leases that a list asks for the time they have left. Ten thousand take longer than a second.
-const MOST_ASKED: i64 = 1000;
 /// How often a renewal is sent again because etcd changed its leader, or the document its etcd lease.
 const MOST_ATTEMPTS: usize = 4;
 /// What is left of a document that ended since it was read.
@@ -128,13 +124,6 @@ impl Answer {
     }
 }
 
-/// A page of a list.
-struct Page {
-    range: RangeResponse,
-    marker: i64,
-    incarnation: String,
-}
-
 /// A document, and the key beside it, at one revision.
 struct Stands {
     record: Option<Record>,
@@ -154,21 +143,6 @@ impl Etcd {
         let (past, young, sights) = (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Self::new(Keys { client, names, leases, past, young, sights }))
     }
-}
-
-/// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept alive,
-/// and by the present leader of etcd. See the hazards of this store.
-fn is_proof(kept: &LeaseKeepAliveResponse, raft_term: u64) -> bool {
-    kept.header.as_ref().is_some_and(|header| header.raft_term == raft_term && raft_term > 0)
-}
-
-fn strange(name: &[u8], connection: &Connection, why: &str) -> StoreError {
-    StoreError::misconfigured(format!(
-        "the key {} in etcd at {} was written by something else ({why}): delete it once no leaderrun uses it, or use \
-         another prefix",
-        String::from_utf8_lossy(name),
-        connection.server
-    ))
 }
 
 impl Keys {
@@ -203,16 +177,23 @@ impl Keys {
         [Some(self.names.of(key)), self.names.beside(key)].iter().flatten().map(|name| get(name)).collect()
     }
 
+    fn strange(&self, name: &[u8], why: &str) -> StoreError {
+        let (name, client) = (String::from_utf8_lossy(name), &self.client);
+        StoreError::misconfigured(format!(
+            "the key {name} in {client} was written by something else ({why}): delete it once no leaderrun uses it, or use \
+             another prefix"
+        ))
+    }
+
     /// Reads what a transaction showed of a key.
-    fn stands(&self, connection: &Connection, key: Key<'_>, answer: &mut Answer) -> Result<Stands, StoreError> {
-        let name = self.names.of(key);
+    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Result<Stands, StoreError> {
         let document = answer.next();
         let beside_name = self.names.beside(key);
         let beside = beside_name.as_ref().and_then(|_| answer.next());
         let record = document.as_ref().map(|document| Record::read(&document.value)).transpose();
-        let record = record.map_err(|why| strange(&name, connection, &why))?;
+        let record = record.map_err(|why| self.strange(&self.names.of(key), &why))?;
         if let Some(name) = beside_name.filter(|_| beside.as_ref().is_some_and(|beside| beside.lease == 0)) {
-            return Err(strange(&name, connection, "it is attached to no lease"));
+            return Err(self.strange(&name, "it is attached to no lease"));
         }
         let changed = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let revisions = Revisions {
@@ -262,7 +243,7 @@ impl Keys {
         for _ in 0..MOST_ATTEMPTS {
             let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
             let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
-            let stands = keys.iter().map(|&key| self.stands(&connection, key, &mut answer));
+            let stands = keys.iter().map(|&key| self.stands(key, &mut answer));
             let stands = stands.collect::<Result<Vec<_>, _>>()?;
             let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -318,157 +299,9 @@ impl Keys {
         success.extend(self.gets(key));
         TxnRequest { compare, success, failure: self.gets(key) }
     }
-
-    async fn touch_on(&self, connection: Arc<Connection>, touch: Touch<'_>) -> Result<Touched, StoreError> {
-        let key = Key::Shard(touch.shard);
-        let mut lease = touch.known.map_or(0, |known| Revisions::read(&known.version.write).lease);
-        let mut also = touch.also;
-        for _ in 0..MOST_ATTEMPTS {
-            let success = [key].iter().chain(also).flat_map(|&key| self.gets(key)).collect();
-            let read = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() });
-            // In this order.
-            let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
-            let mut answer = match read {
-                // What else is denied must not cost the lease.
-                Err(failure) if failure.error.kind == ErrorKind::Denied && !also.is_empty() => {
-                    also = &[];
-                    continue;
-                }
-                read => read?,
-            };
-            let stands = self.stands(&connection, key, &mut answer)?;
-            let named = stands.record.as_ref().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
-            let Some(named) = named.map(|record| record.lease).filter(|named| *named != 0) else {
-                let found = self.judge(&connection, key, stands).await?;
-                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
-            };
-            if named != lease {
-                lease = named;
-                continue;
-            }
-            let kept = kept?;
-            if kept.ttl_seconds <= 0 || stands.beside.as_ref().is_some_and(|beside| beside.lease != lease) {
-                let found = self.judge(&connection, key, stands).await?;
-                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
-            }
-            if !is_proof(&kept, answer.raft_term) {
-                continue;
-            }
-            if lease::seconds(kept.ttl_seconds) < touch.lease {
-                return Err(StoreError::unknown(format!(
-                    "etcd at {} kept the lease of shard {} for {} s only",
-                    connection.server, touch.shard, kept.ttl_seconds
-                )));
-            }
-            if stands.beside.is_none() {
-                self.put_back(&connection, &touch, &stands.version, lease).await?;
-                continue;
-            }
-            let others = also.iter().map(|&key| Ok((key, self.stands(&connection, key, &mut answer)?)));
-            let others: Result<Vec<_>, StoreError> = others.collect();
-            let others = match others {
-                Ok(others) if also.len() == touch.also.len() => {
-                    let judged = others.into_iter().map(|(key, stands)| self.judge(&connection, key, stands));
-                    parallel::all(judged).await.into_iter().collect::<Result<Vec<_>, _>>().ok()
-                }
-                Ok(_) | Err(_) => None,
-            };
-            let found = found(stands.record, Life::Left { at_most: lease::seconds(kept.ttl_seconds) }, stands.version);
-            self.saw(key, &found, answer.revision);
-            return Ok(Touched { outcome: Renewing::Done, found, also: others });
-        }
-        Err(StoreError::unknown(format!(
-            "etcd at {} changes its leader, or {}, while the lease is renewed",
-            connection.server,
-            self.name(key)
-        )))
-    }
-
-    /// Puts a leader's key back that was deleted by hand. Its document still names it, and its etcd lease lives.
-    async fn put_back(
-        &self,
-        connection: &Arc<Connection>,
-        touch: &Touch<'_>,
-        version: &Version,
-        lease: i64,
-    ) -> Result<(), StoreError> {
-        let (document, lock) = (self.names.of(Key::Shard(touch.shard)), self.names.lock(touch.shard));
-        let before = Revisions::read(&version.write);
-        let request = TxnRequest {
-            compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
-            success: vec![put(&lock, touch.owner.into(), lease)],
-            failure: Vec::new(),
-        };
-        match self.transact(connection, request).await {
-            Err(failure) if !failure.no_such_lease => Err(failure.into()),
-            Ok(_) | Err(_) => Ok(()),
-        }
-    }
-
-    async fn page(&self, connection: Arc<Connection>, request: RangeRequest) -> Result<Page, StoreError> {
-        let request = TxnRequest { success: vec![range(request)], ..TxnRequest::default() };
-        let mut answer = self.transact(&connection, request).await?;
-        Ok(Page {
-            range: answer.found.next().unwrap_or_default(),
-            marker: answer.marker,
-            incarnation: answer.incarnation,
-        })
-    }
-
-    /// The keys of leaders beside a page of documents.
-    async fn held(&self, page: &Page) -> Result<HashSet<Vec<u8>>, StoreError> {
-        let listed = page.range.kvs.iter().filter_map(|kv| self.names.listed(&kv.key));
-        let locks: Vec<_> = listed.map(|(shard, _)| self.names.lock(&shard)).collect();
-        let [key, ..] = &locks[..] else { return Ok(HashSet::new()) };
-        let last = locks.last().unwrap_or(key);
-        let request = RangeRequest { key: key.clone(), range_end: [&last[..], b"\0"].concat(), limit: 0 };
-        let found = self.client.operate(|connection| Box::pin(self.page(connection, request.clone()))).await?;
-        Ok(found.range.kvs.into_iter().map(|kv| kv.key).collect())
-    }
-
-    /// What is left of an etcd lease that a list found.
-    async fn left(&self, lease: i64) -> Result<Option<Duration>, StoreError> {
-        let left = async |connection: Arc<Connection>| self.leases.left(&connection, lease).await;
-        self.client.operate(|connection| Box::pin(left(connection))).await
-    }
-
-    /// The documents of a page. `held` are the keys of leaders; None: each etcd lease is asked.
-    async fn listed(&self, page: Page, held: Option<HashSet<Vec<u8>>>) -> Result<Vec<Listed>, StoreError> {
-        let Page { range, marker, incarnation } = page;
-        let named = range.kvs.into_iter().filter_map(|kv| Some((self.names.listed(&kv.key)?, kv)));
-        let judged = named.map(|((shard, part), kv)| {
-            let (incarnation, held) = (incarnation.clone(), held.as_ref());
-            async move {
-                let Ok(record) = Record::read(&kv.value) else {
-                    let (holder, sign) = (Holder::stranger(), String::new());
-                    let content = Content::Foreign { holder, sign, life: Life::ForEver };
-                    return Ok(Listed { shard, part, found: Found { content, version: Version::default() } });
-                };
-                let life = match held {
-                    _ if record.lease == 0 => Life::ForEver,
-                    None => self.left(record.lease).await?.map_or(Life::Over, |at_most| Life::Left { at_most }),
-                    Some(held) if part == Part::Lease && !held.contains(&self.names.lock(&shard)) => Life::Over,
-                    Some(_) => Life::ForEver,
-                };
-                let revisions =
-                    Revisions { marker, document: kv.mod_revision, lease: record.lease, ..Revisions::default() };
-                let found = found(Some(record), life, Version { write: revisions.to_string(), incarnation });
-                Ok(Listed { shard, part, found })
-            }
-        });
-        parallel::answers(judged).await
-    }
 }
 
-/// The first key after all that begin with `key`. The last byte of `key` must not be 255.
-fn after_all(key: &[u8]) -> Vec<u8> {
-    let mut end = key.to_vec();
-    if let Some(last) = end.last_mut() {
-        *last = last.saturating_add(1);
-    }
-    end
-}
-
+/// What a record says, and how long.
 fn found(record: Option<Record>, life: Life, version: Version) -> Found {
     let content = record.map_or(Content::Absent, |record| {
         let leadership = record.leadership();
@@ -542,7 +375,7 @@ impl Documents for Keys {
         let request = self.write(key, &record, lease, &draft, over);
         let attempt = async |connection: Arc<Connection>| {
             let mut answer = self.transact(&connection, request.clone()).await?;
-            let stands = self.stands(&connection, key, &mut answer)?;
+            let stands = self.stands(key, &mut answer)?;
             Ok((stands, answer.revision))
         };
         let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
@@ -589,27 +422,7 @@ impl Documents for Keys {
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
-        let page = |request: RangeRequest| {
-            self.client.operate(move |connection| Box::pin(self.page(connection, request.clone())))
-        };
-        for beginning in self.names.beginnings(list) {
-            let (mut next, range_end) = (Some(beginning.clone()), after_all(&beginning));
-            let (mut asks, mut count) = (None, 0);
-            while let Some(key) = next {
-                let request = RangeRequest { key, range_end: range_end.clone(), limit: LIST_PAGE };
-                let part = page(request).await?;
-                let asks = *asks.get_or_insert(part.range.count <= MOST_ASKED);
-                count += part.range.kvs.len();
-                if count > MOST_LISTED {
-                    return Err(allowance::too_long(&self.client.to_string()));
-                }
-                let end = part.range.kvs.last().map(|last| last.key.clone());
-                next = end.filter(|_| part.range.more).map(|last| [&last[..], b"\0"].concat());
-                let held = if asks { None } else { Some(self.held(&part).await?) };
-                each(self.listed(part, held).await?);
-            }
-        }
-        Ok(())
+        self.list_in_pages(list, each).await
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
@@ -633,17 +446,6 @@ impl Documents for Keys {
 mod tests {
     use super::*;
     use crate::store::lease_store::documents::{Draft, Ends};
-
-    #[test]
-    fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {
-        let kept = |raft_term| LeaseKeepAliveResponse {
-            header: Some(ResponseHeader { raft_term, ..ResponseHeader::default() }),
-            ttl_seconds: 15,
-        };
-        assert!(is_proof(&kept(3), 3));
-        assert!(!is_proof(&kept(2), 3), "a former leader may have answered");
-        assert!(!is_proof(&LeaseKeepAliveResponse { header: None, ttl_seconds: 15 }, 0));
-    }
 
     #[test]
     fn another_cluster_and_a_revision_of_the_past_are_other_lives_until_the_marker_is_written() {

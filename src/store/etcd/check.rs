@@ -13,9 +13,8 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, mut clusters, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
     for (index, server) in keys.client.servers().enumerate() {
         let status = keys.client.bounded(async {
-            let connection = keys.client.dial(index, keys.client.bound()).await?;
-            let status: StatusResponse = keys.client.call(&connection, STATUS, Nothing {}).await?;
-            Ok(status)
+            let connection = keys.client.connection_to(index);
+            Ok(keys.client.call::<_, StatusResponse>(&connection, STATUS, Nothing {}).await?)
         });
         match status.await {
             Ok(status) => {

@@ -4,21 +4,21 @@
 //!
 //! - A connection may hang, or may have ended unnoticed: see `kept_connection`. The next request then goes to the next
 //!   endpoint.
-//! - A library that reconnects and balances by itself hides all that, and adds its own waits. Here an endpoint is
-//!   dialled within a request's time, and a request is sent once.
+//! - A library that balances by itself hides all that, and adds its own waits. Here a connection goes to one server, and a
+//!   request makes it within its own time.
 //! - An answer may have no end. So a message has a limit, and so has what a connection reads while nothing is sent.
 //! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
 //! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
 use super::address::Address;
-use super::failure::{Circumstances, Failure, explain, is_local};
+use super::failure::{Failure, explain, is_local};
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
     WatchResponse,
 };
 use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::error::{innermost_of, joined};
+use crate::store::error::joined;
 use crate::store::kept_connection::{self, Asked, Kept, Pending};
 use crate::store::url::{Secret, TlsFiles};
 use crate::store::{ErrorKind, StoreError, tls};
@@ -38,7 +38,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
@@ -54,12 +54,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
     servers: Vec<Server>,
-    user: Option<(String, Secret)>,
-    request_timeout: Duration,
+    pub user: Option<(String, Secret)>,
+    /// The time bound of one operation.
+    pub bound: Duration,
     /// The range of keys to name when a permission is missing.
-    prefix: String,
+    pub prefix: String,
     /// The possible reason, if a connection ends before its first success.
-    doubt: &'static str,
+    pub doubt: &'static str,
     shared: Kept<Connection>,
     state: Mutex<State>,
 }
@@ -68,8 +69,7 @@ struct Server {
     /// `HOST:PORT`.
     name: String,
     endpoint: Endpoint,
-    /// Some if connections use TLS, with the name that the server's certificate must hold.
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    connector: Connector,
 }
 
 /// TLS as `files` say, for HTTP/2.
@@ -84,7 +84,7 @@ fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
 
 #[derive(Default)]
 struct State {
-    /// The index of the endpoint to dial next.
+    /// The index of the server that the next connection goes to.
     next: usize,
     token: Token,
 }
@@ -101,21 +101,17 @@ enum Token {
 pub struct Connection {
     pub server: String,
     index: usize,
-    channel: Channel,
+    grpc: Grpc<Channel>,
     pending: Pending,
     /// It has answered at least once.
     proven: AtomicBool,
-    /// It ended; it did not just fall silent.
+    /// It could not be made, or has ended; it did not just fall silent.
     broken: AtomicBool,
 }
 
 impl Connection {
-    fn was_of_use(&self) {
-        self.proven.store(true, Ordering::Relaxed);
-    }
-
-    fn grpc(&self) -> Grpc<Channel> {
-        Grpc::new(self.channel.clone()).max_decoding_message_size(MOST)
+    pub fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
     }
 }
 
@@ -146,16 +142,21 @@ impl Client {
     /// # Errors
     /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        let bound = kept_connection::bound(request_timeout);
         let tls = address.tls.as_ref().map(tls).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let wrong = |error: &dyn fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));
         let mut servers = Vec::with_capacity(address.hosts.len());
         for (host, name) in &address.hosts {
             let endpoint = Endpoint::from_shared(format!("{scheme}://{name}")).map_err(|error| wrong(&error))?;
-            let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+            let endpoint = endpoint
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT)
+                // One that is away leaves time for the others.
+                .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
             let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
             let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
-            servers.push(Server { name: name.clone(), endpoint, tls });
+            servers.push(Server { name: name.clone(), endpoint, connector: Connector { network: network(), tls } });
         }
         assert!(!servers.is_empty(), "a store URL names a host");
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said why.
@@ -164,28 +165,12 @@ impl Client {
             Some(_) => "does it want a certificate, by cert= and key=?",
             None => "is it etcd, and does it want TLS, by etcds://?",
         };
-        Ok(Self {
-            servers,
-            user: address.user.clone(),
-            request_timeout,
-            prefix: address.prefix.clone(),
-            doubt,
-            shared: Kept::default(),
-            state: Mutex::default(),
-        })
-    }
-
-    /// The time bound of one operation.
-    pub fn bound(&self) -> Duration {
-        kept_connection::bound(self.request_timeout)
+        let (user, prefix) = (address.user.clone(), address.prefix.clone());
+        Ok(Self { servers, user, bound, prefix, doubt, shared: Kept::default(), state: Mutex::default() })
     }
 
     fn patience(&self) -> Duration {
-        kept_connection::patience(self.bound())
-    }
-
-    pub fn user(&self) -> Option<&str> {
-        self.user.as_ref().map(|(name, _)| name.as_str())
+        kept_connection::patience(self.bound)
     }
 
     pub fn servers(&self) -> impl Iterator<Item = &str> {
@@ -199,85 +184,72 @@ impl Client {
 
     /// Runs `operation` within the time bound.
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        match timeout(self.bound(), operation).await {
+        match timeout(self.bound, operation).await {
             Ok(answer) => answer,
-            Err(_) => Err(StoreError::unknown(format!("{self} did not answer within {}", show(self.bound())))),
+            Err(_) => Err(StoreError::unknown(format!("{self} did not answer within {}", show(self.bound)))),
         }
     }
 
     /// Runs an operation within the time bound: on the shared connection, and on a new one if that one turns out to
-    /// have ended.
+    /// have ended, or cannot be made.
     pub async fn operate<'a, T>(
         &self,
         attempt: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, StoreError>> + Send + Sync,
     ) -> Result<T, StoreError> {
         self.bounded(async {
-            let connection = self.connection().await?;
-            let proven = connection.proven.load(Ordering::Relaxed);
-            let first = attempt(Arc::clone(&connection));
-            let again = Box::pin(async {
-                self.distrust(&connection);
-                attempt(self.connection().await?).await
-            });
-            let has_ended = |_: &StoreError| proven && connection.broken.load(Ordering::Relaxed);
-            kept_connection::once_more(first, has_ended, again).await
+            let mut failures = Vec::new();
+            let mut servers_left = self.servers.len();
+            loop {
+                let connection = self.connection();
+                let was_proven = connection.is_proven();
+                let logged_in = async {
+                    // Before the requests of an attempt, which keep their order.
+                    self.log_in(&connection).await?;
+                    attempt(Arc::clone(&connection)).await
+                };
+                let error = match logged_in.await {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => error,
+                };
+                servers_left -= usize::from(!was_proven);
+                let has_ended = connection.broken.load(Ordering::Relaxed);
+                failures.push(error);
+                if !has_ended || servers_left == 0 {
+                    return Err(last_of(failures));
+                }
+            }
         })
         .await
     }
 
-    /// The shared connection, or a new one.
-    pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+    /// The shared connection, or a new one to the next server.
+    pub fn connection(&self) -> Arc<Connection> {
         if let Some(connection) = self.shared.get() {
             if !connection.pending.is_silent(self.patience()) {
-                return Ok(connection);
+                return connection;
             }
             self.distrust(&connection);
         }
-        // Nothing is locked during this dial, so an attempt that hangs keeps no other request from dialling.
-        let begun = Instant::now();
-        let first = self.state.lock().next;
-        let mut failures = Vec::new();
-        for (tried, index) in (0..self.servers.len()).map(|index| (first + index) % self.servers.len()).enumerate() {
-            let left = (self.bound() / 10 * 9).saturating_sub(begun.elapsed());
-            let share = left / u32::try_from(self.servers.len() - tried).unwrap_or(u32::MAX);
-            match self.dial(index, share).await {
-                Ok(connection) => {
-                    self.state.lock().next = index;
-                    self.shared.keep_unless(&connection, |_| false);
-                    return Ok(connection);
-                }
-                // Another endpoint would say the same.
-                Err(error) if error.kind != ErrorKind::NotApplied => return Err(error),
-                Err(error) => failures.push(error),
-            }
-        }
-        self.state.lock().next = (first + 1) % self.servers.len();
-        Err(joined(&failures))
+        let connection = self.connection_to(self.state.lock().next);
+        self.shared.keep_unless(&connection, |_| false);
+        connection
     }
 
-    /// Connects to one of the servers, and logs in.
-    pub async fn dial(&self, index: usize, within: Duration) -> Result<Arc<Connection>, StoreError> {
-        let Server { name, endpoint, tls } = &self.servers[index];
-        let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach etcd at {name}: {why}"));
-        let dialled = async {
-            let connector = Connector { network: network(), tls: tls.clone() };
-            let channel = endpoint.connect_with_connector(connector).await;
-            let channel = channel.map_err(|error| unreachable(&innermost_of(&error, "etcd")).because(&error))?;
-            let connection = Arc::new(Connection {
-                server: name.clone(),
-                index,
-                channel,
-                pending: Pending::default(),
-                proven: AtomicBool::new(false),
-                broken: AtomicBool::new(false),
-            });
-            self.log_in(&connection).await?;
-            Ok(connection)
-        };
-        timeout(within, dialled).await.unwrap_or_else(|_| Err(unreachable("no answer in time")))
+    /// A new connection, which its first request makes.
+    pub fn connection_to(&self, index: usize) -> Arc<Connection> {
+        let Server { name, endpoint, connector } = &self.servers[index];
+        let channel = endpoint.connect_with_connector_lazy(connector.clone());
+        Arc::new(Connection {
+            server: name.clone(),
+            index,
+            grpc: Grpc::new(channel).max_decoding_message_size(MOST),
+            pending: Pending::default(),
+            proven: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+        })
     }
 
-    /// Stops using the connection; the next request goes to the next endpoint.
+    /// Stops using the connection; the next request goes to the next server.
     fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
             self.state.lock().next = (connection.index + 1) % self.servers.len();
@@ -297,19 +269,16 @@ impl Client {
         }
         let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
         let answer: Result<AuthenticateResponse, Status> = self.send(connection, AUTHENTICATE, request).await;
-        let token = match answer {
+        self.state.lock().token = match answer {
             Ok(answer) => Token::Known(answer.token),
             Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
             // Sending a password twice does no harm, so nothing is in doubt.
             Err(status) => {
-                let error = self.failure(connection, AUTHENTICATE, &status).error;
-                return Err(match error.kind {
-                    ErrorKind::Unknown => StoreError::not_applied(error.message),
-                    _ => error,
-                });
+                let error = explain(self, connection, AUTHENTICATE, &status).error;
+                let is_in_doubt = error.kind == ErrorKind::Unknown;
+                return Err(if is_in_doubt { StoreError::not_applied(error.message) } else { error });
             }
         };
-        self.state.lock().token = token;
         Ok(())
     }
 
@@ -319,13 +288,14 @@ impl Client {
         Q: prost::Message + Clone + Default + 'static,
         A: prost::Message + Default + 'static,
     {
+        self.log_in(connection).await?;
         let mut answer = self.send(connection, method, request.clone()).await;
         if answer.as_ref().is_err_and(|status| self.token_is_stale(status)) {
             self.state.lock().token = Token::Unknown;
             self.log_in(connection).await?;
             answer = self.send(connection, method, request).await;
         }
-        answer.map_err(|status| self.failure(connection, method, &status))
+        answer.map_err(|status| explain(self, connection, method, &status))
     }
 
     fn token_is_stale(&self, status: &Status) -> bool {
@@ -339,7 +309,7 @@ impl Client {
         A: prost::Message + Default + 'static,
     {
         let asked = self.ask_on(connection);
-        let mut grpc = connection.grpc();
+        let mut grpc = connection.grpc.clone();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
@@ -357,7 +327,7 @@ impl Client {
                 drop(asked);
             }
             Ok(_) | Err(_) => {
-                connection.was_of_use();
+                connection.proven.store(true, Ordering::Relaxed);
                 asked.answered();
             }
         }
@@ -365,61 +335,46 @@ impl Client {
     }
 
     /// Watches keys, each from a revision on. The bound applies only to the beginning.
-    pub async fn watch(&self, connection: &Arc<Connection>, keys: Vec<WatchCreateRequest>) -> Result<Watch, Failure> {
-        let asked = self.ask_on(connection);
-        let mut grpc = connection.grpc();
+    pub async fn watch(
+        &self,
+        connection: &Arc<Connection>,
+        keys: Vec<WatchCreateRequest>,
+    ) -> Result<Watch, StoreError> {
         let (open, ended) = oneshot::channel::<Infallible>();
+        let mut grpc = connection.grpc.clone();
         let begun = async {
-            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            self.log_in(connection).await?;
+            let asked = self.ask_on(connection);
             let create = keys.into_iter().map(|key| WatchRequest { create_request: Some(key) });
             let requests = stream::iter(create).chain(ended.into_stream().filter_map(async |_| None));
+            let requests = self.dressed(WATCH, Request::new(requests));
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-            grpc.streaming(self.dressed(WATCH, Request::new(requests)), path(WATCH), codec).await
+            let events = async {
+                grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+                grpc.streaming(requests, path(WATCH), codec).await
+            };
+            let events = events.await.map_err(|status| explain(self, connection, WATCH, &status).error)?;
+            connection.proven.store(true, Ordering::Relaxed);
+            asked.answered();
+            Ok(events.into_inner())
         };
-        match timeout(self.bound(), begun).await {
-            Ok(Ok(events)) => {
-                connection.was_of_use();
-                asked.answered();
-                Ok(Watch { events: events.into_inner(), _open: open })
-            }
-            Ok(Err(status)) => Err(self.failure(connection, WATCH, &status)),
-            Err(_) => {
-                let server = &connection.server;
-                Err(StoreError::unknown(format!("etcd at {server} did not begin a watch in time")).into())
-            }
-        }
-    }
-
-    fn failure(&self, connection: &Connection, method: Method, status: &Status) -> Failure {
-        let circumstances = Circumstances {
-            server: &connection.server,
-            user: self.user(),
-            prefix: &self.prefix,
-            doubt: Some(self.doubt).filter(|_| !connection.proven.load(Ordering::Relaxed)),
-        };
-        explain(&circumstances, method, status)
+        let events = self.bounded(begun).await?;
+        Ok(Watch { events, _open: open })
     }
 
     /// The error with which a watch ended.
-    pub fn watch_failure(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
-        self.distrust(connection);
-        self.failure(connection, WATCH, status).error
-    }
-
-    /// The error when etcd itself ended a watch, with its own words.
-    pub fn watch_refused(&self, connection: &Arc<Connection>, reason: &str) -> StoreError {
-        let code = if reason.contains("permission denied") { Code::PermissionDenied } else { Code::Unavailable };
-        if reason.contains("auth token") {
+    pub fn watch_ended(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
+        if self.token_is_stale(status) {
             self.state.lock().token = Token::Unknown;
         }
         self.distrust(connection);
-        self.failure(connection, WATCH, &Status::new(code, reason)).error
+        explain(self, connection, WATCH, status).error
     }
 
     fn dressed<T>(&self, method: Method, mut request: Request<T>) -> Request<T> {
         // With this header a member without a leader reports that at once, and ends its watches. Not for the question
         // about the status itself.
-        if method.path != STATUS.path {
+        if method != STATUS {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
         if let Token::Known(token) = &self.state.lock().token
@@ -441,8 +396,10 @@ fn network() -> HttpConnector {
 
 /// A connector whose connections count their bytes, and use our TLS: the library's own trusts no certificate that is
 /// self-signed.
+#[derive(Clone)]
 struct Connector {
     network: HttpConnector,
+    /// Some if connections use TLS, with the name that the server's certificate must hold.
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
@@ -473,5 +430,21 @@ fn path<P: std::str::FromStr>(method: Method) -> P
 where
     P::Err: std::fmt::Debug,
 {
-    method.path.parse().expect("the paths of etcd's methods are paths")
+    method.parse().expect("the paths of etcd's methods are paths")
+}
+
+/// One error for several attempts. The last one says nothing about the others: if one of them may have been applied, the
+/// outcome is unknown.
+fn last_of(mut failures: Vec<StoreError>) -> StoreError {
+    let in_doubt = failures.iter().any(|failure| failure.kind == ErrorKind::Unknown);
+    let last = failures.pop().expect("an attempt failed");
+    let last = match last.kind {
+        ErrorKind::NotApplied => {
+            failures.retain(|failure| failure.kind == ErrorKind::NotApplied);
+            failures.push(last);
+            joined(&failures)
+        }
+        ErrorKind::Unknown | ErrorKind::Denied | ErrorKind::Misconfigured => last,
+    };
+    StoreError { kind: if in_doubt { ErrorKind::Unknown } else { last.kind }, ..last }
 }

@@ -3,10 +3,11 @@
 //! The hazard: etcd distinguishes many failures by their words alone. A failure with unknown words is an unknown
 //! outcome. And etcd's words may name anything, but never the password, which travels in one request only.
 
-use super::proto::Method;
+use super::connection::{Client, Connection};
+use super::proto::{Method, name_of};
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, complaint};
-use crate::store::error::{causes, in_short, innermost};
+use crate::store::error::{causes, in_short, innermost_of};
 use std::error::Error;
 use std::fmt::Write as _;
 use tonic::{Code, Status};
@@ -31,30 +32,20 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// The details that a message needs.
-#[derive(Clone, Copy)]
-pub struct Circumstances<'a> {
-    pub server: &'a str,
-    pub user: Option<&'a str>,
-    /// The range of keys to name when a permission is missing.
-    pub prefix: &'a str,
-    /// The possible reason, if the connection ended before its first success.
-    pub doubt: Option<&'static str>,
-}
-
 /// The failure in our words.
-pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Status) -> Failure {
-    let Circumstances { server, user, prefix, doubt } = *circumstances;
+pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> Failure {
+    let (server, prefix) = (&connection.server, &client.prefix);
     let said = status.message().trim_start_matches("etcdserver: ");
-    let whom = user.map_or_else(|| "this client".to_owned(), |user| format!("user {user}"));
+    let whom = client.user.as_ref().map_or_else(|| "this client".to_owned(), |(user, _)| format!("user {user}"));
     let error = if is_too_long(status) {
         StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST))
     } else if let Some(source) = status.source().filter(|_| is_local(status)) {
-        let mut cause = innermost(source);
-        if let Some(doubt) = doubt {
-            let _ = write!(cause, " ({doubt})");
+        let mut cause = innermost_of(source, "etcd");
+        let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
+        if is_connected && !connection.is_proven() {
+            let _ = write!(cause, " ({})", client.doubt);
         }
-        if was_not_sent(source) || cause.contains("received fatal alert") {
+        if !is_connected || cause.contains("received fatal alert") {
             StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}")).because(source)
         } else {
             StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}")).because(source)
@@ -63,14 +54,14 @@ pub fn explain(circumstances: &Circumstances<'_>, method: Method, status: &Statu
         StoreError::denied(format!(
             "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
              readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
-            method.name
+            name_of(method)
         ))
     } else if said.contains("user name is empty") {
         StoreError::denied(format!("etcd at {server} requires a login: write {{etcd,etcds}}://USER:PASSWORD@HOST"))
     } else if said.contains("invalid user ID or password") {
         StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
     } else if status.code() == Code::Unauthenticated {
-        StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", method.name))
+        StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", name_of(method)))
     } else {
         answered_with(server, method, status.code(), said)
     };
@@ -99,22 +90,19 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
         Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
         }
-        Code::Unimplemented => {
-            StoreError::misconfigured(format!("{server} does not know {}: it is not etcd 3.4 or later", method.name))
-        }
+        Code::Unimplemented => StoreError::misconfigured(format!(
+            "{server} does not know {}: it is not etcd 3.4 or later",
+            name_of(method)
+        )),
         Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
         Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
-            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", method.name))
+            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", name_of(method)))
         }
-        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", method.name)),
+        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", name_of(method))),
     }
 }
 
 /// Whether the library made this status, not etcd.
 pub fn is_local(status: &Status) -> bool {
     status.source().is_some()
-}
-
-fn was_not_sent(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(<dyn Error>::is::<tonic::ConnectError>)
 }

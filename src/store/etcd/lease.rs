@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// The longest lease, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
 const FOR_EVER: i64 = 7_000_000_000;
@@ -138,11 +139,9 @@ impl Leases {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let client = Arc::clone(&self.client);
         let revoke = async move {
-            let revoked = client.bounded(async {
-                let connection = client.connection().await?;
-                Ok(client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRevokeRequest { id }).await?)
-            });
-            let _ = revoked.await;
+            let connection = client.connection();
+            let revoked = client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRevokeRequest { id });
+            let _ = timeout(client.bound, revoked).await;
         };
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}

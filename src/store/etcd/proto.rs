@@ -6,21 +6,22 @@
 
 use prost::{Message, Oneof};
 
-/// The path of a method, and its name for people.
-#[derive(Clone, Copy, Debug)]
-pub struct Method {
-    pub path: &'static str,
-    pub name: &'static str,
-}
+/// The path of a method.
+pub type Method = &'static str;
 
-pub const TXN: Method = Method { path: "/etcdserverpb.KV/Txn", name: "Txn" };
-pub const WATCH: Method = Method { path: "/etcdserverpb.Watch/Watch", name: "Watch" };
-pub const LEASE_GRANT: Method = Method { path: "/etcdserverpb.Lease/LeaseGrant", name: "LeaseGrant" };
-pub const LEASE_REVOKE: Method = Method { path: "/etcdserverpb.Lease/LeaseRevoke", name: "LeaseRevoke" };
-pub const LEASE_KEEP_ALIVE: Method = Method { path: "/etcdserverpb.Lease/LeaseKeepAlive", name: "LeaseKeepAlive" };
-pub const LEASE_TIME_TO_LIVE: Method = Method { path: "/etcdserverpb.Lease/LeaseTimeToLive", name: "LeaseTimeToLive" };
-pub const AUTHENTICATE: Method = Method { path: "/etcdserverpb.Auth/Authenticate", name: "Authenticate" };
-pub const STATUS: Method = Method { path: "/etcdserverpb.Maintenance/Status", name: "Status" };
+pub const TXN: Method = "/etcdserverpb.KV/Txn";
+pub const WATCH: Method = "/etcdserverpb.Watch/Watch";
+pub const LEASE_GRANT: Method = "/etcdserverpb.Lease/LeaseGrant";
+pub const LEASE_REVOKE: Method = "/etcdserverpb.Lease/LeaseRevoke";
+pub const LEASE_KEEP_ALIVE: Method = "/etcdserverpb.Lease/LeaseKeepAlive";
+pub const LEASE_TIME_TO_LIVE: Method = "/etcdserverpb.Lease/LeaseTimeToLive";
+pub const AUTHENTICATE: Method = "/etcdserverpb.Auth/Authenticate";
+pub const STATUS: Method = "/etcdserverpb.Maintenance/Status";
+
+/// The name of a method for people.
+pub fn name_of(method: Method) -> &'static str {
+    method.rsplit('/').next().unwrap_or(method)
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ResponseHeader {

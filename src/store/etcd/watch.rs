@@ -11,6 +11,7 @@ use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::store::lease_store::documents::{EachSeen, Found, Key};
 use std::time::Duration;
+use tonic::Status;
 
 /// From one failed watch of our own key to the next.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
@@ -81,7 +82,7 @@ impl Keys {
     /// The place of the first shard whose leader's key is deleted after the revision beside it. None if one of these
     /// revisions no longer exists.
     async fn first_deleted(&self, shards: &[(&Shard, i64)]) -> Result<Option<usize>, StoreError> {
-        let connection = self.client.bounded(self.client.connection()).await?;
+        let connection = self.client.connection();
         let watched = shards.iter().zip(1..).map(|(&(shard, revision), watch_id)| WatchCreateRequest {
             key: self.names.lock(shard),
             start_revision: revision.saturating_add(1),
@@ -89,19 +90,18 @@ impl Keys {
             watch_id,
         });
         let mut watch = self.client.watch(&connection, watched.collect()).await?;
-        loop {
+        let ended = loop {
             match watch.next().await {
                 Ok(Some(seen)) if !seen.events.is_empty() => {
                     return Ok(Some(usize::try_from(seen.watch_id - 1).unwrap_or(0)));
                 }
                 Ok(Some(seen)) if seen.compact_revision > 0 => return Ok(None),
-                Ok(Some(seen)) if seen.canceled => {
-                    return Err(self.client.watch_refused(&connection, &seen.cancel_reason));
-                }
+                Ok(Some(seen)) if seen.canceled => break Status::unavailable(seen.cancel_reason),
                 Ok(Some(_)) => {}
-                Ok(None) => return Err(self.client.watch_refused(&connection, "the watch ended")),
-                Err(status) => return Err(self.client.watch_failure(&connection, &status)),
+                Ok(None) => break Status::unavailable("the watch ended"),
+                Err(status) => break status,
             }
-        }
+        };
+        Err(self.client.watch_ended(&connection, &ended))
     }
 }

@@ -1,0 +1,121 @@
+//! A renewal: the etcd lease is kept alive, and what stands is read, over one connection to one member. See the hazards of
+//! this store.
+
+use super::connection::Connection;
+use super::document::Revisions;
+use super::proto::{LeaseKeepAliveResponse, TxnRequest, is_unchanged, put};
+use super::{Keys, MOST_ATTEMPTS, found, lease};
+use crate::store::lease_store::documents::{Documents, Key, Life, Renewing, Touch, Touched, Version};
+use crate::store::{ErrorKind, StoreError, parallel};
+use std::sync::Arc;
+
+/// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept alive,
+/// and by the present leader of etcd. See the hazards of this store.
+fn is_proof(kept: &LeaseKeepAliveResponse, raft_term: u64) -> bool {
+    kept.header.as_ref().is_some_and(|header| header.raft_term == raft_term && raft_term > 0)
+}
+
+impl Keys {
+    pub(super) async fn touch_on(&self, connection: Arc<Connection>, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        let key = Key::Shard(touch.shard);
+        let mut lease = touch.known.map_or(0, |known| Revisions::read(&known.version.write).lease);
+        let mut also = touch.also;
+        for _ in 0..MOST_ATTEMPTS {
+            let success = [key].iter().chain(also).flat_map(|&key| self.gets(key)).collect();
+            let read = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() });
+            // In this order.
+            let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
+            let mut answer = match read {
+                // What else is denied must not cost the lease.
+                Err(failure) if failure.error.kind == ErrorKind::Denied && !also.is_empty() => {
+                    also = &[];
+                    continue;
+                }
+                read => read?,
+            };
+            let stands = self.stands(key, &mut answer)?;
+            let named = stands.record.as_ref().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
+            let Some(named) = named.map(|record| record.lease).filter(|named| *named != 0) else {
+                let found = self.judge(&connection, key, stands).await?;
+                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
+            };
+            if named != lease {
+                lease = named;
+                continue;
+            }
+            let kept = kept?;
+            if kept.ttl_seconds <= 0 || stands.beside.as_ref().is_some_and(|beside| beside.lease != lease) {
+                let found = self.judge(&connection, key, stands).await?;
+                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
+            }
+            if !is_proof(&kept, answer.raft_term) {
+                continue;
+            }
+            if lease::seconds(kept.ttl_seconds) < touch.lease {
+                return Err(StoreError::unknown(format!(
+                    "etcd at {} kept the lease of shard {} for {} s only",
+                    connection.server, touch.shard, kept.ttl_seconds
+                )));
+            }
+            if stands.beside.is_none() {
+                self.put_back(&connection, &touch, &stands.version, lease).await?;
+                continue;
+            }
+            let others = also.iter().map(|&key| Ok((key, self.stands(key, &mut answer)?)));
+            let others: Result<Vec<_>, StoreError> = others.collect();
+            let others = match others {
+                Ok(others) if also.len() == touch.also.len() => {
+                    let judged = others.into_iter().map(|(key, stands)| self.judge(&connection, key, stands));
+                    parallel::all(judged).await.into_iter().collect::<Result<Vec<_>, _>>().ok()
+                }
+                Ok(_) | Err(_) => None,
+            };
+            let found = found(stands.record, Life::Left { at_most: lease::seconds(kept.ttl_seconds) }, stands.version);
+            self.saw(key, &found, answer.revision);
+            return Ok(Touched { outcome: Renewing::Done, found, also: others });
+        }
+        Err(StoreError::unknown(format!(
+            "etcd at {} changes its leader, or {}, while the lease is renewed",
+            connection.server,
+            self.name(key)
+        )))
+    }
+
+    /// Puts a leader's key back that was deleted by hand. Its document still names it, and its etcd lease lives.
+    async fn put_back(
+        &self,
+        connection: &Arc<Connection>,
+        touch: &Touch<'_>,
+        version: &Version,
+        lease: i64,
+    ) -> Result<(), StoreError> {
+        let (document, lock) = (self.names.of(Key::Shard(touch.shard)), self.names.lock(touch.shard));
+        let before = Revisions::read(&version.write);
+        let request = TxnRequest {
+            compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
+            success: vec![put(&lock, touch.owner.into(), lease)],
+            failure: Vec::new(),
+        };
+        match self.transact(connection, request).await {
+            Err(failure) if !failure.no_such_lease => Err(failure.into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::ResponseHeader;
+    use super::*;
+
+    #[test]
+    fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {
+        let kept = |raft_term| LeaseKeepAliveResponse {
+            header: Some(ResponseHeader { raft_term, ..ResponseHeader::default() }),
+            ttl_seconds: 15,
+        };
+        assert!(is_proof(&kept(3), 3));
+        assert!(!is_proof(&kept(2), 3), "a former leader may have answered");
+        assert!(!is_proof(&LeaseKeepAliveResponse { header: None, ttl_seconds: 15 }, 0));
+    }
+}
