@@ -43,7 +43,7 @@ use crate::lease::Session;
 use crate::time::{BootInstant, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
-use bucket::{Bucket, Info, Written};
+use bucket::{Bucket, Written};
 use connection::Connections;
 use document::Header;
 use lock_key::LockKey;
@@ -109,13 +109,8 @@ impl Keys {
         let sent = BootInstant::now();
         let info = self.bucket.info().await?;
         self.bucket.usable(&info.stream.config)?;
-        Ok(self.admit(&info, sent))
-    }
-
-    fn admit(&self, info: &Info, sent: BootInstant) -> Known {
         let slack = if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO };
-        let received = BootInstant::now();
-        self.clock.lock().sample_within(info.micros / 1000, slack, sent, received);
+        self.clock.lock().sample_within(info.micros / 1000, slack, sent, BootInstant::now());
         let known = Known {
             incarnation: info.created_micros().to_string(),
             micros: info.micros,
@@ -123,7 +118,7 @@ impl Keys {
             forgets_messages: info.stream.config.allow_message_ttl,
         };
         *self.known.lock() = Some(known.clone());
-        known
+        Ok(known)
     }
 
     /// Whether the time, or the bucket, is to be asked for.

@@ -138,15 +138,11 @@ impl LockKey {
         };
         let stored = u64::try_from(message.time.unix_timestamp_nanos() / 1000).unwrap_or(0);
         let age = Duration::from_micros(info.micros.saturating_sub(stored));
-        let Described { name, host, since_millis } = described(&message.payload);
         Ok(Holder {
-            owner: name,
-            host,
-            since_millis,
             expires_in: Some(lasts.saturating_sub(age)),
             renewed_ago: Some(age),
             foreign_lock: Some(self.name()),
-            ..Holder::default()
+            ..writer_of(&message.payload)
         })
     }
 
@@ -302,25 +298,18 @@ fn seconds(text: &str) -> Option<Duration> {
     text.parse().map(Duration::from_secs).ok().or_else(|| humantime::parse_duration(text).ok())
 }
 
-/// What a leader record says of its writer.
-#[derive(Debug, PartialEq, Eq)]
-struct Described {
-    name: String,
-    host: Option<String>,
-    since_millis: Option<u64>,
-}
-
-/// The writer, from a leader record or from a name by itself.
-fn described(value: &[u8]) -> Described {
+/// What a leader record, or a name by itself, says of its writer.
+fn writer_of(value: &[u8]) -> Holder {
     let record = serde_json::from_slice::<Value>(value).unwrap_or_default();
     let find = |names: &[&str]| names.iter().find_map(|name| record.get(name)?.as_str());
     let short = |names: &[&str]| find(names).map(in_short).filter(|text| !text.is_empty());
     let whole = || in_short(record.as_str().unwrap_or(&String::from_utf8_lossy(value)));
     let name = Some(short(&NAMES).unwrap_or_else(whole)).filter(|name| !name.is_empty());
-    Described {
-        name: name.unwrap_or_else(|| "a program without a name".to_owned()),
+    Holder {
+        owner: name.unwrap_or_else(|| "a program without a name".to_owned()),
         host: short(&HOSTS),
         since_millis: find(&STARTED).and_then(millis_of_rfc3339),
+        ..Holder::default()
     }
 }
 
@@ -339,8 +328,12 @@ mod tests {
             ("{\"x\":1}", "{\"x\":1}", None),
             ("", "a program without a name", None),
         ] {
-            let expected = Described { name: name.to_owned(), host: host.map(str::to_owned), since_millis: None };
-            assert_eq!(described(value.as_bytes()), expected, "{value}");
+            let writer = writer_of(value.as_bytes());
+            assert_eq!(
+                (writer.owner.as_str(), writer.host.as_deref(), writer.since_millis),
+                (name, host, None),
+                "{value}"
+            );
         }
     }
 }
