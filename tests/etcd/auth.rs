@@ -168,20 +168,6 @@ async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password(
 }
 
 #[tokio::test]
-async fn who_may_read_the_prefix_may_look_and_list() {
-    let server = guarded();
-    let app = open(&url(&server, "app:hunter2")).await;
-    app.vouch().await.unwrap();
-    let term = lead(&*app, &candidate("one")).await;
-    let reader = open(&url(&server, "reader:hunter2")).await;
-    let list = reader.list("db").await.unwrap();
-    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
-    assert!(reader.inspect(&list[0].0).await.unwrap().holder.is_some());
-    let message = denied(open(&url(&server, "nobody:hunter2")).await.list("").await, "denied user nobody a Txn");
-    assert!(message.contains("leaderrun/"), "{message}");
-}
-
-#[tokio::test]
 async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
     let server = guarded();
     for keys in ["base", "young", "shard/", "lock/", "led/"] {

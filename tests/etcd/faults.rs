@@ -68,16 +68,6 @@ async fn after_a_silent_server_the_next_attempt_goes_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_the_caller_gives_up_counts_as_silence() {
-    let server = old_server().await;
-    let (_hole, hole) = hole();
-    let store = open(&format!("etcd://{hole},{}", server.host())).await;
-    let one = candidate("one");
-    tokio::time::timeout(Duration::from_secs(2), store.claim(&one)).await.unwrap_err();
-    lead(&*store, &one).await;
-}
-
-#[tokio::test]
 async fn a_renewal_does_not_follow_another_into_a_hole() {
     let server = old_server().await;
     let way = Proxy::to(server.address());
@@ -98,42 +88,6 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     way.set(NetworkFault::Fair);
     // Late, and of no consequence.
     assert!(matches!(hung.await.unwrap(), Ok(Renewal::Renewed)));
-}
-
-#[tokio::test]
-async fn the_first_attempt_after_a_partition_succeeds() {
-    let server = old_server().await;
-    let way = Proxy::to(server.address());
-    let store = open_with(&server.url(way.address), Duration::from_secs(3)).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    let mut beats = 1..;
-    for fault in [NetworkFault::Partition, NetworkFault::Reset] {
-        way.set(fault);
-        for sequence in beats.by_ref().take(3) {
-            store.renew(&one, term, sequence).await.unwrap_err();
-        }
-        way.set(NetworkFault::Fair);
-        assert_eq!(store.renew(&one, term, beats.next().unwrap()).await, Ok(Renewal::Renewed));
-    }
-}
-
-#[tokio::test]
-async fn a_frozen_server_is_only_slow() {
-    let server = old_server().await;
-    let store = open_with(&server.store_url(), Duration::from_secs(3)).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    server.freeze();
-    for sequence in 1..3 {
-        assert_eq!(store.renew(&one, term, sequence).await.unwrap_err().kind, ErrorKind::Unknown);
-    }
-    server.thaw();
-    eventually("it answers", async || server.answered("Txn") > 0).await;
-    let begun = Instant::now();
-    while store.renew(&one, term, 3).await != Ok(Renewal::Renewed) {
-        assert!(begun.elapsed() < PATIENCE, "it never recovers");
-    }
 }
 
 #[tokio::test]

@@ -53,75 +53,6 @@ async fn a_key_without_its_document_is_in_the_way_until_it_ends() {
     assert!(grant.term > term && wait_of(&grant) > Duration::from_secs(3), "{grant:?}");
 }
 
-#[tokio::test]
-async fn key_and_document_deleted_at_once_make_the_next_leader_wait_for_a_whole_lease() {
-    let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    let (one, two) = (with_lease("one", Duration::from_secs(30)), candidate("two"));
-    let term = lead(&*first, &one).await;
-    server.remove_records("db/main");
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert!(grant.term > term);
-    let wait = wait_of(&grant);
-    // A whole lease, though a part of it had passed: the first one may have a renewal under way.
-    assert!(wait > Duration::from_secs(25) && wait <= Duration::from_millis(30_300), "{wait:?}");
-    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
-    assert_eq!(second.renew(&two, grant.term, 1).await, Ok(Renewal::Renewed));
-}
-
-/// No host's clock may tell another that it is over, and a process that has just started has not seen it begin.
-#[tokio::test]
-async fn a_wait_that_is_over_is_no_part_of_the_document_any_more() {
-    let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    lead(&*first, &with_lease("one", Duration::from_secs(2))).await;
-    server.remove_records("db/main");
-    let two = with_lease("two", Duration::from_secs(2));
-    let grant = granted(second.claim(&two).await.unwrap());
-    assert!(wait_of(&grant) > Duration::from_secs(1), "{grant:?}");
-    let says_wait = || server.value(DOCUMENT).expect("it is there").contains("wait_ms");
-    let mut sequence = 0;
-    while !wait_of(&grant).is_zero() {
-        assert!(says_wait());
-        sequence += 1;
-        assert_eq!(second.renew(&two, grant.term, sequence).await, Ok(Renewal::Renewed));
-        sleep(Duration::from_millis(200)).await;
-    }
-    for more in 1..3 {
-        assert_eq!(second.renew(&two, grant.term, sequence + more).await, Ok(Renewal::Renewed));
-        assert!(!says_wait());
-    }
-}
-
-#[tokio::test]
-async fn a_leader_outlives_an_etcd_that_lost_its_data_and_nobody_leads_beside_it() {
-    let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    let one = candidate("one");
-    let term = lead(&*first, &one).await;
-    server.wipe();
-    assert!(refused(second.claim(&candidate("two")).await.unwrap()).doubt.is_some());
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(refused(second.claim(&candidate("two")).await.unwrap()).owner, "one");
-    assert_eq!(first.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_leader_outlives_a_deleted_prefix_without_anybody_running_store_init() {
-    let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    let one = candidate("one");
-    let term = lead(&*first, &one).await;
-    server.etcdctl(&["del", "--prefix", "leaderrun/"]);
-    assert!(refused(second.claim(&candidate("two")).await.unwrap()).doubt.is_some());
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let holder = refused(second.claim(&candidate("two")).await.unwrap());
-    assert_eq!((holder.owner.as_str(), holder.term), ("one", Some(term)));
-    // It remembers from now on, and says so to the next shard as well.
-    let another = Candidate { shard: "another".parse().unwrap(), ..candidate("one") };
-    assert_eq!(refused(first.claim(&another).await.unwrap()).doubt, Some(Doubt::FirstUse));
-}
-
 /// The cluster is the same, and so is the marker; but the revisions are those of the past.
 #[tokio::test]
 async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
@@ -143,21 +74,6 @@ async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
     let third = open(&server.store_url()).await;
     assert_eq!(refused(third.claim(&candidate("three")).await.unwrap()).owner, "one");
     assert_eq!(first.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn the_first_leader_of_a_shard_waits_until_the_prefix_is_a_lease_old_and_no_longer() {
-    let server = Server::start();
-    open(&server.store_url()).await.prepare().await.unwrap();
-    sleep(Duration::from_secs(5)).await;
-    let store = open(&server.store_url()).await;
-    let holder = refused(store.claim(&candidate("one")).await.unwrap());
-    assert_eq!(holder.doubt, Some(Doubt::FirstUse));
-    // etcd tells whole seconds.
-    let left = holder.expires_in.unwrap();
-    assert!(left > Duration::from_secs(5) && left <= Duration::from_millis(11_200), "{left:?}");
-    let short = Candidate { shard: "short".parse().unwrap(), ..with_lease("one", Duration::from_secs(2)) };
-    lead(&*store, &short).await;
 }
 
 #[tokio::test]

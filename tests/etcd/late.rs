@@ -22,46 +22,6 @@ async fn arrive(server: &Server, valve: &Valve) {
 }
 
 #[tokio::test]
-async fn a_claim_that_arrives_after_another_leadership_changes_nothing() {
-    let (mut server, valve, store) = behind_a_valve().await;
-    let other = open(&server.store_url()).await;
-    valve.once(CLAIM, Fate::Hold);
-    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().kind, ErrorKind::Unknown);
-    // Its process dies before it could revoke anything.
-    drop(store);
-    let two = candidate("two");
-    let term = lead(&*other, &two).await;
-    other.release(&two, term).await.unwrap();
-    let left = server.value(DOCUMENT);
-    arrive(&server, &valve).await;
-    assert_eq!((server.value(LOCK), server.value(DOCUMENT)), (None, left));
-    assert!(server.is_running());
-}
-
-#[tokio::test]
-async fn a_claim_that_arrives_after_the_prefix_was_recreated_changes_nothing() {
-    let (server, valve, store) = behind_a_valve().await;
-    valve.once(CLAIM, Fate::Hold);
-    store.claim(&candidate("one")).await.unwrap_err();
-    drop(store);
-    server.etcdctl(&["del", "--prefix", "leaderrun/"]);
-    open(&server.store_url()).await.prepare().await.unwrap();
-    arrive(&server, &valve).await;
-    assert_eq!((server.value(LOCK), server.value(DOCUMENT)), (None, None));
-}
-
-#[tokio::test]
-async fn a_claim_that_arrives_late_overwrites_nothing_that_something_else_wrote() {
-    let (server, valve, store) = behind_a_valve().await;
-    valve.once(CLAIM, Fate::Hold);
-    store.claim(&candidate("one")).await.unwrap_err();
-    drop(store);
-    server.put(LOCK, "hello");
-    arrive(&server, &valve).await;
-    assert_eq!((server.value(LOCK).as_deref(), server.value(DOCUMENT)), (Some("hello"), None));
-}
-
-#[tokio::test]
 async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
     let (mut server, valve, store) = behind_a_valve().await;
     let one = candidate("one");
@@ -74,19 +34,6 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
     // A put under a lease that is gone must not be the end of etcd either.
     assert!(server.is_running());
     lead(&*store, &one).await;
-}
-
-#[tokio::test]
-async fn a_claim_that_arrives_after_the_next_one_changes_nothing() {
-    let (server, valve, store) = behind_a_valve().await;
-    let one = candidate("one");
-    valve.once(CLAIM, Fate::Hold);
-    store.claim(&one).await.unwrap_err();
-    let term = lead(&*store, &one).await;
-    let before = (server.lease_of(LOCK), server.value(DOCUMENT));
-    arrive(&server, &valve).await;
-    assert_eq!((server.lease_of(LOCK), server.value(DOCUMENT)), before);
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
 #[tokio::test]

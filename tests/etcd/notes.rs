@@ -2,7 +2,7 @@
 
 use super::*;
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{ErrorKind, Note, Page, Renewal};
+use leaderrun::internals::store::{Note, Page};
 
 const ORDERS: &str = "leaderrun/note/db/main=orders";
 
@@ -100,79 +100,6 @@ async fn a_note_whose_writer_heard_no_answer_lasts_as_long_as_any() {
 }
 
 #[tokio::test]
-async fn a_note_that_is_replaced_again_and_again_is_there_whenever_it_is_read() {
-    let server = Server::start();
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    let (shard, page) = (shard(), standby());
-    assert_eq!(first.replace(&shard, &page, None, Some(&lasting("0"))).await, Ok(true));
-    let writing = async {
-        for number in 0..200 {
-            let (before, after) = (number.to_string(), lasting(&(number + 1).to_string()));
-            assert_eq!(first.replace(&shard, &page, Some(&before), Some(&after)).await, Ok(true));
-        }
-    };
-    let reading = async {
-        loop {
-            // Faster than it can be read, it says.
-            match second.read(&shard, &page).await {
-                Ok(note) => assert!(note.is_some()),
-                Err(error) => assert_eq!(error.kind, ErrorKind::NotApplied, "{error}"),
-            }
-            match second.standbys("").await {
-                Ok(standbys) => assert_eq!(standbys.len(), 1),
-                Err(error) => assert_eq!(error.kind, ErrorKind::NotApplied, "{error}"),
-            }
-        }
-    };
-    tokio::select! {
-        () = writing => {}
-        () = reading => unreachable!("it goes on"),
-    }
-}
-
-#[tokio::test]
-async fn what_something_else_wrote_is_named_or_left_out() {
-    let server = Server::start();
-    let store = open(&server.store_url()).await;
-    let (shard, page) = (shard(), standby());
-    assert_eq!(store.replace(&shard, &page, None, Some(&lasting("ours"))).await, Ok(true));
-    let bytes = |key: &str| {
-        let shell = format!("printf 'a\\377' | ETCDCTL_API=3 etcdctl --endpoints http://{} put {key}", server.host());
-        assert!(std::process::Command::new("sh").args(["-c", &shell]).status().unwrap().success());
-    };
-    bytes(ORDERS);
-    bytes("leaderrun/standby/db/main=x");
-    for key in ["db/main", "no name=x", "=x"] {
-        server.put(&format!("leaderrun/standby/{key}"), "theirs");
-    }
-    let error = store.read(&shard, &Page::Orders).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains(ORDERS), "{error}");
-    let standbys = store.standbys("").await.unwrap();
-    assert_eq!(standbys.iter().map(|(_, note)| note.text.as_str()).collect::<Vec<_>>(), ["ours"]);
-}
-
-#[tokio::test]
-async fn hundreds_of_standbys_are_each_found_once() {
-    let server = Server::start();
-    let store = open(&server.store_url()).await;
-    for number in 0..300 {
-        let shard = format!("s{}/{}", number % 3, number % 2).parse().unwrap();
-        let note = Note::lasting(number.to_string(), Some(Duration::from_mins(number + 1)));
-        assert_eq!(store.replace(&shard, &standby(), None, Some(&note)).await, Ok(true));
-    }
-    let standbys = store.standbys("s").await.unwrap();
-    for (_, note) in &standbys {
-        let minutes = Duration::from_mins(note.text.parse::<u64>().unwrap() + 1);
-        assert!(note.lasts.is_some_and(|left| left <= minutes && left > minutes - Duration::from_mins(1)), "{note:?}");
-    }
-    let mut numbers: Vec<u64> = standbys.iter().map(|(_, note)| note.text.parse().unwrap()).collect();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (0..300).collect::<Vec<_>>());
-    assert_eq!(store.standbys("s1/").await.unwrap().len(), 100);
-}
-
-#[tokio::test]
 async fn a_note_for_longer_than_etcd_grants_lasts_for_ever() {
     let server = Server::start();
     let store = open(&server.store_url()).await;
@@ -184,28 +111,4 @@ async fn a_note_for_longer_than_etcd_grants_lasts_for_ever() {
     let (page, note) = (standby(), Note::lasting("long".to_owned(), Some(Duration::from_hours(1_944_444))));
     assert_eq!(store.replace(&shard(), &page, None, Some(&note)).await, Ok(true));
     assert!(store.read(&shard(), &page).await.unwrap().unwrap().lasts.is_some());
-}
-
-#[tokio::test]
-async fn orders_come_with_the_answer_to_a_renewal_and_do_it_no_harm() {
-    let server = Server::start();
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    store.vouch().await.unwrap();
-    let term = lead(&*store, &one).await;
-    let sequence = std::cell::Cell::new(0);
-    let renew = async || {
-        sequence.set(sequence.get() + 1);
-        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), shard()]).await.unwrap();
-        assert_eq!(renewed.renewal, Renewal::Renewed);
-        renewed.orders
-    };
-    assert_eq!(renew().await, Some(vec![None, None]));
-    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("one"))).await, Ok(true));
-    assert_eq!(renew().await, Some(vec![Some(Note::for_ever("one")), Some(Note::for_ever("one"))]));
-    assert_eq!(store.replace(&shard(), &Page::Orders, Some("one"), Some(&lasting("two"))).await, Ok(true));
-    let orders = renew().await.expect("they came").remove(0).expect("they stand");
-    assert!(orders.text == "two" && orders.lasts.is_some_and(|left| left > Duration::from_secs(50)), "{orders:?}");
-    server.etcdctl(&["del", ORDERS]);
-    assert_eq!(renew().await, Some(vec![None, None]));
 }

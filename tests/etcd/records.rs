@@ -66,56 +66,6 @@ async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_en
 }
 
 #[tokio::test]
-async fn a_marker_that_something_else_wrote_is_named_and_left_alone() {
-    let server = old_server().await;
-    let one = candidate("one");
-    // The last one is what earlier builds wrote.
-    for garbage in GARBAGE.into_iter().chain([r#"{"origin":1795268611017000}"#]) {
-        let store = open(&server.store_url()).await;
-        server.put("leaderrun/base", garbage);
-        misconfigured(store.claim(&one).await, "leaderrun/base");
-        misconfigured(store.prepare().await, "leaderrun/base");
-        assert!(has_bad(&store.check().await.unwrap()));
-        assert_eq!(server.value("leaderrun/base").as_deref(), Some(garbage));
-    }
-    assert_eq!(server.value(LOCK), None);
-}
-
-#[tokio::test]
-async fn an_inspection_tells_all_that_is_known_of_a_leader() {
-    let server = old_server().await;
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    assert_eq!(store.inspect(&one.shard).await.unwrap(), leaderrun::internals::store::Report::default());
-    let before = leaderrun::internals::time::wall_clock_millis();
-    let term = lead(&*store, &one).await;
-    let report = store.inspect(&one.shard).await.unwrap();
-    let holder = report.holder.expect("one leads");
-    assert_eq!(
-        (holder.owner.as_str(), holder.session, holder.host.as_deref()),
-        ("one", Some(one.session.clone()), Some("here"))
-    );
-    assert_eq!((holder.pid, holder.term, report.last_term), (Some(7), Some(term), Some(term)));
-    assert!(holder.since_millis.unwrap() >= before);
-    let left = holder.expires_in.unwrap();
-    assert!(left > LEASE / 2 && left <= LEASE, "{left:?}");
-    store.release(&one, term).await.unwrap();
-    let report = store.inspect(&one.shard).await.unwrap();
-    assert_eq!((report.holder, report.last_term), (None, Some(term)));
-}
-
-#[tokio::test]
-async fn a_shard_may_be_called_like_our_own_keys() {
-    let server = old_server().await;
-    let store = open(&server.store_url()).await;
-    for name in ["base", "young", "lock/base", "led", "check/x"] {
-        let one = Candidate { shard: name.parse().unwrap(), ..candidate("one") };
-        let term = lead(&*store, &one).await;
-        assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    }
-}
-
-#[tokio::test]
 async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let server = Server::start();
     let store = open(&server.store_url()).await;

@@ -1,7 +1,7 @@
 //! What a standby hears, and how soon; and what it does not ask.
 
 use super::*;
-use leaderrun::internals::store::{Observation, Release, Renewal, StoreError};
+use leaderrun::internals::store::{Observation, Renewal, StoreError};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -26,48 +26,6 @@ async fn watched(server: &Server, count: u64) {
 
 async fn heard(news: JoinHandle<Result<(), StoreError>>) {
     timeout(PATIENCE, news).await.expect("news come").expect("nothing panics").expect("the watch works");
-}
-
-#[tokio::test]
-async fn a_release_is_heard_in_about_a_round_trip() {
-    let server = old_server().await;
-    let (first, one, mut term, second) = leader_and_standby(&server, LEASE).await;
-    let mut times = Vec::new();
-    for round in 1..=9 {
-        let news = listen(&second);
-        watched(&server, round).await;
-        let begun = Instant::now();
-        first.release(&one, term).await.unwrap();
-        heard(news).await;
-        times.push(begun.elapsed());
-        term = lead(&*first, &one).await;
-        refused(second.claim(&candidate("two")).await.unwrap());
-    }
-    times.sort_unstable();
-    println!("from before the release to the news: median {:?}, most {:?}", times[4], times[8]);
-    assert!(times[4] < Duration::from_millis(500), "{times:?}");
-}
-
-#[tokio::test]
-async fn a_release_between_the_refusal_and_the_watch_is_heard() {
-    let server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
-    first.release(&one, term).await.unwrap();
-    heard(listen(&second)).await;
-    assert_eq!(second.observe(&one.shard).await, Ok(Observation::Free));
-}
-
-#[tokio::test]
-async fn what_was_never_looked_at_is_looked_at_first() {
-    let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
-    heard(listen(&second)).await;
-    let one = candidate("one");
-    let term = lead(&*first, &one).await;
-    let news = listen(&second);
-    watched(&server, 1).await;
-    first.release(&one, term).await.unwrap();
-    heard(news).await;
 }
 
 #[tokio::test]
@@ -97,18 +55,6 @@ async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
     heard(news).await;
     timeout(PATIENCE, doubt).await.expect("the leader hears of it").unwrap();
     assert_eq!(first.renew(&one, term, 4).await, Ok(Renewal::Lost(None)));
-}
-
-#[tokio::test]
-async fn a_release_by_another_process_on_behalf_of_a_dead_one_is_heard() {
-    let server = old_server().await;
-    let (_dead, one, term, second) = leader_and_standby(&server, LEASE).await;
-    let news = listen(&second);
-    watched(&server, 1).await;
-    let will = open(&server.store_url()).await;
-    assert_eq!(will.release(&one, term).await, Ok(Release::Released));
-    heard(news).await;
-    lead(&*second, &candidate("two")).await;
 }
 
 /// Has etcd forget all revisions up to now.
@@ -178,24 +124,6 @@ async fn news_come_again_after_etcd_was_away() {
     watched(&server, 1).await;
     first.release(&one, term).await.unwrap();
     heard(news).await;
-}
-
-#[tokio::test]
-async fn a_standby_asks_nothing_while_the_leader_renews() {
-    const ALL: [&str; 7] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "Watch", "LeaseRevoke"];
-    let server = old_server().await;
-    let lease = Duration::from_secs(6);
-    let (first, one, term, second) = leader_and_standby(&server, lease).await;
-    let news = listen(&second);
-    watched(&server, 1).await;
-    let before = server.calls(&ALL);
-    let renewals = 9;
-    for sequence in 1..=renewals {
-        sleep(lease / 8).await;
-        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    assert!(!news.is_finished());
-    assert_eq!(server.calls(&ALL) - before, 2 * renewals, "the leader's alone");
 }
 
 #[tokio::test]

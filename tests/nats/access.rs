@@ -314,18 +314,3 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     assert_eq!(error.kind, ErrorKind::Denied);
     assert!(error.message.contains(NEEDED[3]), "{error}");
 }
-
-#[tokio::test]
-async fn an_operator_who_may_not_write_reads_notes_and_standbys_and_is_denied_in_one_line() {
-    let server = restricted(&NEEDED[1..], "_INBOX.>");
-    ready(&as_admin(&server)).await;
-    let (admin, standby) = (open(&as_admin(&server)).await, Page::Standby(candidate("one").session));
-    let note = Note::for_ever("x");
-    assert_eq!(admin.replace(&shard(), &standby, None, Some(&note)).await, Ok(true));
-    let operator = open(&server.own_url()).await;
-    assert_eq!(operator.standbys("").await, Ok(vec![(shard(), note.clone())]));
-    assert_eq!(operator.read(&shard(), &standby).await, Ok(Some(note)));
-    let error = operator.replace(&shard(), &standby, Some("x"), None).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("$KV.locks.=standby."), "{error}");
-}

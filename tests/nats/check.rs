@@ -37,20 +37,6 @@ async fn init_makes_a_bucket_that_a_check_finds_nothing_wrong_with() {
 }
 
 #[tokio::test]
-async fn init_a_second_time_does_no_harm() {
-    let server = server().await;
-    let store = open(&server.own_url()).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    let before = server.client().info()["state"].clone();
-    let lines = store.prepare().await.unwrap();
-    assert_eq!(lines[0], format!("bucket locks in nats at {} is there", server.address()));
-    assert!(lines.last().unwrap().ends_with(" says since when it remembers"), "{lines:?}");
-    assert_eq!(server.client().info()["state"]["last_seq"], before["last_seq"]);
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
 async fn a_bucket_that_something_else_made_and_uses_does_as_well() {
     let server = Server::start();
     make(&server, &json!({}));
@@ -121,23 +107,6 @@ async fn settings_that_are_less_than_they_could_be_are_doubtful() {
 }
 
 #[tokio::test]
-async fn a_bucket_in_memory_that_its_server_forgot_makes_the_leader_wait() {
-    let mut server = Server::start();
-    make(&server, &json!({ "storage": "memory" }));
-    let store = open(&server.own_url()).await;
-    ready(&server.own_url()).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    server.kill();
-    server.start_again();
-    // The server forgot the bucket as well; where it does not, as in a cluster, the marker is missing.
-    let two = open(&server.own_url()).await;
-    two.prepare().await.unwrap();
-    assert!(refused(two.claim(&short("two")).await.unwrap()).expires_in > Some(Duration::ZERO));
-    assert!(granted_in_time(&*two, &short("two")).await.term > term);
-}
-
-#[tokio::test]
 async fn a_missing_bucket_is_named_by_everything() {
     let server = Server::start();
     let store = open(&server.own_url()).await;
@@ -154,17 +123,6 @@ async fn a_missing_bucket_is_named_by_everything() {
     }
     let findings = store.check().await.unwrap();
     assert_eq!(texts(&findings, Verdict::Bad), [expected]);
-}
-
-#[tokio::test]
-async fn a_bucket_that_vanished_under_a_leader_is_named_to_it() {
-    let server = server().await;
-    let store = open(&server.own_url()).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.starts_with("no bucket locks"), "{error}");
 }
 
 #[tokio::test]

@@ -53,48 +53,6 @@ async fn revisions_of_a_bucket_that_was_made_again_do_not_meet_the_old_ones() {
     assert!(info["state"]["first_seq"].as_u64().unwrap() > before, "{info} {before}");
 }
 
-/// As `nats kv del` does it: the mark that it leaves has a revision, which another one replaces.
-#[tokio::test]
-async fn a_document_that_was_deleted_by_hand_makes_the_next_leader_wait_a_whole_lease() {
-    for purged in [false, true] {
-        let server = server().await;
-        let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
-        let one = short("one");
-        let before = lead(&*old, &one).await;
-        if purged {
-            server.client().purge(KEY);
-        } else {
-            server.client().delete(KEY);
-        }
-        let grant = granted(new.claim(&short("two")).await.unwrap());
-        assert!(wait_of(&grant) > SHORT / 5 && wait_of(&grant) <= SHORT, "{grant:?}");
-        assert!(grant.term > before, "{} after {before}", grant.term);
-        assert!(matches!(old.renew(&one, before, 1).await, Ok(Renewal::Lost(Some(_)))));
-    }
-}
-
-#[tokio::test]
-async fn terms_rise_over_releases_expiries_deletions_and_wipes() {
-    let server = server().await;
-    let mut last = Term(0);
-    for round in 0..5 {
-        let store = open(&server.own_url()).await;
-        let one = short("one");
-        let grant = granted_in_time(&*store, &one).await;
-        assert!(grant.term > last, "round {round}: {} after {last}", grant.term);
-        last = grant.term;
-        match round {
-            0 => drop(store.release(&one, last).await.unwrap()),
-            1 => {
-                drop_bucket(&server);
-                store.prepare().await.unwrap();
-            }
-            2 => {}
-            _ => server.client().purge(KEY),
-        }
-    }
-}
-
 #[tokio::test]
 async fn what_another_program_wrote_is_named_and_never_overwritten() {
     for (headers, value, why) in [
@@ -119,28 +77,4 @@ async fn what_another_program_wrote_is_named_and_never_overwritten() {
         assert_eq!(list[0].1.holder.as_ref().unwrap().owner, "something that writes other records");
         assert_eq!(server.client().revision(KEY), revision, "{value:?} was overwritten");
     }
-}
-
-#[tokio::test]
-async fn the_marker_of_an_earlier_build_is_named() {
-    let server = Server::start();
-    open(&server.own_url()).await.prepare().await.unwrap();
-    server.client().put(MARKER, "", "leaderrun: this bucket remembers since this was written; do not delete it");
-    let store = open(&server.own_url()).await;
-    for error in [store.claim(&short("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-        assert_eq!(error.kind, ErrorKind::Misconfigured);
-        assert!(error.message.contains("the key =born of bucket locks"), "{error}");
-        assert!(error.message.contains("an earlier build of leaderrun did"), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn a_leader_whose_document_was_overwritten_is_told_by_whom() {
-    let server = server().await;
-    let store = open(&server.own_url()).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    server.client().put(KEY, "", "hello");
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("=shard.db/main"), "{error}");
 }

@@ -190,56 +190,6 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
 }
 
 #[tokio::test]
-async fn a_leader_whose_key_another_program_took_has_lost_and_leaves_it_alone() {
-    let server = shared(LONG).await;
-    let store = sharing(&server).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    put(&server, "", "backend-7");
-    for sequence in 1..3 {
-        let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, sequence).await else { panic!("it is lost") };
-        assert_eq!(holder.named(), format!("backend-7 (holds {NAME})"));
-    }
-    let revision = held(&server);
-    store.release(&one, term).await.unwrap();
-    assert_eq!((held(&server), revision.is_some()), (revision, true));
-    assert!(refused(store.claim(&one).await.unwrap()).owner.starts_with("backend-7"));
-}
-
-#[tokio::test]
-async fn renewals_that_overtake_each_other_keep_the_key() {
-    let server = shared(LONG).await;
-    let store = sharing(&server).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    for round in 0..10 {
-        let renewals = (1..=4).map(|index| store.renew(&one, term, round * 4 + index));
-        for renewal in futures_util::future::join_all(renewals).await {
-            assert!(matches!(renewal, Ok(Renewal::Renewed | Renewal::Overtaken)), "{renewal:?}");
-        }
-        assert!(held(&server).is_some());
-    }
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    assert_eq!(held(&server), None);
-}
-
-#[tokio::test]
-async fn candidates_with_and_without_the_option_exclude_each_other() {
-    let server = shared(LONG).await;
-    let (sharing, plain) = (sharing(&server).await, open(&server.own_url()).await);
-    let (one, two) = (short("one"), short("two"));
-    let term = lead(&*sharing, &one).await;
-    assert_eq!(refused(plain.claim(&two).await.unwrap()).owner, "one");
-    sharing.release(&one, term).await.unwrap();
-    let term = lead(&*plain, &two).await;
-    assert_eq!(held(&server), None);
-    assert_eq!(refused(sharing.claim(&one).await.unwrap()).owner, "two");
-    assert_eq!(held(&server), None, "a refused claim gives it back");
-    plain.release(&two, term).await.unwrap();
-    lead(&*sharing, &one).await;
-}
-
-#[tokio::test]
 async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     let server = server().await;
     let claim = async |server: &Server| sharing(server).await.claim(&short("one")).await.unwrap_err();
@@ -261,47 +211,6 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=leader";
     let error = open(&both).await.claim(&short("one")).await.unwrap_err();
     assert!(error.message.ends_with("name another bucket, and write lock_key=elections/leader"), "{error}");
-}
-
-#[tokio::test]
-async fn a_revoked_lease_leaves_the_key_and_a_forgotten_shard_leaves_none() {
-    let server = shared(LONG).await;
-    let store = sharing(&server).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
-    assert!(!take(&server, "backend-7"), "its tree may live");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Revoked));
-    assert!(!take(&server, "backend-7"));
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    store.forget(&one, term).await.unwrap();
-    assert_eq!(held(&server), None);
-}
-
-#[tokio::test]
-async fn over_a_restart_of_the_server_the_key_stays_ours_and_nobody_gets_it_in_between() {
-    let mut server = shared(LONG).await;
-    let store = sharing(&server).await;
-    let one = with_lease("one", LONG / 2);
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    for sequence in 1..4 {
-        server.kill();
-        server.start_again();
-        assert!(!take(&server, "backend-7"), "it was forgotten");
-        let mut renewal = store.renew(&one, term, sequence).await;
-        // What the restart broke may still be in use.
-        for _ in 0..10 {
-            if renewal.is_ok() {
-                break;
-            }
-            sleep(Duration::from_millis(200)).await;
-            renewal = store.renew(&one, term, sequence).await;
-        }
-        assert!(matches!(renewal, Ok(Renewal::Renewed | Renewal::Overtaken)), "{renewal:?}");
-        assert!(!take(&server, "backend-7"));
-    }
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    assert!(take(&server, "backend-7"));
 }
 
 #[tokio::test]

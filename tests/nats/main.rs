@@ -55,7 +55,6 @@ fn short(owner: &str) -> Candidate {
 
 /// Of that shard.
 const KEY: &str = "=shard.db/main";
-const MARKER: &str = "=born";
 
 /// What does not come fails the test.
 async fn in_time<T>(awaited: impl Future<Output = T>) -> T {

@@ -73,56 +73,6 @@ fn sequence(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn shards_with_colons_and_dots_are_kept_apart() {
-    let server = server().await;
-    let store = open(&server.own_url()).await;
-    let mut terms = Vec::new();
-    for name in ["a:b", "a/b", "a.b", "a..b", ".a", "a.", "a", "A", "a=3Ab".replace('=', "-").as_str()] {
-        let one = Candidate { shard: name.parse().unwrap(), ..short(name) };
-        terms.push((one.clone(), lead(&*store, &one).await));
-    }
-    for (one, term) in terms {
-        let report = store.inspect(&one.shard).await.unwrap();
-        assert_eq!(report.last_term, Some(term), "{}", one.shard);
-    }
-}
-
-#[tokio::test]
-async fn renewals_that_are_under_way_at_once_all_come_to_an_end_and_the_last_one_counts() {
-    let server = server().await;
-    let store = open_with(&server.own_url(), Duration::from_secs(40)).await;
-    let one = short("one");
-    let term = lead(&*store, &one).await;
-    let mut renewals = tokio::task::JoinSet::new();
-    for sequence in 1..=16 {
-        let (store, one) = (Arc::clone(&store), one.clone());
-        renewals.spawn(async move { (sequence, store.renew(&one, term, sequence).await) });
-    }
-    while let Some(done) = renewals.join_next().await {
-        let (sequence, renewal) = done.unwrap();
-        let fine = renewal == Ok(Renewal::Renewed) || sequence < 16 && renewal == Ok(Renewal::Overtaken);
-        assert!(fine, "{sequence}: {renewal:?}");
-    }
-    assert_eq!(sequence(&server), 16);
-}
-
-#[tokio::test]
-async fn a_holder_is_reported_with_the_time_left_by_the_servers_clock() {
-    let server = server().await;
-    let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_mins(1));
-    granted(store.claim(&one).await.unwrap());
-    sleep(Duration::from_secs(1)).await;
-    let most = Duration::from_secs(59);
-    for left in [
-        refused(other.claim(&candidate("two")).await.unwrap()).expires_in,
-        open(&server.own_url()).await.inspect(&shard()).await.unwrap().holder.unwrap().expires_in,
-    ] {
-        assert!(left.is_some_and(|left| left <= most && left > most / 2), "{left:?}");
-    }
-}
-
-#[tokio::test]
 async fn nothing_lasts_longer_than_the_server_is_away() {
     let mut server = server().await;
     let store = open(&server.own_url()).await;
@@ -319,32 +269,6 @@ async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
     consumers(0).await;
 }
 
-#[tokio::test]
-async fn a_standby_asks_nothing_while_it_listens() {
-    let server = server().await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_secs(6));
-    let term = granted(leader.claim(&one).await.unwrap()).term;
-    refused(standby.claim(&with_lease("two", one.lease)).await.unwrap());
-    let mut news = tokio::spawn(async move { standby.changed(&shard()).await });
-    let begun = Instant::now();
-    while server.client().info()["state"]["consumer_count"] != 1 {
-        assert!(begun.elapsed() < PATIENCE, "it does not listen");
-        sleep(Duration::from_millis(50)).await;
-    }
-    // What it looks at once it listens.
-    sleep(Duration::from_millis(500)).await;
-    let before = server.client().requests();
-    // Two leases long.
-    for sequence in 1..=11 {
-        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        sleep(one.lease / 5).await;
-    }
-    assert!(!news.is_finished(), "{:?}", (&mut news).await);
-    assert_eq!(server.client().requests() - before, 1, "only this question was asked");
-    news.abort();
-}
-
 /// Its looks are answered by what was pushed last.
 #[tokio::test]
 async fn a_standby_that_listens_looks_without_a_request() {
@@ -405,34 +329,6 @@ async fn the_store_ends_its_connection_when_it_is_dropped() {
         assert!(begun.elapsed() < PATIENCE, "a task keeps it open");
         sleep(Duration::from_millis(10)).await;
     }
-}
-
-#[tokio::test]
-async fn renewals_that_overlap_on_a_slow_network_succeed() {
-    let server = server().await;
-    let proxy = Proxy::to(server.address());
-    let store = open_with(&server.url(proxy.address), Duration::from_millis(3273)).await;
-    let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    proxy.set(NetworkFault::Slow(Duration::from_secs(2)));
-    let mut renewals = tokio::task::JoinSet::new();
-    let begun = Instant::now();
-    for sequence in 1..=16 {
-        let (store, one) = (Arc::clone(&store), one.clone());
-        renewals.spawn(async move {
-            let sent = begun.elapsed();
-            let done = tokio::time::timeout(Duration::from_millis(3273), store.renew(&one, term, sequence)).await;
-            println!("{sequence} sent {sent:?} heard {:?}: {done:?}", begun.elapsed());
-            matches!(done, Ok(Ok(Renewal::Renewed)))
-        });
-        sleep(Duration::from_secs(1)).await;
-    }
-    let mut renewed = 0;
-    while let Some(done) = renewals.join_next().await {
-        renewed += u32::from(done.unwrap());
-    }
-    // Every other one where nothing else happens.
-    assert!(renewed >= 5, "{renewed}");
 }
 
 /// With a lease of 6 s, which the holder counts as 5.5 s, renewed every second.
