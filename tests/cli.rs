@@ -821,21 +821,45 @@ fn a_server_of_another_kind_raises_the_question_whether_it_is_one() {
 }
 
 #[test]
-fn an_option_or_an_operand_in_the_wrong_place_is_told_where_it_goes() {
+fn an_option_before_its_verb_is_told_where_it_goes() {
     for (words, advice) in [
-        (&["--json", "list"][..], ": write it after its verb, leaderctl list --json ("),
-        (&["--prefix", "a", "pause"], ": write it after its verb, leaderctl pause --prefix ("),
-        (&["--json"], ": write it after its verb, leaderctl "),
+        (&["--json", "list"][..], "leaderctl: unexpected argument '--json' found; 'list --json' exists ("),
+        (&["--prefix", "a", "pause"], "leaderctl: unexpected argument '--prefix' found; 'pause --prefix' exists ("),
         (&["--prefix", "list"], "leaderctl: unexpected argument '--prefix' found ("),
-        (&["completions", "bash"], ": the order is leaderctl completions <PROGRAM> <SHELL> ("),
     ] {
         let output = leaderctl().args(words).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{words:?}: {said}");
         assert!(said.contains(advice), "{words:?}: {said}");
     }
-    let said = leaderctl().args(["completions", "perl", "bash"]).output().unwrap().stderr;
-    assert!(!String::from_utf8_lossy(&said).contains("the order is"), "the order is right");
+}
+
+/// `cargo test --no-default-features --features cli --test cli`
+#[cfg(not(feature = "watch"))]
+#[test]
+fn a_build_without_watch_says_in_one_line_what_it_lacks() {
+    let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
+    let scratch = TempDir::new().unwrap();
+    let store = format!("--store=file:{}", scratch.path().display());
+    for (program, words, lacks) in [
+        (ctl, &["top"][..], "this leaderctl was built without serve and top: build it with the feature watch"),
+        (
+            ctl,
+            &["serve", "--prefix", "a"],
+            "this leaderctl was built without serve and top: build it with the feature watch",
+        ),
+        (
+            run,
+            &["--listen", "127.0.0.1:0", "a", "touch", "led"],
+            "this leaderrun was built without --listen: build it with the feature watch",
+        ),
+    ] {
+        let output = Command::new(program).arg(&store).args(words).current_dir(scratch.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{words:?}: {said}");
+        assert!(said.contains(lacks), "{words:?}: {said}");
+    }
+    assert!(!scratch.path().join("led").exists());
 }
 
 #[test]

@@ -26,15 +26,24 @@ impl Program {
     }
 }
 
+/// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of its
+/// function, so there what clap generates gets another name.
+///
 /// # Errors
 /// Those of the writer.
 pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::Result<()> {
     let mut command = hinted(program.command());
     let name = command.get_name().to_owned();
-    let mut script = Vec::new();
-    generate(shell, &mut command, name.clone(), &mut script);
-    let script = String::from_utf8(script).map_err(std::io::Error::other)?;
-    out.write_all(with_shards(&name, shell, script).as_bytes())
+    let (begins, generated, asks) = match shell {
+        Shell::Bash => (String::new(), name.clone(), BASH),
+        Shell::Zsh => (format!("#compdef {name}\n"), format!("{name}-options"), ZSH),
+        Shell::Fish => (String::new(), name.clone(), FISH),
+        _ => (String::new(), name.clone(), ""),
+    };
+    let mut script = begins.into_bytes();
+    generate(shell, &mut command, generated, &mut script);
+    out.write_all(&script)?;
+    out.write_all(asks.replace("NAME", &name).as_bytes())
 }
 
 /// Says which options take a file or a command line. Without that, shells offer files for all values.
@@ -52,46 +61,16 @@ fn hinted(command: Command) -> Command {
     command.mut_subcommands(hinted)
 }
 
-/// The script, which asks `leaderctl --complete` where SHARD may stand.
-fn with_shards(name: &str, shell: Shell, script: String) -> String {
-    match shell {
-        Shell::Bash => {
-            let registered = format!("complete -F _{name} ");
-            let files = if name == "leaderctl" { BASH_LEADERCTL } else { "" };
-            script.replace(&registered, &format!("complete -F __{name}_or_shards "))
-                + &BASH.replace("NAME", name).replace("        FILES\n", files)
-        }
-        Shell::Zsh => {
-            let begins = format!("\n_{name}() {{\n");
-            let line = r#"    local _leaderrun_line="${(j: :)words[1,CURRENT-1]} ""#;
-            let script = script.replacen(&begins, &format!("{begins}{line}\n"), 1);
-            let is_shard = |line: &str| {
-                let operand = line.trim_start_matches(['\'', '*']);
-                [":shard", "::shard", "::operands"].iter().any(|operands| operand.starts_with(operands))
-            };
-            let ask = |line: &str| match line.rsplit_once(":_default'") {
-                Some((spec, rest)) if is_shard(line) => format!("{spec}:__{name}_shards'{rest}\n"),
-                _ => format!("{line}\n"),
-            };
-            let script: String = script.lines().map(ask).collect();
-            script.replacen(&begins, &format!("{}{begins}", ZSH.replace("NAME", name)), 1)
-        }
-        Shell::Fish => {
-            // COMMAND may be a file.
-            let no_files = if name == "leaderctl" { "-f " } else { "" };
-            script + &FISH.replace("NAME", name).replace("NO-FILES ", no_files)
-        }
-        _ => script,
-    }
-}
-
 /// COMP_LINE, because COMP_WORDS are split at colons.
 const BASH: &str = r#"
 __NAME_or_shards() {
     local line="${COMP_LINE:0:${COMP_POINT:-0}}" names="" word seen=""
     if [[ $2 == -* ]] || ! names=$(leaderctl --complete NAME "$line" 2>/dev/null); then
         _NAME "$@"
-        FILES
+        # None of its operands is a file. After `--config=` it would be one.
+        if [[ NAME == leaderctl && ${#COMPREPLY[@]} -eq 0 && $3 != = ]]; then
+            compopt +o default +o bashdefault
+        fi
         return
     fi
     COMPREPLY=()
@@ -107,28 +86,28 @@ __NAME_or_shards() {
         COMPREPLY+=("${word#"$seen"}")
     done <<<"$names"
 }
+complete -F __NAME_or_shards -o bashdefault -o default NAME
 "#;
-
-/// None of its operands is a file. After `--config=` it would be one.
-const BASH_LEADERCTL: &str = r"        if [[ ${#COMPREPLY[@]} -eq 0 && $3 != = ]]; then
-            compopt +o default +o bashdefault
-        fi
-";
 
 const ZSH: &str = r#"
-__NAME_shards() {
+_NAME() {
     local told
-    local -a names
     # SHARD is no file, even if no shard is known.
-    if told=$(leaderctl --complete NAME "$_leaderrun_line$PREFIX" 2>/dev/null); then
-        names=(${(f)told})
-        compadd -a names
+    if [[ $PREFIX != -* ]] && told=$(leaderctl --complete NAME "${(j: :)words[1,CURRENT-1]} $PREFIX" 2>/dev/null); then
+        compadd -- ${(f)told}
     else
-        _default
+        _NAME-options "$@"
     fi
 }
+if [ "$funcstack[1]" = "_NAME" ]; then
+    _NAME "$@"
+else
+    compdef _NAME NAME
+fi
 "#;
 
+/// COMMAND may be a file; no operand of leaderctl is one.
 const FISH: &str = r"
-complete -c NAME NO-FILES -a '(leaderctl --complete NAME (commandline -cp | string collect) 2>/dev/null)'
+complete -c leaderctl -f
+complete -c NAME -a '(leaderctl --complete NAME (commandline -cp | string collect) 2>/dev/null)'
 ";

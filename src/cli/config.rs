@@ -11,7 +11,7 @@ use super::completions::Program;
 use super::flags::refuse_readable_by_all;
 use super::settings::{CONFIG, Settings, Wrong as WrongValue, checked, exclude_each_other, refuse_secret};
 use crate::lease::Shard;
-use crate::text::{self, in_words};
+use crate::text::{self, in_words, on_one_line};
 use clap::{Arg, ArgAction, Command};
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -90,7 +90,8 @@ impl Whole {
     /// `known` is the command whose options are the keys.
     fn from_text(text: &str, known: &Command) -> Result<Self, Wrong> {
         // The error's own text would show the line, with the password in it.
-        let table = DeTable::parse(text).map_err(|error| Wrong { at: error.span(), why: one_line(error.message()) })?;
+        let table = DeTable::parse(text)
+            .map_err(|error| Wrong { at: error.span(), why: on_one_line(error.message().to_owned()) })?;
         let mut whole = Self::default();
         let (shards, all): (Vec<_>, Vec<_>) = in_order(table.get_ref()).partition(|(key, _)| *key.get_ref() == SHARDS);
         whole.all = settings(&all, known)?;
@@ -210,10 +211,6 @@ fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
 
 fn line_of(text: &str, at: Range<usize>) -> usize {
     text.bytes().take(at.start).filter(|&byte| byte == b'\n').count() + 1
-}
-
-fn one_line(text: &str) -> String {
-    text.split(|c: char| c.is_control()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

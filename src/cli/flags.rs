@@ -239,27 +239,32 @@ impl FirstPage {
     }
 }
 
+/// An option has a variable, which clap would refuse where the command line excludes it. [`Settings`] drops it.
+fn without_variables(command: Command) -> Command {
+    command.mut_args(|arg| arg.env(None::<&str>))
+}
+
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
-/// `declared` has the options of `program`. `fail` says that help could not be printed.
+/// `declared` has the options of `program`, and is returned as clap has built it. `fail` says that help could not be
+/// printed.
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
 pub fn parse<T: Options>(
-    declared: &Command,
+    declared: Command,
     program: &str,
     words: impl IntoIterator<Item = OsString>,
     fail: impl Fn(u8, &str) -> ExitCode,
-) -> Result<(T, ArgMatches), ExitCode> {
-    let words = joined(declared, words.into_iter().collect());
-    // Clap would refuse a variable that the command line excludes. [`Settings`] drops it.
-    let command = || declared.clone().mut_args(|arg| arg.env(None::<&str>));
-    let read = || {
-        let line = command().try_get_matches_from(&words)?;
+) -> Result<(T, ArgMatches, Command), ExitCode> {
+    let words = joined(&declared, words.into_iter().collect());
+    let mut command = without_variables(declared);
+    let read = |command: &mut Command| {
+        let line = command.try_get_matches_from_mut(&words)?;
         // Completions are printed for an installation, whatever is configured.
         if line.subcommand_name() == Some("completions") {
             return T::from_arg_matches(&line).map(|flags| Ok((flags, line)));
         }
-        let settings = refuse_secrets(declared, &line).and_then(|()| Settings::besides(&line, declared));
+        let settings = refuse_secrets(command, &line).and_then(|()| Settings::besides(&line, command));
         let settings = match settings {
             Ok(settings) => settings,
             Err(message) => return Ok(Err(message)),
@@ -268,27 +273,30 @@ pub fn parse<T: Options>(
         if settings.get("log-format").is_some_and(|format| format == "json") {
             log::choose(log::Format::Json);
         }
-        let matches =
-            if settings.0.is_empty() { line } else { settings.put_into(command()).try_get_matches_from(&words)? };
+        let matches = if settings.0.is_empty() {
+            line
+        } else {
+            settings.put_into(without_variables(T::command())).try_get_matches_from(&words)?
+        };
         T::from_arg_matches(&matches).map(|flags| Ok((flags, matches)))
     };
-    match read() {
-        Ok(Ok(read)) => Ok(read),
+    match read(&mut command) {
+        Ok(Ok((flags, matches))) => Ok((flags, matches, command)),
         Ok(Err(message)) => Err(usage(program, &message)),
         Err(error) => Err(match error.kind() {
             ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
-            ErrorKind::DisplayHelp if FirstPage::is_asked_for(declared, &words) => {
-                start::printed(T::FIRST_PAGE.of(command()).print_help(), fail)
+            ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
+                start::printed(T::FIRST_PAGE.of(without_variables(T::command())).print_help(), fail)
             }
             ErrorKind::DisplayHelp => start::printed(error.print(), fail),
-            _ => usage(program, &mistakes::told(&error, declared, &words)),
+            _ => usage(program, &mistakes::told(&error)),
         }),
     }
 }
 
 /// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a
 /// duration.
-fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
+pub fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let may_have_one = |word: &str| {
         let mut options = command.get_subcommands().flat_map(Command::get_arguments);
         options.any(|arg| arg.is_require_equals_set() && arg.get_long() == word.strip_prefix("--"))
@@ -340,6 +348,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         Some(read) => Ok(read),
         None => Err("write a duration such as 15s, 1m30s or 500ms, or a number of seconds".to_owned()),
     }
+}
+
+/// A name or a reason, which others read on one line.
+///
+/// # Errors
+/// One fragment that says what to write.
+pub fn line<const MOST: usize>(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > MOST || text.contains(char::is_control) {
+        return Err(format!("write 1 to {MOST} printable bytes"));
+    }
+    Ok(text.to_owned())
 }
 
 /// Whether the value of the option `word` is the next word.

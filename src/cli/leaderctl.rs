@@ -230,7 +230,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn begin(flags: Flags, matches: &ArgMatches, _: &clap::Command) -> Result<ExitCode, Failure> {
+fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
     // Of verbs that change something: the user named the store, and the verb's own flags are right.

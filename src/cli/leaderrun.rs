@@ -64,12 +64,12 @@ pub fn main() -> ExitCode {
     // Until we handle these signals, they end us at once, even while a file or a name server does not answer. That does
     // no harm, because nothing is acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
-    start::main(PROGRAM, fail, |flags, matches, command| begin(&flags, matches, command))
+    start::main(PROGRAM, fail, |flags, matches| begin(&flags, matches))
 }
 
-fn begin(flags: &Flags, matches: &ArgMatches, command: &clap::Command) -> Result<ExitCode, Failure> {
+fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     log::choose(flags.observability.log_format);
-    if options::lacks_shard(command, std::env::args_os()) {
+    if flags.lacks_shard(std::env::args_os()) {
         return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
     flags.refuse_useless(matches).map_err(Failure::Usage)?;
@@ -126,14 +126,12 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     runtime.shutdown_background();
     let (outcome, asked) = outcome?;
     tell_what_did_not_run(&outcome, shard.as_str(), &owner);
-    let conflict_exit_code = flags.waiting.conflict_exit_code;
-    let death = Death::of(&outcome, asked, terminal_group);
-    if !is_failure(&outcome) {
-        let status = death.as_ref().map_or(outcome.exit_status(conflict_exit_code), Death::exit_status);
-        log::end(status, outcome.why(), shard.as_str(), &owner);
-    }
-    let status = report(outcome, &program, conflict_exit_code)?;
-    Ok(death.map_or(status, Death::die))
+    let status = outcome.exit_status(flags.waiting.conflict_exit_code);
+    let (why, death) = (outcome.why(), Death::of(&outcome, asked, terminal_group));
+    fail_to_run(outcome, status, &program)?;
+    let status = death.as_ref().map_or(status, Death::exit_status);
+    log::end(status, why, shard.as_str(), &owner);
+    Ok(death.map_or(ExitCode::from(status), Death::die))
 }
 
 /// Everything that a candidate needs. Its store is named, but not open yet.
@@ -283,26 +281,20 @@ fn refused_by(obstacle: &Obstacle) -> String {
     format!("{holder} leads{since}{}", left.unwrap_or_default())
 }
 
-/// Whether [`report`] says how it ended.
-fn is_failure(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::NotStarted(_) | Outcome::Unreachable(_) | Outcome::Refused(_))
-}
-
-fn report(outcome: Outcome, program: &OsStr, conflict_exit_code: u8) -> Result<ExitCode, Failure> {
-    let status = outcome.exit_status(conflict_exit_code);
+/// What kept COMMAND from running, as the error that it is.
+fn fail_to_run(outcome: Outcome, status: u8, program: &OsStr) -> Result<(), Failure> {
     match outcome {
+        Outcome::NotStarted(error) => Err(not_started(program, error)),
+        Outcome::Unreachable(message) => Err(Failure::Other { status, message }),
+        Outcome::Refused(error) => Err(Failure::Other { status, message: error.message }),
         Outcome::Ended(_)
         | Outcome::Overran
         | Outcome::EndedByKey(_)
         | Outcome::Interrupted(_)
         | Outcome::Lost(_)
         | Outcome::NotAcquired(_)
-        | Outcome::Done(_) => {}
-        Outcome::NotStarted(error) => return Err(not_started(program, error)),
-        Outcome::Unreachable(message) => return Err(Failure::Other { status, message }),
-        Outcome::Refused(error) => return Err(Failure::Other { status, message: error.message }),
+        | Outcome::Done(_) => Ok(()),
     }
-    Ok(ExitCode::from(status))
 }
 
 async fn open_store(

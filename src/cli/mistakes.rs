@@ -3,49 +3,17 @@
 //! The hazard: clap repeats every word, including a URL in the wrong place, with its password.
 
 use crate::text::{HIDDEN, looks_secret};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command, Error};
+use clap::Error;
+use clap::error::ContextValue;
 use std::error::Error as _;
-use std::ffi::OsString;
 use std::num::ParseIntError;
 
 /// The most characters of a word that are repeated.
 const MOST_SHOWN: usize = 100;
 
-/// The line about `error` in `words`, for a program with the options of `command`.
+/// The line about `error`.
 #[must_use]
-pub fn told(error: &Error, command: &Command, words: &[OsString]) -> String {
-    let said = said(error);
-    place(error, command, words).map_or(said.clone(), |place| format!("{said}: {place}"))
-}
-
-/// Where the option or the operand goes that stands in a wrong place.
-fn place(error: &Error, command: &Command, words: &[OsString]) -> Option<String> {
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
-    let is_known = |arg: &Arg| arg.get_long().is_some() && arg.get_long() == argument.strip_prefix("--");
-    let has_it = |verb: &Command| verb.get_arguments().any(is_known);
-    match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let mut after = words.iter().skip_while(|word| *word != argument.as_str()).skip(1);
-            let verb = after.find_map(|word| command.find_subcommand(word));
-            let verb = verb.or_else(|| command.get_subcommands().find(|verb| has_it(verb)));
-            let verb = verb.filter(|verb| has_it(verb))?;
-            Some(format!("write it after its verb, {} {} {argument}", command.get_name(), verb.get_name()))
-        }
-        ErrorKind::InvalidValue => {
-            let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
-            let operands = |verb: &'_ Command| verb.get_positionals().map(ToString::to_string).collect::<Vec<_>>();
-            let verb = command.get_subcommands().find(|verb| operands(verb).contains(argument))?;
-            let of_another = |arg: &Arg| arg.get_possible_values().iter().any(|known| known.matches(value, false));
-            verb.get_positionals().any(of_another).then_some(())?;
-            let order = operands(verb).join(" ");
-            Some(format!("the order is {} {} {order}", command.get_name(), verb.get_name()))
-        }
-        _ => None,
-    }
-}
-
-fn said(error: &Error) -> String {
+pub fn told(error: &Error) -> String {
     let mut text = error.render().to_string();
     let words = error.context().flat_map(|(_, value)| match value {
         ContextValue::String(word) => vec![word],
@@ -85,24 +53,21 @@ pub fn quoted(word: &str) -> String {
 /// Without line breaks, and with escapes for other characters that a terminal would obey.
 fn on_one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut shown = String::with_capacity(line.len());
-    for c in line.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    line.chars().map(escaped).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{Arg, Command};
 
     fn of(line: &[&str]) -> String {
         let number = Arg::new("number").long("number").value_parser(clap::value_parser!(u8));
         let kind = Arg::new("kind").long("kind").value_parser(["one", "two"]);
         let list = Command::new("list").arg(Arg::new("shard"));
         let command = Command::new("it").arg(number).arg(kind).subcommand(list);
-        let words: Vec<OsString> = line.iter().map(OsString::from).collect();
-        told(&command.clone().try_get_matches_from(&words).expect_err("it is wrong"), &command, &words)
+        told(&command.try_get_matches_from(line).expect_err("it is wrong"))
     }
 
     fn lines_with(word: &str) -> [Vec<String>; 8] {

@@ -9,7 +9,7 @@
 
 use super::config::{self, VERBOSITY};
 use super::mistakes::quoted;
-use crate::text::{self, in_words, looks_secret};
+use crate::text::{self, in_words, looks_secret, on_one_line};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -109,9 +109,8 @@ impl Settings {
     fn of_environment(command: &Command) -> Result<Self, String> {
         let mut settings = Self::default();
         for arg in command.get_arguments() {
-            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
-            let Some(value) = std::env::var_os(variable) else { continue };
-            let variable = variable.to_string_lossy();
+            let (Some(name), Some(variable)) = (arg.get_long(), variable_of(arg)) else { continue };
+            let Some(value) = std::env::var_os(&variable) else { continue };
             let text = match checked(arg, &value) {
                 Ok(text) => text,
                 Err(Wrong::NotText) => return Err(format!("{variable} is not UTF-8: correct it")),
@@ -179,6 +178,11 @@ pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
 /// SHARD, COMMAND and its arguments.
 fn operands(line: &ArgMatches) -> impl Iterator<Item = &OsString> {
     line.try_get_many("operands").ok().flatten().into_iter().flatten()
+}
+
+/// The variable of an option of a program; those of its verbs have none.
+pub fn variable_of(arg: &Arg) -> Option<String> {
+    arg.get_long().filter(|_| !is_help(arg)).map(variable)
 }
 
 fn variable(name: &str) -> String {
@@ -249,7 +253,7 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
     match Command::new("").no_binary_name(true).disable_help_flag(true).arg(alone).try_get_matches_from([line]) {
         Ok(_) => Ok(value.to_owned()),
         Err(error) => Err(Wrong::Value(match (error.source(), error.get(ContextKind::ValidValue)) {
-            (Some(why), _) => one_line(&why.to_string()),
+            (Some(why), _) => on_one_line(why.to_string()),
             (None, Some(ContextValue::Strings(values))) if !values.is_empty() => {
                 format!("possible values: {}", values.join(", "))
             }
@@ -262,10 +266,6 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
 fn takes_text(arg: &Arg) -> bool {
     let kind = arg.get_value_parser().type_id();
     kind != TypeId::of::<PathBuf>() && kind != TypeId::of::<OsString>()
-}
-
-fn one_line(text: &str) -> String {
-    text.split(|c: char| c.is_control()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.

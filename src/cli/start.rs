@@ -11,7 +11,7 @@ use crate::runner::limits;
 use crate::runtime;
 use crate::store::{Location, StoreError};
 use crate::text::in_words;
-use clap::{ArgMatches, Command};
+use clap::ArgMatches;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl From<anyhow::Error> for Failure {
 pub fn main<T: Options>(
     program: &str,
     fail: impl Fn(u8, &str) -> ExitCode,
-    work: impl FnOnce(T, &ArgMatches, &Command) -> Result<ExitCode, Failure>,
+    work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let status = match limits::check() {
         Ok(()) => read(program, &fail, work),
@@ -69,18 +69,18 @@ pub fn main<T: Options>(
 fn read<T: Options>(
     program: &str,
     fail: &impl Fn(u8, &str) -> ExitCode,
-    work: impl FnOnce(T, &ArgMatches, &Command) -> Result<ExitCode, Failure>,
+    work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let command = T::command();
     T::prepare(&command);
-    let (flags, matches) = match flags::parse(&command, program, std::env::args_os(), fail) {
+    let (flags, matches, command) = match flags::parse(command, program, std::env::args_os(), fail) {
         Ok(read) => read,
         Err(status) => return status,
     };
-    for doubt in variables::doubts() {
+    for doubt in variables::doubts(&command) {
         log::warn(program, &doubt);
     }
-    work(flags, &matches, &command).unwrap_or_else(|failure| match failure {
+    work(flags, &matches).unwrap_or_else(|failure| match failure {
         Failure::Usage(message) => flags::usage(program, &message),
         Failure::Other { status, message } => fail(status, &with_next_step(message)),
     })

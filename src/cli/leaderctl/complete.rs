@@ -8,7 +8,7 @@ use super::super::completions::Program;
 use super::super::{flags, start};
 use super::Flags;
 use crate::lease::Prefix;
-use clap::{Arg, Command};
+use clap::Arg;
 use nix::unistd::dup2_stderr;
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,6 +22,8 @@ const CALL: &str = "--complete";
 const PATIENCE: Duration = Duration::from_millis(450);
 /// The most names to print.
 const MOST: usize = 300;
+/// What clap reads in place of the word that is being written.
+const HERE: &str = "the/word/that/is/being/written";
 
 /// Prints the names, if that is what was asked for.
 #[must_use]
@@ -49,8 +51,8 @@ fn names(asked: Asked, begun: Instant) -> Option<()> {
     // Mistakes in the options are reported when the options are used.
     dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
     let words = [super::PROGRAM.to_owned()].into_iter().chain(asked.store).chain(["list".to_owned()]);
-    let (flags, matches) =
-        flags::parse::<Flags>(&Program::Leaderctl.command(), super::PROGRAM, words.map(OsString::from), super::fail)
+    let (flags, matches, _) =
+        flags::parse::<Flags>(Program::Leaderctl.command(), super::PROGRAM, words.map(OsString::from), super::fail)
             .ok()?;
     let named = flags.store.named(&matches).ok()?;
     named.url.as_ref()?;
@@ -83,49 +85,39 @@ impl Asked {
     fn find(program: Program, line: &str) -> Option<Self> {
         let mut words = words(line);
         let prefix = words.pop()?;
-        // What comes before the program's name, such as sudo, is not ours.
-        let mut command = program.command();
-        let is_program = |word: &String| word.rsplit('/').next() == Some(command.get_name());
-        let first = words.iter().position(is_program)?;
-        command.build();
-        let mut command = &command;
-        let (mut operands, mut options_are_over, mut store) = (0, false, Vec::new());
-        let mut words = words.drain(..).skip(first + 1);
-        while let Some(word) = words.next() {
-            if options_are_over || !word.starts_with('-') || word == "-" {
-                match command.find_subcommand(&word) {
-                    Some(verb) if operands == 0 => command = verb,
-                    Some(_) | None => operands += 1,
-                }
-            } else if word == "--" {
-                options_are_over = true;
-            } else {
-                let value = if flags::takes_next(command, &word) { Some(words.next()?) } else { None };
-                let name = word.split('=').next().unwrap_or_default();
-                if ["--store", "--store-file", "--config"].contains(&name) {
-                    store.push(word);
-                    store.extend(value);
-                }
-            }
+        if prefix.starts_with('-') || prefix.parse::<Prefix>().is_err() {
+            return None;
         }
-        let is_operand = options_are_over || !prefix.starts_with('-');
-        let is_shard = is_operand && command.get_subcommands().next().is_none() && takes_shard(command, operands);
-        (is_shard && prefix.parse::<Prefix>().is_ok()).then_some(Self { prefix, store })
+        let mut command = program.command().ignore_errors(true).mut_args(|arg| arg.env(None::<&str>));
+        // What comes before the program's name, such as sudo, is not ours.
+        let first = words.iter().position(|word| word.rsplit('/').next() == Some(command.get_name()))?;
+        let words = words.drain(first..).chain([HERE.to_owned()]).map(OsString::from);
+        let words = flags::joined(&command, words.collect());
+        let line = command.try_get_matches_from_mut(words).ok()?;
+        let (mut command, mut of_verb) = (&command, &line);
+        while let Some((verb, inner)) = of_verb.subcommand() {
+            command = command.find_subcommand(verb)?;
+            of_verb = inner;
+        }
+        let values = |id: &str| of_verb.try_get_raw(id).ok().flatten().unwrap_or_default();
+        let is_here = |arg: &Arg| {
+            let mut values = values(arg.get_id().as_str());
+            // Of leaderrun, COMMAND follows.
+            let is_first = values.len() == 1 || !arg.is_trailing_var_arg_set();
+            is_of_shards(arg) && is_first && values.next_back().is_some_and(|last| last == HERE)
+        };
+        command.get_positionals().any(is_here).then_some(())?;
+        let store = ["store", "store_file", "config"].into_iter().filter_map(|id| {
+            let value = values(id).next_back()?.to_str()?;
+            Some(format!("--{}={value}", id.replace('_', "-")))
+        });
+        Some(Self { prefix, store: store.collect() })
     }
 }
 
-/// Whether SHARD may follow so many operands.
-fn takes_shard(command: &Command, operands: usize) -> bool {
-    let of_shards = |arg: &&Arg| {
-        let names = arg.get_value_names().unwrap_or_default();
-        names.iter().any(|name| name.split(' ').next() == Some("SHARD"))
-    };
-    let Some((index, shard)) = command.get_positionals().enumerate().find(|(_, arg)| of_shards(arg)) else {
-        return false;
-    };
-    // Of leaderrun, COMMAND follows.
-    let several = shard.get_num_args().is_some_and(|times| times.max_values() > 1) && !shard.is_trailing_var_arg_set();
-    index == operands || (several && operands > index)
+fn is_of_shards(arg: &Arg) -> bool {
+    let names = arg.get_value_names().unwrap_or_default();
+    names.iter().any(|name| name.split(' ').next() == Some("SHARD"))
 }
 
 /// The words of a command line, without their quotes. The last one is what is being written, and may be empty.
@@ -159,32 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_ends_where_a_shard_may_stand_asks_for_shards() {
-        for (line, prefix, store) in [
-            ("leaderctl status ", "", ""),
-            ("leaderctl status db/ma", "db/ma", ""),
-            ("leaderctl status a b:c", "b:c", ""),
-            ("leaderctl watch --json a", "a", ""),
-            ("leaderctl step-down --to b ", "", ""),
-            ("leaderctl --store redis://h:1/2 pause --reason 'no reason' x", "x", "--store redis://h:1/2"),
-            ("leaderctl resume --store=file:/x x", "x", "--store=file:/x"),
-            ("sudo -u me /usr/bin/leaderctl --config '/a b' why \"x", "x", "--config /a b"),
-            ("leaderctl history -- x", "x", ""),
+    fn a_line_asks_for_shards_if_it_ends_where_one_may_stand() {
+        let (ctl, run) = (Program::Leaderctl, Program::Leaderrun);
+        for (program, line, prefix, store) in [
+            (ctl, "leaderctl status ", "", ""),
+            (ctl, "leaderctl status a b:c", "b:c", ""),
+            (ctl, "leaderctl step-down --to b --wait 9s ", "", ""),
+            (ctl, "leaderctl --store redis://h:1/2 pause --reason 'no reason' x", "x", "--store=redis://h:1/2"),
+            (ctl, "sudo -u me /usr/bin/leaderctl --config '/a b' why \"x", "x", "--config=/a b"),
+            (ctl, "leaderctl history -- x", "x", ""),
+            (run, "leaderrun ", "", ""),
+            (run, "leaderrun -nw 9s --store-file f d", "d", "--store-file=f"),
+            (run, "A=b leaderrun -w9s -- d", "d", ""),
         ] {
-            assert_eq!(asked(Program::Leaderctl, line), Some((prefix.to_owned(), store.to_owned())), "{line}");
+            assert_eq!(asked(program, line), Some((prefix.to_owned(), store.to_owned())), "{line}");
         }
-        for (line, prefix, store) in [
-            ("leaderrun ", "", ""),
-            ("leaderrun -n --lease 9s d", "d", ""),
-            ("leaderrun -nw 9s --store-file f d", "d", "--store-file f"),
-            ("A=b leaderrun -w9s -- d", "d", ""),
-        ] {
-            assert_eq!(asked(Program::Leaderrun, line), Some((prefix.to_owned(), store.to_owned())), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_line_that_ends_elsewhere_asks_for_nothing() {
         for line in [
             "",
             "leaderctl",
@@ -195,17 +176,16 @@ mod tests {
             "leaderctl jobs shard --clear ",
             "leaderctl history a ",
             "leaderctl list ",
-            "leaderctl store ",
             "leaderctl store init ",
             "leaderctl status $(",
             "other status ",
         ] {
-            assert_eq!(asked(Program::Leaderctl, line), None, "{line}");
+            assert_eq!(asked(ctl, line), None, "{line}");
         }
         for line in
             ["leaderrun", "leaderrun -w ", "leaderrun --lease ", "leaderrun --le", "leaderrun a ", "leaderrun a b "]
         {
-            assert_eq!(asked(Program::Leaderrun, line), None, "{line}");
+            assert_eq!(asked(run, line), None, "{line}");
         }
     }
 }

@@ -31,7 +31,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, metrics_file, owner, relinquish, signal, status, times, verbosity};
+use values::{every, hook, metrics_file, relinquish, signal, status, times, verbosity};
 
 /// A run of at least this long resets the number of restarts.
 const HEALTHY: Duration = Duration::from_mins(1);
@@ -270,11 +270,11 @@ pub(super) struct Observability {
     pub(super) metrics_file: Option<PathBuf>,
 
     /// The name that others see [default: HOST-PID-HEX]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = owner)]
+    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = flags::line::<256>)]
     pub(super) owner: Option<String>,
 
     /// The name of this host that others see [default: the machine's]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_HOST", value_parser = owner)]
+    #[arg(long, value_name = "NAME", env = "LEADERRUN_HOST", value_parser = flags::line::<256>)]
     pub(super) host: Option<String>,
 
     /// When to notify systemd: candidate, leader, command
@@ -442,6 +442,13 @@ impl Flags {
         }
     }
 
+    /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
+    /// taken for it. All of `words` from SHARD on are operands.
+    pub(super) fn lacks_shard(&self, words: impl ExactSizeIterator<Item = OsString>) -> bool {
+        let before = words.len() - self.operands.len() - 1;
+        words.skip(before).next().is_some_and(|word| word == "--")
+    }
+
     pub(super) fn patience(&self) -> Patience {
         match self.waiting.wait {
             _ if self.waiting.no_wait => Patience::Once,
@@ -466,19 +473,4 @@ fn log_format_in(command: &Command, words: impl IntoIterator<Item = OsString>) -
         }
     }
     named.and_then(|name| Format::from_str(&name, false).ok()).unwrap_or(Format::Text)
-}
-
-/// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
-/// taken for it. `words` are valid options.
-pub(super) fn lacks_shard(command: &Command, words: impl IntoIterator<Item = OsString>) -> bool {
-    let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
-    while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "-") {
-        if word == "--" {
-            return true;
-        }
-        if flags::takes_next(command, &word) {
-            words.next();
-        }
-    }
-    false
 }

@@ -60,10 +60,3 @@ pub fn hook(text: &str) -> Result<OsString, String> {
     }
     Ok(text.into())
 }
-
-pub fn owner(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
-        return Err("write 1 to 256 printable bytes".to_owned());
-    }
-    Ok(text.to_owned())
-}
