@@ -30,6 +30,7 @@ mod age;
 mod fleet;
 mod noted;
 mod operator;
+mod own_lease;
 mod shares;
 mod slots;
 mod timeline;
@@ -349,6 +350,10 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreErr
     Ok(answer?)
 }
 
+fn as_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("it is plain data")
+}
+
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
     within(timeout, store.inspect(shard)).await
 }
@@ -403,8 +408,7 @@ async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError
             Verdict::Bad => "bad",
         };
         if json {
-            let finding = serde_json::to_string(&Checked { verdict, text }).expect("a finding is plain data");
-            return writeln!(out, "{finding}");
+            return writeln!(out, "{}", as_json(&Checked { verdict, text }));
         }
         writeln!(out, "{verdict:<9} {text}")
     });

@@ -10,18 +10,19 @@ mod plan;
 
 use super::noted::{Notes, pauses};
 use super::operator::{Operator, takes_no_orders};
+use super::own_lease::{OwnLease, Taking};
 use super::shares;
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{PROGRAM, asked_to_stop, fail, printed};
+use super::{PROGRAM, as_json, asked_to_stop, fail, printed};
 use crate::cli::flags;
 use crate::exit;
-use crate::lease::{Candidate, Prefix, Shard, Term, show_seconds};
+use crate::lease::{Prefix, Shard, Term, show_seconds};
 use crate::notes::hosts;
 use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Claim, Grant, Holder, Renewal, Report, Store, StoreError, within};
+use crate::store::{Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -141,7 +142,7 @@ impl BalanceFlags {
             let mover = Mover { store, patience, prefix: &self.prefix, wait: self.wait, json: self.json };
             mover.carry_out(fleet, self.moves(fleet), made).await
         };
-        let stopped = Turn::during(store, patience, work).await?;
+        let stopped = in_turn(store, patience, work).await?;
         match (done, stopped) {
             (Some((fleet, moves)), stopped) => Ok(self.report(&fleet, &moves, stopped.err())),
             (None, Err(Stop(status, why))) => Ok(fail(status, &why)),
@@ -186,7 +187,7 @@ impl BalanceFlags {
                     .collect(),
                 left_alone: &fleet.left_alone,
             };
-            lines.push(serde_json::to_string(&told).expect("a balance is plain data"));
+            lines.push(as_json(&told));
         } else if is_news {
             let (before, after) = (fleet.told(&before), fleet.told(&after));
             match result {
@@ -432,80 +433,46 @@ fn is_young(holder: &Holder) -> Option<String> {
     (age < whole_millis(YOUNG)).then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
 }
 
-/// The lease that only one of these has at a time.
-struct Turn {
-    candidate: Candidate,
-    term: Term,
-    sent: BootInstant,
+/// Does `work` while nobody else balances.
+///
+/// # Errors
+/// If the store does not answer before it begins.
+async fn in_turn(
+    store: &dyn Store,
+    patience: Duration,
+    work: impl Future<Output = Result<(), Stop>>,
+) -> Result<Result<(), Stop>, StoreError> {
+    let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
+    let own = OWN.parse().expect("it is the name of a shard");
+    let mut turn = match OwnLease::take(store, patience, &own, LEASE, "balance").await? {
+        Taking::Taken(turn) => turn,
+        Taking::Held(Holder { owner, .. }) => {
+            return Ok(stop(on_one_line(format!("{owner} is balancing already"))));
+        }
+        Taking::Later(wait) => {
+            let wait = show_seconds(wait);
+            return Ok(stop(format!("another one may be balancing for {wait}: try again after that")));
+        }
+    };
+    let done = tokio::select! {
+        biased;
+        () = asked_to_stop() => stop("a signal asked it to stop".to_owned()),
+        why = keep(&mut turn, store, patience) => stop(why),
+        done = work => done,
+    };
+    turn.give_back(store, patience).await;
+    Ok(done)
 }
 
-impl Turn {
-    /// Does `work` while nobody else does.
-    ///
-    /// # Errors
-    /// If the store does not answer before it begins.
-    async fn during(
-        store: &dyn Store,
-        patience: Duration,
-        work: impl Future<Output = Result<(), Stop>>,
-    ) -> Result<Result<(), Stop>, StoreError> {
-        let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
-        let mut turn = match Self::take(store, patience).await? {
-            Ok(turn) => turn,
-            Err(why) => return Ok(stop(why)),
-        };
-        let done = tokio::select! {
-            biased;
-            () = asked_to_stop() => stop("a signal asked it to stop".to_owned()),
-            why = turn.keep(store, patience) => stop(why),
-            done = work => done,
-        };
-        turn.give_back(store, patience).await;
-        Ok(done)
-    }
-
-    /// # Errors
-    /// If the store does not answer. Why it is not the turn of this one is a value.
-    async fn take(store: &dyn Store, patience: Duration) -> Result<Result<Self, String>, StoreError> {
-        let shard = OWN.parse().expect("it is the name of a shard");
-        let mut candidate = Candidate::here(shard, None, LEASE)
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
-        candidate.owner = format!("{PROGRAM}-balance-{}-{}", candidate.host, candidate.pid);
-        let sent = BootInstant::now();
-        match within(patience, store.claim(&candidate)).await? {
-            Claim::Refused(Holder { owner, .. }) => Ok(Err(on_one_line(format!("{owner} is balancing already")))),
-            Claim::Granted(Grant { term, start_after, .. }) => {
-                let turn = Self { candidate, term, sent };
-                let wait = start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
-                let Some(wait) = wait else { return Ok(Ok(turn)) };
-                turn.give_back(store, patience).await;
-                Ok(Err(format!("another one may be balancing for {}: try again after that", show_seconds(wait))))
-            }
-        }
-    }
-
-    /// Renews it until it is lost, and says why that is.
-    async fn keep(&mut self, store: &dyn Store, patience: Duration) -> String {
-        for sequence in 1.. {
-            sleep(LEASE / 5).await;
-            let now = BootInstant::now();
-            match within(patience, store.renew(&self.candidate, self.term, sequence)).await {
-                Ok(Renewal::Renewed) => self.sent = now,
-                Ok(Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken) => break,
-                Err(_) if BootInstant::now().since(self.sent) < LEASE * 3 / 4 => {}
-                Err(error) => return format!("the lease of {OWN} could not be renewed: {}", error.message),
-            }
-        }
-        format!("the lease of {OWN} was lost")
-    }
-
-    /// A lease that cannot be released ends by itself.
-    async fn give_back(&self, store: &dyn Store, patience: Duration) {
-        if let Err(error) = within(patience, store.release(&self.candidate, self.term)).await {
-            let (lease, message) = (show_seconds(LEASE), on_one_line(error.message));
-            terminal::say(format_args!(
-                "{PROGRAM}: nobody else can balance for {lease}, because {OWN} could not be released: {message}"
-            ));
+/// Renews the lease until it is lost, and says why that is.
+async fn keep(turn: &mut OwnLease, store: &dyn Store, patience: Duration) -> String {
+    loop {
+        sleep(LEASE / 5).await;
+        match turn.renew(store, patience).await {
+            Ok(true) => {}
+            Ok(false) => return format!("the lease of {OWN} was lost"),
+            Err(_) if BootInstant::now().since(turn.sent) < LEASE * 3 / 4 => {}
+            Err(error) => return format!("the lease of {OWN} could not be renewed: {}", error.message),
         }
     }
 }

@@ -5,14 +5,12 @@
 //! as it is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is
 //! stopped midway or gets no answer, its leases end by themselves: run again, it continues.
 
-use super::PROGRAM;
 use super::operator::Operator;
+use super::own_lease::{OwnLease, Taking};
 use super::slots::{Slots, listed};
 use crate::cli::flags;
-use crate::lease::{Candidate, Shard, Term, show_seconds};
-use crate::observe::terminal;
-use crate::store::{Claim, ErrorKind, Holder, Page, Release, Renewal, Store, StoreError, within};
-use crate::text::on_one_line;
+use crate::lease::{Shard, show_seconds};
+use crate::store::{ErrorKind, Holder, Page, Release, Store, StoreError, within};
 use crate::time::BootInstant;
 use clap::Args;
 use std::process::ExitCode;
@@ -36,16 +34,6 @@ pub struct ForgetFlags {
     /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// A lease that we took in order to delete it.
-struct Taken {
-    candidate: Candidate,
-    term: Term,
-    /// When its last claim or renewal was sent.
-    sent: BootInstant,
-    /// How often it was renewed.
-    sequence: u64,
 }
 
 /// Why not all is taken, or deleted.
@@ -123,7 +111,12 @@ impl ForgetFlags {
 
     /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
     /// led before, while we did not have the others yet.
-    async fn take_all(&self, operator: &Operator<'_>, names: &[Shard], taken: &mut Vec<Taken>) -> Result<(), Failure> {
+    async fn take_all(
+        &self,
+        operator: &Operator<'_>,
+        names: &[Shard],
+        taken: &mut Vec<OwnLease>,
+    ) -> Result<(), Failure> {
         for name in names {
             keep(operator, taken).await?;
             taken.push(self.take(operator, name).await?);
@@ -140,7 +133,7 @@ impl ForgetFlags {
     async fn forget_all(
         &self,
         operator: &Operator<'_>,
-        taken: &mut Vec<Taken>,
+        taken: &mut Vec<OwnLease>,
         gone: &mut Vec<Shard>,
     ) -> Result<(), Failure> {
         loop {
@@ -184,62 +177,34 @@ impl ForgetFlags {
         format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
     }
 
-    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<Taken, Failure> {
-        let mut candidate = Candidate::here(name.clone(), None, self.lease)
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
-        candidate.owner = format!("{PROGRAM}-forget-{}-{}", candidate.host, candidate.pid);
-        let sent = BootInstant::now();
-        match within(operator.patience, operator.store.claim(&candidate)).await {
-            Ok(Claim::Granted(grant)) => {
-                let wait =
-                    grant.start_after.map(|until| until.since(BootInstant::now())).filter(|wait| !wait.is_zero());
-                let taken = Taken { candidate, term: grant.term, sent, sequence: 0 };
-                let Some(wait) = wait else { return Ok(taken) };
-                give_back(operator, vec![taken]).await;
-                let of = self.of(name);
-                Err(Failure::Refused(format!(
-                    "a command of the last leader{of} may live for {}: try again after that",
-                    show_seconds(wait)
-                )))
-            }
-            Ok(Claim::Refused(holder)) => Err(Failure::Refused(self.held(name, &holder))),
-            Err(error) => {
-                if error.kind == ErrorKind::Unknown {
-                    give_back(operator, vec![Taken { candidate, term: Term(0), sent, sequence: 0 }]).await;
-                }
-                Err(error.into())
+    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<OwnLease, Failure> {
+        let Operator { store, patience, .. } = *operator;
+        match OwnLease::take(store, patience, name, self.lease, "forget").await? {
+            Taking::Taken(own) => Ok(own),
+            Taking::Held(holder) => Err(Failure::Refused(self.held(name, &holder))),
+            Taking::Later(wait) => {
+                let (of, wait) = (self.of(name), show_seconds(wait));
+                let why = format!("a command of the last leader{of} may live for {wait}: try again after that");
+                Err(Failure::Refused(why))
             }
         }
     }
 }
 
 /// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
-async fn keep(operator: &Operator<'_>, taken: &mut [Taken]) -> Result<(), Failure> {
-    for Taken { candidate, term, sent, sequence } in taken {
-        let now = BootInstant::now();
-        if now.since(*sent) < candidate.lease / 3 {
-            continue;
-        }
-        *sequence += 1;
-        match within(operator.patience, operator.store.renew(candidate, *term, *sequence)).await? {
-            Renewal::Renewed => *sent = now,
-            Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken => {
-                return Err(Failure::Lost(candidate.shard.clone()));
-            }
+async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Result<(), Failure> {
+    for own in taken {
+        let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;
+        if !is_young && !own.renew(operator.store, operator.patience).await? {
+            return Err(Failure::Lost(own.candidate.shard.clone()));
         }
     }
     Ok(())
 }
 
-/// Releases leases of what stays. A lease that cannot be released ends by itself.
-async fn give_back(operator: &Operator<'_>, taken: Vec<Taken>) {
-    for Taken { candidate, term, .. } in taken {
-        if let Err(error) = within(operator.patience, operator.store.release(&candidate, term)).await {
-            let (shard, lease) = (&candidate.shard, show_seconds(candidate.lease));
-            let message = on_one_line(error.message);
-            terminal::say(format_args!(
-                "{PROGRAM}: {shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
-            ));
-        }
+/// Releases leases of what stays.
+async fn give_back(operator: &Operator<'_>, taken: Vec<OwnLease>) {
+    for own in taken {
+        own.give_back(operator.store, operator.patience).await;
     }
 }

@@ -5,7 +5,7 @@ use super::operator::Operator;
 use super::screen::columns;
 use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
-use super::{PROGRAM, inspect, print_lines, rfc3339};
+use super::{PROGRAM, as_json, inspect, print_lines, rfc3339};
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
@@ -94,7 +94,7 @@ impl HistoryFlags {
         }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
-            if self.json { Line::of(&self.shard, entry, leads).as_json() } else { as_text(entry, ended(entry, leads)) }
+            if self.json { as_json(&Line::of(&self.shard, entry, leads)) } else { as_text(entry, ended(entry, leads)) }
         });
         Ok(print_lines(lines))
     }
@@ -152,10 +152,6 @@ impl<'a> Line<'a> {
             signal: entry.signal,
             ordered: entry.cause().map(Order::of),
         }
-    }
-
-    fn as_json(&self) -> String {
-        serde_json::to_string(self).expect("a line of history is plain data")
     }
 }
 

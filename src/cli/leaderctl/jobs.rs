@@ -8,7 +8,7 @@ use super::age::ago;
 use super::list::{aligned, word};
 use super::operator::Operator;
 use super::slots::Slots;
-use super::{PROGRAM, inspect, print_lines, printed, rfc3339};
+use super::{PROGRAM, as_json, inspect, print_lines, printed, rfc3339};
 use crate::exit;
 use crate::lease::{JobId, Shard, Term};
 use crate::notes::jobs::index::{self, Indexed};
@@ -303,10 +303,6 @@ impl<'a> Became<'a> {
     }
 }
 
-fn as_json(became: &Became<'_>) -> String {
-    serde_json::to_string(became).expect("a job is plain data")
-}
-
 fn as_text(shard: &Shard, job: &JobId, state: State, ledger: &Ledger) -> String {
     let word = match state {
         State::Never => "has never run",
@@ -338,7 +334,6 @@ fn as_text(shard: &Shard, job: &JobId, state: State, ledger: &Ledger) -> String 
 mod tests {
     use super::*;
     use crate::lease::Session;
-    use crate::notes::jobs::index::Name;
     use crate::store::Holder;
 
     fn ledger(status: Option<u8>, ended: Option<&str>) -> Ledger {
@@ -368,26 +363,5 @@ mod tests {
         assert_eq!(state(Some(3), Some("exited with 3"), &led(3)), State::Failed);
         assert_eq!(state(None, Some("lost"), &led(3)), State::Failed);
         assert_eq!(state(Some(0), Some("exited with 0"), &Report::default()), State::Succeeded);
-    }
-
-    #[test]
-    fn what_is_unknown_of_a_run_is_left_out() {
-        let (shard, job) = ("db".parse().unwrap(), "2027".parse().unwrap());
-        let text = |state, ledger: Ledger| as_text(&shard, &job, state, &ledger);
-        let runs = text(State::Running, ledger(None, None));
-        assert!(runs.starts_with("db: job 2027 is running\n  host       db1\n  owner      me \n"), "{runs}");
-        assert!(!runs.contains("ended") && !runs.contains("how"), "{runs}");
-        let crashed = text(State::Failed, ledger(None, None));
-        assert!(crashed.contains("  ended      ?\n  how        nobody wrote down how it ended\n"), "{crashed}");
-    }
-
-    #[test]
-    fn a_job_in_few_words_has_its_state_status_host_and_runs() {
-        let job =
-            |ledger: &Ledger| words(&Indexed::of(Name::Once("2027".parse().unwrap()), ledger), &Report::default());
-        let failed = job(&ledger(Some(3), Some("exited with 3")));
-        assert!(failed.starts_with("job 2027 failed with 3 on db1 ") && failed.ends_with(" ago (run 2)"), "{failed}");
-        assert!(job(&ledger(None, None)).starts_with("job 2027 failed without a status on db1 "));
-        assert!(job(&ledger(Some(0), Some("exited with 0"))).starts_with("job 2027 succeeded on db1 "));
     }
 }

@@ -281,7 +281,6 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
     use crate::lease::Term;
-    use crate::notes::orders::{self, Orders};
     use crate::store::Holder;
 
     #[test]
@@ -344,27 +343,5 @@ mod tests {
                 format!("db/main  -            -     -    3     -{pad}  -        -        -"),
             ]
         );
-    }
-
-    #[test]
-    fn a_terminal_shows_both_ends_of_a_long_name_and_what_is_beside_it_beneath() {
-        let pause = orders::pause(Some("a \u{1b}reason".to_owned()), true, Some(Duration::from_secs(90))).unwrap();
-        let holder = Holder { owner: "o".repeat(70), host: Some("h".repeat(50)), ..Holder::default() };
-        let shown = Shown {
-            report: Report { holder: Some(holder), last_term: None },
-            orders: Some(Orders { pause: Some(pause.clone()), handover: None }),
-            ..Shown::default()
-        };
-        let list = [("a/name/that-is-long".parse().unwrap(), shown)];
-        let by = &pause.by;
-        let note = format!("paused by {by} 0s ago, for another 1m 30s, the leader goes on: a  reason");
-        let lines = Columns::new(Some(100)).lines(&list);
-        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{lines:#?}");
-        assert!(lines[1].starts_with("a/name/that-is-long  oooooo") && lines[1].contains("ooo...ooo"), "{lines:#?}");
-        assert_eq!((lines.len(), &lines[2]), (3, &format!("  {note}")));
-        let lines = Columns::new(None).lines(&list);
-        assert!(lines[1].contains(&"o".repeat(70)) && lines[1].ends_with(&note), "{lines:#?}");
-        assert_eq!(shortened("0123456789", 7), "01...89");
-        assert_eq!(shortened("0123456789", 10), "0123456789");
     }
 }

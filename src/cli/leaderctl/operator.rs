@@ -3,14 +3,13 @@
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
 //! note in one step, and then only waits and reports; if it is run again, it finds its work done.
 
-use super::slots::{self, Kin, Slots};
+use super::slots::{self, Slots};
 use super::status::{self, Shown};
 use super::unknown::{Unknown, never_led};
 use super::{fail, inspect, printed, say_retrying};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
-use crate::notes::jobs::{self, index};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
 use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
@@ -128,14 +127,8 @@ impl Operator<'_> {
         if !self.json {
             return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
         }
-        let state = async {
-            let (report, orders) = (self.inspect().await?, self.orders().await?);
-            let ledger = within(self.patience, jobs::last(self.store, self.shard)).await?;
-            let jobs = within(self.patience, index::read(self.store, self.shard, ledger.as_ref())).await?;
-            let kin = Kin::of(self.store, self.shard, &report, self.patience).await?;
-            Ok(Shown { report, orders: Some(orders), ledger, jobs, kin, ..Shown::default() })
-        };
-        let shown = state.await.map_err(|error| self.although(sentence, error))?;
+        let shown = Shown::read(self.store, self.shard, self.patience).await;
+        let shown = shown.map_err(|error| self.although(sentence, error))?;
         Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
     }
 

@@ -87,7 +87,7 @@ pub struct PauseFlags {
     lasts: Option<Duration>,
 
     /// The reason, shown by status and by standbys
-    #[arg(long, value_name = "TEXT", value_parser = text)]
+    #[arg(long, value_name = "TEXT", value_parser = flags::line::<500>)]
     reason: Option<String>,
 
     /// Let the present leader continue, but let nobody follow it
@@ -125,14 +125,6 @@ pub struct ResumeFlags {
     /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// A text that others read on one line, and that some stores charge for.
-fn text(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 500 || text.contains(char::is_control) {
-        return Err("write 1 to 500 bytes on one line".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 impl PauseFlags {

@@ -267,11 +267,7 @@ impl StatusFlags {
         shard: &Shard,
         denied: &mut Option<StoreError>,
     ) -> Result<ExitCode, StoreError> {
-        let report = inspect(store, shard, timeout).await?;
-        let orders = within(timeout, orders::read(store, shard)).await?;
-        let ledger = within(timeout, jobs::last(store, shard)).await?;
-        let jobs = within(timeout, index::read(store, shard, ledger.as_ref())).await?;
-        let kin = Kin::of(store, shard, &report, timeout).await?;
+        let mut shown = Shown::read(store, shard, timeout).await?;
         let all = match denied {
             None if self.standbys || !store.is_metered() => {
                 match slots::standbys(store, shard.as_str(), timeout).await {
@@ -286,13 +282,12 @@ impl StatusFlags {
             }
             _ => None,
         };
-        let waiting = all.map(|all| {
-            let leaders = kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
-            let sessions = slots::sessions(report.holder.iter().chain(leaders));
-            slots::waiting(&all, shard, &sessions).cloned().collect::<Vec<_>>()
+        shown.waiting = all.map(|all| {
+            let leaders = shown.kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
+            let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
+            slots::waiting(&all, shard, &sessions).cloned().collect()
         });
-        let standbys = waiting.as_ref().map(Vec::len);
-        let shown = Shown { report, orders: Some(orders), ledger, jobs, kin, standbys, waiting, trouble: None };
+        shown.standbys = shown.waiting.as_ref().map(Vec::len);
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
         let written = printed(writeln!(stdout(), "{text}"));
         if !self.json && shown.was_never_led() {
@@ -307,6 +302,16 @@ impl StatusFlags {
 }
 
 impl Shown {
+    /// All but the standbys.
+    pub async fn read(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Self, StoreError> {
+        let report = inspect(store, shard, timeout).await?;
+        let orders = within(timeout, orders::read(store, shard)).await?;
+        let ledger = within(timeout, jobs::last(store, shard)).await?;
+        let jobs = within(timeout, index::read(store, shard, ledger.as_ref())).await?;
+        let kin = Kin::of(store, shard, &report, timeout).await?;
+        Ok(Self { report, orders: Some(orders), ledger, jobs, kin, ..Self::default() })
+    }
+
     pub fn is_paused(&self) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.kin.pause.is_some()
     }
@@ -350,7 +355,7 @@ impl<'a> Status<'a> {
 
 /// One line.
 pub fn as_json(shard: &Shard, shown: &Shown) -> String {
-    serde_json::to_string(&Status::of(shard, shown)).expect("a status is plain data")
+    super::as_json(&Status::of(shard, shown))
 }
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {

@@ -28,7 +28,7 @@ pub struct StepDownFlags {
     shard: Option<Shard>,
 
     /// Move all that HOST leads to other hosts, and let it lead nothing for a while
-    #[arg(long, value_name = "HOST", value_parser = name, conflicts_with_all = ["shard", "to", "cancel"])]
+    #[arg(long, value_name = "HOST", value_parser = flags::line::<256>, conflicts_with_all = ["shard", "to", "cancel"])]
     host: Option<String>,
 
     /// With --host: only shards whose names begin with this
@@ -36,7 +36,7 @@ pub struct StepDownFlags {
     prefix: Option<Prefix>,
 
     /// The owner or host that may lead next [default: any other candidate]
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = flags::line::<256>)]
     to: Option<String>,
 
     /// Order it even if no standby is known, or none by the name of --to; with --host, also where nobody can follow
@@ -69,13 +69,6 @@ const USUAL_MAINTENANCE: Duration = Duration::from_mins(10);
 const USUAL_WAIT: Duration = Duration::from_mins(1);
 /// The longest that a handover may keep a shard without a leader.
 const MOST_HOLD: Duration = Duration::from_hours(1);
-
-fn name(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 256 || text.contains(char::is_control) {
-        return Err("write an owner or a host, at most 256 bytes".to_owned());
-    }
-    Ok(text.to_owned())
-}
 
 impl StepDownFlags {
     /// # Errors
@@ -334,26 +327,4 @@ fn successor(report: &Report, term: Term, to: Option<&str>) -> Option<Holder> {
 
 fn is_called(holder: &Holder, name: &str) -> bool {
     name == holder.owner || Some(name) == holder.host.as_deref()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_successor_has_a_later_term_and_the_name_that_was_ordered() {
-        let holder = |term| Holder {
-            owner: "c1".to_owned(),
-            host: Some("db1".to_owned()),
-            term: Some(Term(term)),
-            ..Holder::default()
-        };
-        let report = |term| Report { holder: Some(holder(term)), ..Report::default() };
-        for to in [None, Some("c1"), Some("db1")] {
-            assert_eq!(successor(&report(8), Term(7), to), Some(holder(8)), "{to:?}");
-            assert_eq!(successor(&report(7), Term(7), to), None, "{to:?}");
-        }
-        assert_eq!(successor(&report(8), Term(7), Some("c0")), None);
-        assert_eq!(successor(&Report::default(), Term(7), None), None);
-    }
 }

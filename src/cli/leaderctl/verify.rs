@@ -4,7 +4,7 @@
 //! store counts before it answers; a step that must be safe after that needs a fencing token. And another process may
 //! answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
-use super::{PROGRAM, inspect, printed};
+use super::{PROGRAM, as_json, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
@@ -163,8 +163,7 @@ impl Question {
         }
         let (shard, seconds_left) = (self.shard.as_str(), left.map(|left| left.as_secs_f64()));
         let answer = Answer { shard, term: self.term.0, verified, seconds_left, told_by };
-        let text = serde_json::to_string(&answer).expect("an answer is plain data");
-        let written = printed(writeln!(stdout(), "{text}"));
+        let written = printed(writeln!(stdout(), "{}", as_json(&answer)));
         if written == ExitCode::SUCCESS { status } else { written }
     }
 }

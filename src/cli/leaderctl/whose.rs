@@ -4,7 +4,7 @@
 //! own processes can have any name. So the candidates of this host are asked which processes are theirs. What they started
 //! has one of these above it, because the backstop and the guard adopt what loses its parent.
 
-use super::{fail, printed};
+use super::{as_json, fail, printed};
 use crate::exit;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
 use crate::text::on_one_line;
@@ -56,7 +56,7 @@ impl WhoseFlags {
         let written = if self.json {
             let (pid, shard, store, owner) = (self.pid, &*statement.shard, &*statement.store, &*statement.owner);
             let answer = Answer { pid, role, leaderrun, shard, store, owner, term };
-            writeln!(stdout(), "{}", serde_json::to_string(&answer).expect("an answer is plain data"))
+            writeln!(stdout(), "{}", as_json(&answer))
         } else {
             let what = match role {
                 "leaderrun" => told.process(),
@@ -105,16 +105,4 @@ fn owner_of(pid: u32, asked: u32, told: &[Told]) -> Option<(&Told, u32, &'static
         };
         Some((told, leaderrun, if pid == asked { role } else { "tree" }))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_of_a_process_begins_with_it_and_ends_with_the_first_of_all() {
-        let line = line_of(std::process::id());
-        assert_eq!(line[..2], [std::process::id(), std::os::unix::process::parent_id()]);
-        assert_eq!(line_of(u32::MAX), [u32::MAX]);
-    }
 }

@@ -7,7 +7,8 @@ use super::jobs::words;
 use super::shares;
 use super::slots::{self, Slots, listed};
 use super::status;
-use super::{fail, inspect, printed, rfc3339};
+use super::{as_json, fail, inspect, printed, rfc3339};
+use crate::cli::flags;
 use crate::election::Obstacle;
 use crate::exit;
 use crate::lease::{Shard, host_name, show};
@@ -30,19 +31,12 @@ pub struct WhyFlags {
     shard: Shard,
 
     /// Another host; its candidates cannot be asked [default: this host]
-    #[arg(long, value_name = "NAME", value_parser = host)]
+    #[arg(long, value_name = "NAME", value_parser = flags::line::<256>)]
     host: Option<String>,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-fn host(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.contains(char::is_control) {
-        return Err("write the name of a host".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 /// What `why --json` prints. Fields are added, never renamed or removed.
@@ -217,7 +211,7 @@ impl WhyFlags {
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
         let written = if self.json {
             let answer = Answer { shard: self.shard.as_str(), host: &host, leads, because, silent };
-            writeln!(stdout(), "{}", serde_json::to_string(&answer).expect("an answer is plain data"))
+            writeln!(stdout(), "{}", as_json(&answer))
         } else {
             let verdict = if leads { "leads" } else { "does not lead" };
             let mut out = stdout();

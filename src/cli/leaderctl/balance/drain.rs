@@ -4,8 +4,8 @@
 //! leaders move, one after another. Whatever stops that half-way, the host stays held back, and a second call goes on.
 
 use super::plan::plan;
-use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, Turn, counted};
-use crate::cli::leaderctl::{PROGRAM, age::dated, fail, printed, shares};
+use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
+use crate::cli::leaderctl::{PROGRAM, age::dated, as_json, fail, printed, shares};
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
@@ -88,7 +88,7 @@ impl Drain<'_> {
             }
             drained
         };
-        let stopped = Turn::during(store, patience, work).await;
+        let stopped = in_turn(store, patience, work).await;
         let stopped = match stopped {
             Ok(stopped) => stopped.err(),
             Err(error) => Some(Stop::from(error)),
@@ -169,7 +169,7 @@ impl Drain<'_> {
                 left,
                 why,
             };
-            lines.push(serde_json::to_string(&drained).expect("it is plain data"));
+            lines.push(as_json(&drained));
         } else if let (Some(fleet), None) = (fleet, &stopped) {
             let loads = fleet.after(made);
             let told = shares::in_words(fleet.hosts.iter().map(String::as_str).zip(loads));
@@ -209,7 +209,7 @@ pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duratio
             .await?;
     }
     let line = match &ended {
-        _ if json => serde_json::to_string(&Resumed { host, was_held: ended.is_some() }).expect("it is plain data"),
+        _ if json => as_json(&Resumed { host, was_held: ended.is_some() }),
         Some(PauseOrder { by, since_millis, .. }) => {
             format!("{host}: resumed; it was held back by {by} since {}", dated(*since_millis))
         }

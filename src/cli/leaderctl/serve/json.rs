@@ -2,7 +2,7 @@
 
 use super::super::fleet::{Picture, Seen};
 use super::super::history;
-use super::super::status::Status;
+use super::super::{as_json, status::Status};
 use crate::lease::Shard;
 use crate::time::{BootInstant, rfc3339};
 use serde::Serialize;
@@ -86,9 +86,7 @@ fn one<'a>(shard: &'a Shard, seen: &'a Seen) -> One<'a> {
 }
 
 fn text(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string(value).expect("a picture is plain data");
-    text.push('\n');
-    text
+    as_json(value) + "\n"
 }
 
 pub fn shards(picture: &Picture) -> String {
