@@ -258,8 +258,8 @@ impl Core {
             Event::Booked { term, answer } => self.booked(now, state.leading()?, term, answer),
             Event::Settled { term, answer } => self.settled(now, state.releasing()?, term, answer),
             Event::Tree(event) => self.tree(now, state, &event),
-            Event::Late(worst) => {
-                let before = std::mem::replace(&mut self.late, Late::new(worst, self.settings.timing.most_extra()));
+            Event::Late(late) => {
+                let before = std::mem::replace(&mut self.late, late);
                 if self.late.beyond && !before.beyond {
                     self.say(Notice::Late(self.late));
                 }

@@ -63,7 +63,7 @@ pub fn budget(
         }
         line("outage", show(timing.outage()), "a store outage this long does not disturb COMMAND");
         if let Some(quota) = Quota::find() {
-            let late = Late::new(quota.presumed_lateness(), timing.most_extra());
+            let late = Late::new(quota.presumed_lateness(), timing.most_extra(), true);
             line("CPU quota", show(late.extra), &format!("COMMAND is stopped this much earlier at first: {quota}"));
         }
         let kept = location.keeps(kept(timing.lease));

@@ -2,7 +2,7 @@
 
 use super::{HookEnd, StartError, Unhealthy};
 use crate::exit;
-use crate::lease::Term;
+use crate::lease::{Late, Term};
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub enum Event {
     },
     Tree(TreeEvent),
     /// The worst lateness of guard and backstop has changed to this.
-    Late(Duration),
+    Late(Late),
     /// A time of the schedule has come at which a leader hands over.
     RotationDue,
     /// The number of other candidates that wait for the shard; None if it cannot be known.

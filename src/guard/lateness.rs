@@ -26,11 +26,23 @@ pub struct Measure {
     pub most: Duration,
     /// The lateness to count with until it was measured.
     pub presumed: Duration,
+    /// This process has a CPU quota.
+    pub under_a_quota: bool,
 }
 
 impl Measure {
     pub fn of(timing: &Timing) -> Self {
-        Self { every: timing.renew_interval / 4, most: timing.most_extra(), presumed: Duration::ZERO }
+        Self {
+            every: timing.renew_interval / 4,
+            most: timing.most_extra(),
+            presumed: Duration::ZERO,
+            under_a_quota: false,
+        }
+    }
+
+    /// What follows from this lateness.
+    pub fn late(&self, worst: Duration) -> Late {
+        Late::new(worst, self.most, self.under_a_quota)
     }
 }
 
@@ -62,7 +74,6 @@ impl Lateness {
         }
     }
 
-    #[must_use]
     pub fn worst(&mut self, now: BootInstant) -> Duration {
         self.pass_time(now);
         self.held
@@ -90,13 +101,14 @@ impl Lateness {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caution {
     most: Duration,
+    under_a_quota: bool,
     own: Duration,
     told: Duration,
 }
 
 impl From<Measure> for Caution {
-    fn from(Measure { most, presumed, .. }: Measure) -> Self {
-        Self { most, own: presumed, told: Duration::ZERO }
+    fn from(Measure { most, presumed, under_a_quota, .. }: Measure) -> Self {
+        Self { most, under_a_quota, own: presumed, told: Duration::ZERO }
     }
 }
 
@@ -110,7 +122,7 @@ impl Caution {
     }
 
     pub fn extra(&self) -> Duration {
-        Late::new(self.own.max(self.told), self.most).extra
+        Late::new(self.own.max(self.told), self.most, self.under_a_quota).extra
     }
 }
 
@@ -154,7 +166,8 @@ mod tests {
 
     #[test]
     fn the_worse_of_both_processes_counts_within_the_bound() {
-        let mut caution = Caution::from(Measure { every: millis(1), most: millis(1000), presumed: millis(20) });
+        let measure = Measure { every: millis(1), most: millis(1000), presumed: millis(20), under_a_quota: false };
+        let mut caution = Caution::from(measure);
         assert_eq!(caution.extra(), millis(80), "presumed");
         caution.measured(millis(10));
         caution.told(millis(100));
@@ -162,6 +175,10 @@ mod tests {
         caution.measured(millis(300));
         assert_eq!(caution.extra(), millis(1000));
         assert_eq!(Caution::default().extra(), Duration::ZERO);
+        let mut caution = Caution::from(Measure { under_a_quota: true, ..measure });
+        assert_eq!(caution.extra(), millis(320), "presumed under a quota");
+        caution.measured(millis(63));
+        assert_eq!(caution.extra(), millis(1000));
     }
 
     proptest! {

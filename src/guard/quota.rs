@@ -45,9 +45,9 @@ impl Quota {
         self.period - self.budget
     }
 
-    /// The lateness to count with until it was measured. Deadlines move by four times as much: two pauses.
+    /// The lateness to count with until it was measured. Deadlines move by sixteen times as much: two pauses.
     pub fn presumed_lateness(&self) -> Duration {
-        self.pause() / 2
+        self.pause() / 8
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     fn two_pauses_are_presumed() {
         let millis = Duration::from_millis;
         let quota = Quota { budget: millis(20), period: millis(100), cgroup: Path::new("/sys/fs/cgroup").to_owned() };
-        assert_eq!(quota.presumed_lateness() * 4, millis(160));
+        assert_eq!(quota.presumed_lateness() * 16, millis(160));
         assert_eq!(quota.to_string(), "20ms of each 100ms in /sys/fs/cgroup");
     }
 }

@@ -110,7 +110,8 @@ mod tests {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGCONT);
         signals.thread_block().expect("a thread may block its signals");
-        let measure = Measure { every: Duration::from_hours(1), most: PAUSE, presumed: Duration::ZERO };
+        let measure =
+            Measure { every: Duration::from_hours(1), most: PAUSE, presumed: Duration::ZERO, under_a_quota: false };
         Sampler::new(measure).expect("a signalfd")
     }
 

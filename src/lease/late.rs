@@ -7,6 +7,9 @@ use std::time::Duration;
 /// How many times the worst lateness the deadlines move earlier: waking late is followed by a kill, which needs
 /// processors as well, and the next time may be worse.
 const FACTOR: u32 = 4;
+/// As [`FACTOR`], in a cgroup with a CPU quota: a process that once waited for two of its periods may wait for a hundred
+/// the next time.
+const FACTOR_UNDER_A_QUOTA: u32 = 16;
 /// With less than this many times the worst lateness, a kill may end after the lease.
 const LEAST_FACTOR: u32 = 2;
 
@@ -22,8 +25,9 @@ pub struct Late {
 
 impl Late {
     /// `most` is the most by which deadlines move.
-    pub fn new(worst: Duration, most: Duration) -> Self {
-        Self { worst, extra: worst.saturating_mul(FACTOR).min(most), beyond: worst.saturating_mul(LEAST_FACTOR) > most }
+    pub fn new(worst: Duration, most: Duration, under_a_quota: bool) -> Self {
+        let factor = if under_a_quota { FACTOR_UNDER_A_QUOTA } else { FACTOR };
+        Self { worst, extra: worst.saturating_mul(factor).min(most), beyond: worst.saturating_mul(LEAST_FACTOR) > most }
     }
 }
 

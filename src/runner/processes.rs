@@ -188,7 +188,7 @@ impl Processes {
             GuardEvent::Report(report) => self.reported(&report),
             GuardEvent::Late(worst) => {
                 self.late = worst;
-                Some(Event::Late(worst))
+                self.command.measure.map(|measure| Event::Late(measure.late(worst)))
             }
             GuardEvent::Tree(event) => {
                 if event == TreeEvent::Dead {
@@ -296,8 +296,9 @@ impl Host for Processes {
         let slot = campaign.place().map(|place| place.slot);
         if let Some(measure) = &mut self.command.measure {
             // What was measured is taken over. Until then, a quota tells what may come.
-            let quota = Quota::find().map_or(Duration::ZERO, |quota| quota.presumed_lateness());
-            measure.presumed = self.late.max(quota);
+            let quota = Quota::find();
+            measure.under_a_quota = quota.is_some();
+            measure.presumed = self.late.max(quota.map_or(Duration::ZERO, |quota| quota.presumed_lateness()));
         }
         self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, campaign);
         self.observers.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));

@@ -88,7 +88,7 @@ fn event_words(event: &Event) -> String {
         Event::Booked { term, answer } => format!("booked {} {}", term.0, answered(answer, booking_words)),
         Event::Settled { term, answer } => format!("settled {} {}", term.0, answered(answer, done)),
         Event::Tree(event) => format!("tree {}", tree_words(event)),
-        Event::Late(worst) => format!("late {}", nanos(*worst)),
+        Event::Late(late) => format!("late {}", nanos(late.worst)),
         Event::RotationDue => "turn-over".to_owned(),
         Event::Counted { answer } => {
             format!("counted {}", answered(answer, |count| or_dash(count.as_ref(), ToString::to_string)))

@@ -155,7 +155,7 @@ const fn millis(millis: u64) -> Duration {
 
 /// The policy of a guard for `most` of one second.
 fn cautious() -> Policy {
-    let measure = Measure { every: millis(250), most: millis(1000), presumed: Duration::ZERO };
+    let measure = Measure { every: millis(250), most: millis(1000), presumed: Duration::ZERO, under_a_quota: false };
     Policy::new(until(10), GRACE).cautious(measure.into())
 }
 
@@ -214,11 +214,12 @@ proptest! {
     fn no_sequence_of_lateness_ends_a_leadership_whose_renewals_are_answered_and_half_of_the_outage_remains(
         timing in timings(),
         presumed in 0_u64..100_000,
+        under_a_quota: bool,
         answers in proptest::collection::vec(0.0_f64..1.0, 1..20),
         late in proptest::collection::vec((0_u64..100_000, 0_u64..100_000), 1..60),
     ) {
         let half = timing.outage() / 2;
-        let measure = Measure { presumed: millis(presumed), ..Measure::of(&timing) };
+        let measure = Measure { presumed: millis(presumed), under_a_quota, ..Measure::of(&timing) };
         let first = at(1_000);
         let mut heard = timing.deadline(first.plus(timing.lease));
         let hook_timeouts = HookTimeouts {
