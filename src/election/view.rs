@@ -30,6 +30,7 @@ pub enum Hold {
 
 impl Hold {
     /// The hold as it is when this much more time has passed.
+    #[must_use]
     pub fn after(&self, passed: Duration) -> Self {
         let mut hold = self.clone();
         match &mut hold {

@@ -2,7 +2,7 @@
 
 use crate::election::Event;
 use std::future::{Future, pending};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -66,7 +66,7 @@ impl Tasks {
     /// If the task has panicked: the election would wait for ever for the answer.
     pub async fn next(&mut self) -> Option<Event> {
         while let Some(ended) = self.all.join_next_with_id().await {
-            let id = ended.as_ref().map_or_else(|error| error.id(), |(id, _)| *id);
+            let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
             let Some(index) = self.known.iter().position(|(_, task)| task.id() == id) else { continue };
             self.known.remove(index);
             match ended {
