@@ -24,10 +24,10 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub async fn claim(self) -> Event {
+    pub fn claim(self) -> impl Future<Output = Event> + Send + 'static {
         // Every lease counts from here, before anything is sent.
         let sent = BootInstant::now();
-        Event::Claimed { sent, answer: self.within(self.campaign.claim(&self.candidate)).await }
+        async move { Event::Claimed { sent, answer: self.within(self.campaign.claim(&self.candidate)).await } }
     }
 
     pub async fn observe(self) -> Event {
@@ -35,11 +35,13 @@ impl Requests {
         Event::Observed { answer: self.within(look).await }
     }
 
-    pub async fn renew(self, term: Term, sequence: u64) -> Event {
+    pub fn renew(self, term: Term, sequence: u64) -> impl Future<Output = Event> + Send + 'static {
         let sent = BootInstant::now();
-        match self.within(self.campaign.renew(&self.candidate, term, sequence)).await {
-            Ok((renewal, orders)) => Event::Renewed { sent, answer: Ok(renewal), orders },
-            Err(error) => Event::Renewed { sent, answer: Err(error), orders: None },
+        async move {
+            match self.within(self.campaign.renew(&self.candidate, term, sequence)).await {
+                Ok((renewal, orders)) => Event::Renewed { sent, answer: Ok(renewal), orders },
+                Err(error) => Event::Renewed { sent, answer: Err(error), orders: None },
+            }
         }
     }
 
