@@ -296,6 +296,7 @@ pub fn parse<T: Options>(
 
 /// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a
 /// duration.
+#[must_use]
 pub fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let may_have_one = |word: &str| {
         let mut options = command.get_subcommands().flat_map(Command::get_arguments);

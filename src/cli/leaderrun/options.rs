@@ -444,9 +444,9 @@ impl Flags {
 
     /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
     /// taken for it. All of `words` from SHARD on are operands.
-    pub(super) fn lacks_shard(&self, words: impl ExactSizeIterator<Item = OsString>) -> bool {
+    pub(super) fn lacks_shard(&self, mut words: impl ExactSizeIterator<Item = OsString>) -> bool {
         let before = words.len() - self.operands.len() - 1;
-        words.skip(before).next().is_some_and(|word| word == "--")
+        words.nth(before).is_some_and(|word| word == "--")
     }
 
     pub(super) fn patience(&self) -> Patience {
