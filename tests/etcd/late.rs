@@ -37,28 +37,6 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again() {
-    let (server, valve, store) = behind_a_valve().await;
-    let one = candidate("one");
-    valve.once(CLAIM, Fate::LoseAnswer);
-    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
-    assert_eq!(valve.met(), 1);
-    let term = lead(&*store, &one).await;
-    // Whatever the first claim left behind is revoked by now or later, and is no part of this leadership.
-    let last = Duration::from_secs(2);
-    let begun = Instant::now();
-    for sequence in 1.. {
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed), "beat {sequence}");
-        if begun.elapsed() > last {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    // And that of the time in which the prefix was young.
-    assert!(server.etcdctl(&["lease", "list"]).starts_with("found 2 leases"));
-}
-
-#[tokio::test]
 async fn the_lock_of_a_claim_that_was_given_up_is_free_at_once_and_makes_nobody_wait() {
     let (server, valve, store) = behind_a_valve().await;
     let other = open(&server.store_url()).await;

@@ -26,8 +26,6 @@ pub struct Valve {
 #[derive(Default)]
 struct State {
     rule: Option<(&'static str, Fate)>,
-    /// So many requests met a rule.
-    met: usize,
     open: bool,
 }
 
@@ -48,11 +46,6 @@ impl Valve {
     /// For the next request that has `marker` in it.
     pub fn once(&self, marker: &'static str, fate: Fate) {
         self.state.0.lock().expect("nobody panicked").rule = Some((marker, fate));
-    }
-
-    /// So many requests met a rule.
-    pub fn met(&self) -> usize {
-        self.state.0.lock().expect("nobody panicked").met
     }
 
     /// What was held arrives now.
@@ -108,7 +101,6 @@ impl Valve {
             return None;
         }
         state.rule = None;
-        state.met += 1;
         Some(fate)
     }
 }

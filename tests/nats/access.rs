@@ -255,19 +255,6 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_that_is_named_is_trusted() {
-    let papers = Papers::issue("IP:127.0.0.1");
-    papers.add_self_signed("own");
-    let lines = "jetstream: enabled\ntls { timeout: 60, cert_file: 'DATA/own.pem', key_file: 'DATA/own.key' }";
-    let mut server = Server::prepared(papers.into_directory(), lines, "");
-    server.options = format!("?ca={}", server.path("own.pem").display());
-    works(&server).await;
-    server.options = format!("?ca={}", server.path("ca.pem").display());
-    let error = error_of(&server.own_url()).await;
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("TLS with"), "{error}");
-}
-
-#[tokio::test]
 async fn a_client_certificate_is_shown_where_it_is_wanted() {
     let mut server = with_tls(", ca_file: 'DATA/ca.pem', verify: true");
     let at = |name: &str| server.path(name).display().to_string();
