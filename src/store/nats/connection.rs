@@ -6,11 +6,11 @@
 //! first has done.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
-//! (see `meter`). So a request also listens for such [`Trouble`]. Otherwise it would wait until its time is over, and could
+//! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and could
 //! never say why.
 
 use super::address::{Address, DEFAULT_PORT};
-use super::failure::{Trouble, unanswered, unconnected};
+use super::failure::{Event, unanswered, unconnected};
 use super::login::options;
 use super::meter::{Meter, in_moderation};
 use crate::lease::show;
@@ -30,8 +30,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// Before this version, a consumer has one subject, and a stream does not tell its time.
 const LEAST_VERSION: (u32, u32) = (2, 10);
-/// How many troubles a request may be behind. More arrive only while no request waits.
-const MOST_TROUBLES: usize = 32;
+/// How many events a request may be behind. More arrive only while no request waits.
+const MOST_EVENTS: usize = 32;
 
 pub struct Connections {
     address: Address,
@@ -44,7 +44,7 @@ pub struct Connection {
     pub client: Client,
     /// The server of this connection, for messages.
     pub server: String,
-    trouble: broadcast::Sender<Trouble>,
+    events: broadcast::Sender<Event>,
     meter: Arc<Meter>,
     _watch: JoinSet<()>,
 }
@@ -141,12 +141,12 @@ impl Connections {
         subject: &str,
         request: Request,
     ) -> Result<Option<Message>, StoreError> {
-        let mut trouble = connection.troubles();
+        let mut events = connection.events();
         connection.heard();
         let answer = tokio::select! {
             biased;
             answer = connection.client.send_request(subject.to_owned(), request) => answer,
-            error = self.trouble(connection, &mut trouble, subject) => return Err(error),
+            error = self.failure(connection, &mut events, subject) => return Err(error),
         };
         match answer.map_err(|error| error.kind()) {
             Ok(message) => {
@@ -163,16 +163,16 @@ impl Connections {
 
     /// Waits until the connection is gone, or the server refuses `subject` to us, or that we hear answers. Returns the
     /// reason.
-    pub async fn trouble(
+    pub async fn failure(
         &self,
         connection: &Arc<Connection>,
-        troubles: &mut broadcast::Receiver<Trouble>,
+        events: &mut broadcast::Receiver<Event>,
         subject: &str,
     ) -> StoreError {
         let quoted = format!("\"{subject}\"");
         loop {
-            match troubles.recv().await {
-                Ok(Trouble::Denied { text, is_deaf }) if is_deaf || text.contains(&quoted) => {
+            match events.recv().await {
+                Ok(Event::Denied { text, is_deaf }) if is_deaf || text.contains(&quoted) => {
                     if is_deaf {
                         // No answer would ever arrive on it.
                         self.current.forget(connection);
@@ -180,9 +180,9 @@ impl Connections {
                     let (server, login) = (&connection.server, self.address.login.describe());
                     return StoreError::denied(format!("{server} denied {login}: {text}"));
                 }
-                Ok(Trouble::Denied { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Ok(Trouble::Flooded) => return StoreError::unknown(complaint(&connection.server, "nats", MOST)),
-                Ok(Trouble::Broken) | Err(broadcast::error::RecvError::Closed) => return self.lost(connection),
+                Ok(Event::Denied { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Ok(Event::Flooded) => return StoreError::unknown(complaint(&connection.server, "nats", MOST)),
+                Ok(Event::Broken) | Err(broadcast::error::RecvError::Closed) => return self.lost(connection),
             }
         }
     }
@@ -207,11 +207,11 @@ impl Connections {
 
     async fn connect_to(&self, host: String) -> Result<Connection, StoreError> {
         let server = format!("nats at {host}");
-        let trouble = broadcast::Sender::new(MOST_TROUBLES);
-        let teller = trouble.clone();
-        let options = options(&self.address, self.bound)?.event_callback(move |event| {
+        let events = broadcast::Sender::new(MOST_EVENTS);
+        let teller = events.clone();
+        let options = options(&self.address, self.bound)?.event_callback(move |reported| {
             // Nobody may be listening.
-            let _ = Trouble::of(&event).map(|trouble| teller.send(trouble));
+            let _ = Event::of(&reported).map(|event| teller.send(event));
             ready(())
         });
         let Some(connected) = in_moderation(options.connect(format!("nats://{host}"))).await else {
@@ -225,16 +225,16 @@ impl Connections {
             )));
         }
         let meter = Arc::new(Meter::new(client.statistics()));
-        let (metered, teller, current) = (Arc::clone(&meter), trouble.clone(), Arc::downgrade(&self.current));
+        let (metered, teller, current) = (Arc::clone(&meter), events.clone(), Arc::downgrade(&self.current));
         let mut watch = JoinSet::new();
         watch.spawn(async move {
             metered.exceeded().await;
-            let _ = teller.send(Trouble::Flooded);
+            let _ = teller.send(Event::Flooded);
             // The library reads on while its client exists, and there may be no request for a long time.
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &metered));
         });
-        Ok(Connection { client, server, trouble, meter, _watch: watch })
+        Ok(Connection { client, server, events, meter, _watch: watch })
     }
 }
 
@@ -251,8 +251,8 @@ impl Connection {
     }
 
     /// What the library reports from now on.
-    pub fn troubles(&self) -> broadcast::Receiver<Trouble> {
-        self.trouble.subscribe()
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
     }
 
     /// Whether a message may say when the server forgets it.

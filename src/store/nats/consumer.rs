@@ -6,7 +6,7 @@
 
 use super::bucket::Bucket;
 use super::connection::{Connection, Connections};
-use super::failure::Trouble;
+use super::failure::Event;
 use crate::lease::show;
 use crate::store::StoreError;
 use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, IntoConsumerConfig, push};
@@ -30,9 +30,8 @@ pub struct Pushed {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
     context: Context,
-    inbox: String,
     messages: Subscriber,
-    troubles: broadcast::Receiver<Trouble>,
+    events: broadcast::Receiver<Event>,
     /// The number of the last message.
     last: u64,
     /// How many messages will follow that the stream has already.
@@ -44,7 +43,7 @@ impl Bucket {
     pub async fn consume(&self, keys: &[String]) -> Result<Pushed, StoreError> {
         let (connections, connection) = (Arc::clone(&self.connections), self.connections.connection().await?);
         let context = jetstream::new(connection.client.clone());
-        let mut troubles = connection.troubles();
+        let mut events = connection.events();
         let inbox = connection.client.new_inbox();
         let messages = connection.client.subscribe(inbox.clone()).await;
         let messages = messages.map_err(|_| StoreError::not_applied(connections.lost(&connection).message))?;
@@ -64,10 +63,10 @@ impl Bucket {
         let made = self.demand(&name, &request);
         let consumer::Info { num_pending: pending, .. } = tokio::select! {
             biased;
-            error = connections.trouble(&connection, &mut troubles, &inbox) => return Err(error),
+            error = connections.failure(&connection, &mut events, &inbox) => return Err(error),
             made = made => made?,
         };
-        Ok(Pushed { connections, connection, context, inbox, messages, troubles, last: 0, pending })
+        Ok(Pushed { connections, connection, context, messages, events, last: 0, pending })
     }
 }
 
@@ -82,7 +81,7 @@ impl Pushed {
             let message = tokio::select! {
                 biased;
                 message = self.messages.next() => message.ok_or_else(|| self.connections.lost(&self.connection))?,
-                error = self.connections.trouble(&self.connection, &mut self.troubles, &self.inbox) => return Err(error),
+                error = self.connections.failure(&self.connection, &mut self.events, "") => return Err(error),
                 () = sleep(SILENCE) => {
                     return Err(StoreError::unknown(format!("{server} pushes nothing within {}", show(SILENCE))));
                 }

@@ -5,12 +5,12 @@ use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::error::{causes, in_short, innermost, innermost_of};
 use crate::store::tls;
-use async_nats::{ConnectError, ConnectErrorKind, Event};
+use async_nats::{ConnectError, ConnectErrorKind, Event as Reported};
 use std::time::Duration;
 
 /// What the library reports beside the answers.
 #[derive(Clone, Debug)]
-pub enum Trouble {
+pub enum Event {
     Broken,
     /// The server sent too much.
     Flooded,
@@ -21,22 +21,22 @@ pub enum Trouble {
     },
 }
 
-impl Trouble {
-    pub fn of(event: &Event) -> Option<Self> {
-        match event {
-            Event::Disconnected | Event::Closed => Some(Self::Broken),
-            Event::ServerError(error) => {
+impl Event {
+    pub fn of(reported: &Reported) -> Option<Self> {
+        match reported {
+            Reported::Disconnected | Reported::Closed => Some(Self::Broken),
+            Reported::ServerError(error) => {
                 // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case, depending on the server.
                 let text = in_short(&error.to_string()).trim_start_matches("nats: ").to_owned();
                 let lower = text.to_lowercase();
                 let is_deaf = lower.contains("for subscription");
                 lower.contains("permissions violation").then_some(Self::Denied { text, is_deaf })
             }
-            Event::Connected
-            | Event::LameDuckMode
-            | Event::Draining
-            | Event::SlowConsumer(_)
-            | Event::ClientError(_) => None,
+            Reported::Connected
+            | Reported::LameDuckMode
+            | Reported::Draining
+            | Reported::SlowConsumer(_)
+            | Reported::ClientError(_) => None,
         }
     }
 }
