@@ -333,6 +333,8 @@ impl Talk<'_> {
             failure => failure,
         })?;
         asked.answered();
+        // The answers to others may be under way, each as long as this one.
+        connection.allowance.begin_again();
         let answer = answer.extract_error().map_err(Failure::from);
         // After a failover the same name leads to another server.
         if answer
