@@ -29,11 +29,6 @@ pub trait ServerTime {
     /// Our wall clock, in milliseconds since 1970.
     fn wall_clock_millis(&self) -> u64;
 
-    /// Now, for a judgement on what a read showed that was sent at `read_sent`.
-    fn moment(&self, read_sent: BootInstant) -> Moment {
-        Moment { read_sent, now: BootInstant::now(), wall_millis: self.wall_clock_millis() }
-    }
-
     /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
     /// will show it.
     fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {

@@ -204,7 +204,7 @@ impl<D: Documents> Store for LeaseStore<D> {
     }
 
     fn hindrance(&self) -> Option<String> {
-        self.documents.clock().hindrance("the store's", BootInstant::now()).filter(|_| !self.documents.tells_time())
+        self.documents.clock().hindrance(BootInstant::now()).filter(|_| !self.documents.tells_time())
     }
 
     fn lanes(&self) -> usize {

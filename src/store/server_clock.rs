@@ -134,19 +134,18 @@ impl Clock {
         self.width(at).is_some_and(|width| width > WIDE)
     }
 
-    /// The reason why a takeover is slow, for people: a standby judges by the lower end. `whose` clock it is:
-    /// `DynamoDB's`.
-    pub fn hindrance(&self, whose: &str, now: BootInstant) -> Option<String> {
+    /// The reason why a takeover is slow, for people: a standby judges by the lower end.
+    pub fn hindrance(&self, now: BootInstant) -> Option<String> {
         let width = self.width(now)?;
         if self.is_wide(now) {
             let width = show_seconds(width);
             return Some(format!(
-                "{whose} clock is known to within {width} only, for its answers are slow or their dates disagree: a \
+                "the store's clock is known to within {width} only, for its answers are slow or their dates disagree: a \
                  takeover may come so much later"
             ));
         }
         let agree = self.agreed_for(now, DISAGREEMENT_COUNTS);
-        (!agree).then(|| format!("the dates of {whose} answers disagree: a takeover may come a lease later"))
+        (!agree).then(|| "the dates of the store's answers disagree: a takeover may come a lease later".to_owned())
     }
 
     /// When the server's clock will certainly show `millis`. None while no answer had a date.
@@ -291,18 +290,18 @@ mod tests {
     #[test]
     fn an_interval_that_delays_takeovers_is_reported_and_a_usual_one_is_not() {
         let mut clock = Clock::default();
-        assert_eq!(clock.hindrance("DynamoDB's", at(5)), None);
+        assert_eq!(clock.hindrance(at(5)), None);
         clock.sample(date_at(10_300), at(10_300), at(11_300));
-        assert_eq!(clock.hindrance("DynamoDB's", at(20_000)), None);
+        assert_eq!(clock.hindrance(at(20_000)), None);
         // Another front end, with another clock.
         clock.sample(date_at(3_620_000), at(20_000), at(20_010));
-        let said = clock.hindrance("DynamoDB's", at(20_010)).unwrap();
+        let said = clock.hindrance(at(20_010)).unwrap();
         assert!(said.contains("within 1h 5s only"), "{said}");
         clock.sample(date_at(3_621_000), at(21_000), at(21_010));
-        let said = clock.hindrance("DynamoDB's", at(21_010)).unwrap();
-        assert_eq!(said, "the dates of DynamoDB's answers disagree: a takeover may come a lease later");
+        let said = clock.hindrance(at(21_010)).unwrap();
+        assert_eq!(said, "the dates of the store's answers disagree: a takeover may come a lease later");
         clock.sample(date_at(3_680_000), at(80_000), at(80_010));
-        assert_eq!(clock.hindrance("DynamoDB's", at(80_011)), None);
+        assert_eq!(clock.hindrance(at(80_011)), None);
     }
 
     #[test]
