@@ -39,8 +39,6 @@ pub mod parallel;
 pub mod redis;
 mod round_trip;
 mod server_clock;
-#[cfg(feature = "postgres")]
-mod session_lock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -196,7 +196,7 @@ fn postgres() {
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = 'postgres'";
     let bench = bench("PostgreSQL", &server, || ask(sum));
     let has_counted = || ask(sessions) == 0;
-    bench.reads_many_notes_in_few(has_counted).runs_a_job(25, 10, has_counted).costs(12, 6);
+    bench.reads_many_notes_in_few(has_counted).runs_a_job(21, 8, has_counted).costs(12, 6);
 }
 
 #[test]

@@ -74,9 +74,9 @@ pub enum Location {
     #[cfg(feature = "redis")]
     Redis(super::redis::Address),
     #[cfg(feature = "postgres")]
-    Postgres(super::sql::postgres::Address),
+    Postgres(super::sql::Address),
     #[cfg(feature = "mysql")]
-    Mysql(super::sql::mysql::Address),
+    Mysql(super::sql::Address),
     #[cfg(feature = "nats")]
     Nats(super::nats::Address),
     #[cfg(feature = "etcd")]
@@ -115,9 +115,11 @@ impl Location {
                 super::redis::Address::read(scheme, rest).map(Self::Redis)
             }
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => super::sql::postgres::Address::read(rest).map(Self::Postgres),
+            "postgres" | "postgresql" => {
+                super::sql::Address::read(super::sql::Dialect::Postgres, rest).map(Self::Postgres)
+            }
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => super::sql::mysql::Address::read(rest).map(Self::Mysql),
+            "mysql" | "mariadb" => super::sql::Address::read(super::sql::Dialect::MySql, rest).map(Self::Mysql),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
             #[cfg(feature = "etcd")]

@@ -19,14 +19,20 @@
     allow(dead_code, reason = "each dialect uses a part of it")
 )]
 
+mod address;
 mod client;
+mod failure;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-mod places;
+mod operators;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod site;
+mod server;
 mod statements;
+
+pub use address::Address;
+pub use server::Place;
+pub use statements::Dialect;
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
@@ -38,9 +44,11 @@ use super::server_clock::Clock;
 use super::{Finding, Holder, StoreError};
 use crate::lease::Session;
 use crate::time::{BootInstant, wall_clock_millis};
-use client::{Answer, Client, Request, Wake};
+use client::{Connection, Subscription as _, Wake};
 use parking_lot::Mutex;
-use statements::{Dialect, LIST_PAGE, Place, Row};
+use server::Server;
+use statements::{LIST_PAGE, Row, Spot};
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -52,32 +60,36 @@ const MOST_ATTEMPTS: usize = 5;
 /// From the end of a subscription to the next one.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long the server may wait for a lock: it gives up before we do, so its answer is definite.
+fn patience(bound: Duration) -> Duration {
+    bound - bound / 10
+}
+
 /// The documents.
-pub struct Rows<C> {
-    client: Arc<C>,
+pub struct Rows<C: Connection> {
+    server: Arc<Server<C>>,
     clock: Mutex<Clock>,
 }
 
-impl<C: Client> Rows<C> {
-    pub(super) fn new(client: Arc<C>) -> Self {
-        Self { client, clock: Mutex::default() }
+impl<C: Connection> Rows<C> {
+    fn new(server: Arc<Server<C>>) -> Self {
+        Self { server, clock: Mutex::default() }
     }
 
     /// Sends a request, and reads the rows of its answer: one at least.
-    async fn ask(&self, request: &Request) -> Result<(Vec<Row>, bool), StoreError> {
+    async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
         let sent = BootInstant::now();
-        let Answer { rows, again } = self.client.ask(request).await?;
+        let rows = self.server.ask(request).await?;
         let received = BootInstant::now();
-        let rows: Option<Vec<Row>> = rows.iter().map(|cells| Row::read(cells)).collect();
-        let rows = rows.filter(|rows| !rows.is_empty());
-        let rows = rows.ok_or_else(|| self.not_understood())?;
+        let rows: Option<Vec<Row>> = rows.into_iter().map(Row::read).collect();
+        let rows = rows.filter(|rows| !rows.is_empty()).ok_or_else(|| self.server.site.not_understood())?;
         let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
         self.clock.lock().sample_millis(now_millis, sent, received);
-        Ok((rows, again))
+        Ok(rows)
     }
 
     /// What the rows show at a place.
-    fn at(&self, place: &Place, rows: &[Row]) -> Result<Found, StoreError> {
+    fn at(&self, place: &Spot, rows: &[Row]) -> Result<Found, StoreError> {
         if let Some(row) = rows.iter().find(|row| row.place.as_ref() == Some(place)) {
             return row.found.clone().map_err(|why| {
                 let name = self.name_of(place);
@@ -87,17 +99,13 @@ impl<C: Client> Rows<C> {
             });
         }
         let absence = rows.first().map(|row| row.absence.clone());
-        let version = absence.ok_or_else(|| self.not_understood())?;
+        let version = absence.ok_or_else(|| self.server.site.not_understood())?;
         Ok(Found { content: Content::Absent, version })
     }
 
-    fn not_understood(&self) -> StoreError {
-        StoreError::unknown(format!("cannot understand the answer of {}", self.place()))
-    }
-
-    fn name_of(&self, place: &Place) -> String {
-        let table = &self.client.statements().table;
-        let Place { shard, part } = place;
+    fn name_of(&self, place: &Spot) -> String {
+        let table = &self.server.statements.table;
+        let Spot { shard, part } = place;
         if shard.is_empty() {
             format!("the row {part} of table {table}")
         } else {
@@ -106,7 +114,7 @@ impl<C: Client> Rows<C> {
     }
 }
 
-impl<C: Client> ServerTime for Rows<C> {
+impl<C: Connection> ServerTime for Rows<C> {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
@@ -117,17 +125,17 @@ impl<C: Client> ServerTime for Rows<C> {
 }
 
 #[async_trait::async_trait]
-impl<C: Client> Documents for Rows<C> {
+impl<C: Connection> Documents for Rows<C> {
     fn place(&self) -> String {
-        self.client.place()
+        self.server.site.server.clone()
     }
 
     fn name(&self, key: Key<'_>) -> String {
-        self.name_of(&Place::of(key))
+        self.name_of(&Spot::of(key))
     }
 
     fn marking(&self) -> Marking {
-        match self.client.statements().dialect {
+        match self.server.statements.dialect {
             Dialect::Postgres => Marking::ByAnyone,
             // A proxy may send looks to two nodes by turns.
             Dialect::MySql => Marking::ByWriters,
@@ -140,10 +148,10 @@ impl<C: Client> Documents for Rows<C> {
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
-        let places: Vec<Place> = keys.iter().map(|&key| Place::of(key)).collect();
+        let places: Vec<Spot> = keys.iter().map(|&key| Spot::of(key)).collect();
         let mut all = Vec::with_capacity(keys.len());
         for page in places.chunks(PAGE) {
-            let (rows, _) = self.ask(&self.client.statements().get(page)).await?;
+            let rows = self.ask(&self.server.statements.get(page)).await?;
             for place in page {
                 all.push(self.at(place, &rows)?);
             }
@@ -155,32 +163,26 @@ impl<C: Client> Documents for Rows<C> {
         let version = Session::random();
         let version =
             version.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-        let place = Place::of(key);
-        let put = self.client.statements().put(&place, version.as_str(), &draft, over);
-        let (rows, again) = self.ask(&put).await?;
-        let mut found = self.at(&place, &rows)?;
-        if found.version.write != version.as_str() && again {
-            // The first of them may have been applied while the other one waited for the row.
-            let (rows, _) = self.ask(&self.client.statements().get(std::slice::from_ref(&place))).await?;
-            found = self.at(&place, &rows)?;
-        }
+        let place = Spot::of(key);
+        let put = self.server.statements.put(&place, version.as_str(), &draft, over);
+        let found = self.at(&place, &self.ask(&put).await?)?;
         Ok(if found.version.write == version.as_str() { Put::Done(Some(found)) } else { Put::Refused })
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
-        let (place, statements) = (Place::of(Key::Shard(touch.shard)), self.client.statements());
-        let also: Vec<Place> = touch.also.iter().map(|&key| Place::of(key)).collect();
-        let request = statements.touch(&touch, &also);
+        let place = Spot::of(Key::Shard(touch.shard));
+        let also: Vec<Spot> = touch.also.iter().map(|&key| Spot::of(key)).collect();
+        let request = self.server.statements.touch(&touch, &also);
         for _ in 0..MOST_ATTEMPTS {
-            let (rows, _) = self.ask(&request).await?;
+            let rows = self.ask(&request).await?;
             let found = self.at(&place, &rows)?;
-            let sequence = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
-            let outcome = match sequence.map(|ours| ours.sequence) {
+            let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
+            let outcome = match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
                 None => Renewing::Refused,
-                Some(sequence) if sequence > touch.sequence => Renewing::Overtaken,
-                Some(sequence) if sequence == touch.sequence => Renewing::Done,
-                // It changed while the statement waited for it.
-                Some(_) => continue,
+                Some(Ordering::Greater) => Renewing::Overtaken,
+                Some(Ordering::Equal) => Renewing::Done,
+                // It was written after the statement had passed it over.
+                Some(Ordering::Less) => continue,
             };
             let also = also.iter().map(|place| self.at(place, &rows).ok()).collect();
             return Ok(Touched { outcome, found, also });
@@ -189,13 +191,13 @@ impl<C: Client> Documents for Rows<C> {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        self.client.ask(&self.client.statements().remove(&Place::of(key))).await.map(drop)
+        self.server.ask(&self.server.statements.remove(&Spot::of(key))).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
-        let (mut count, mut behind) = (0, Place { shard: String::new(), part: String::new() });
+        let (mut count, mut behind) = (0, Spot { shard: String::new(), part: String::new() });
         loop {
-            let (rows, _) = self.ask(&self.client.statements().list(list, &behind)).await?;
+            let rows = self.ask(&self.server.statements.list(list, &behind)).await?;
             let end = rows.last().filter(|_| rows.len() >= LIST_PAGE).and_then(|row| row.place.clone());
             count += rows.len();
             if count > MOST_LISTED {
@@ -217,10 +219,10 @@ impl<C: Client> Documents for Rows<C> {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        let places: Vec<Place> = keys.iter().map(|&key| Place::of(key)).collect();
+        let places: Vec<Spot> = keys.iter().map(|&key| Spot::of(key)).collect();
         let shards: Vec<&str> = places.iter().map(|place| place.shard.as_str()).collect();
         loop {
-            let mut subscription = self.client.subscribe().await?;
+            let mut subscription = C::subscribe(&self.server).await?;
             let mut wanted = 0..keys.len();
             loop {
                 for (index, found) in wanted.clone().zip(self.get(&keys[wanted], false).await?) {
@@ -239,14 +241,14 @@ impl<C: Client> Documents for Rows<C> {
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        self.client.prepare().await
+        operators::prepare(&self.server).await
     }
 
     async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
-        self.client.identify().await
+        operators::identify(&self.server).await
     }
 
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        self.client.findings().await
+        operators::findings(&self.server).await
     }
 }

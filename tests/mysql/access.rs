@@ -42,7 +42,7 @@ async fn each_missing_grant_is_named() {
         let store = open(&table.url_as(&user));
         let error = store.claim(&candidate("one")).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied, "{missing}: {error}");
-        let needed = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{DATABASE}`.`{}` (", table.name);
+        let needed = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{DATABASE}`.`{}` TO {user} (", table.name);
         assert!(error.message.contains(&needed) && error.message.contains(missing), "{error}");
         let again = store.claim(&candidate("two")).await.unwrap_err();
         assert_eq!(again.kind, ErrorKind::Denied, "nothing is held: {again}");
@@ -141,18 +141,4 @@ async fn a_unix_socket_is_as_good() {
     let error = open(&url.replace(&socket, "/nowhere/sock")).claim(&one).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotApplied);
     assert!(error.message.contains("cannot reach MySQL at /nowhere/sock"), "{error}");
-}
-
-#[tokio::test]
-async fn a_user_who_may_only_read_may_look_and_list() {
-    let table = Table::new().await;
-    let term = lead(&table.store(), &candidate("one")).await;
-    let user = table.user();
-    let store = open(&table.url_as(&user));
-    let error = store.list("").await.unwrap_err();
-    assert!(error.message.contains("no database") || error.message.contains("not let in"), "{error}");
-    table.sql(&format!("GRANT SELECT ON $T TO {user}"));
-    let list = store.list("db").await.unwrap();
-    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
-    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
 }

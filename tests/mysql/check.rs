@@ -14,7 +14,7 @@ async fn init_can_be_run_again_and_check_is_content() {
         String::from_utf8(output.stdout).unwrap()
     };
     let first = run(&["store", "init"]);
-    assert!(first.contains(&format!("made table `{DATABASE}`.`leaderrun` in MySQL at")), "{first}");
+    assert!(first.contains(&format!("made table `{DATABASE}`.`leaderrun` in database")), "{first}");
     assert!(first.contains("a DELETE of a lease that is held does nothing"), "{first}");
     let second = run(&["store", "init"]);
     assert!(second.contains("is there") && !second.contains("made"), "{second}");

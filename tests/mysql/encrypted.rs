@@ -52,28 +52,13 @@ async fn each_mode_checks_what_it_says() {
         (server.url_with("ssl-ca=/nonexistent"), "/nonexistent cannot be used for TLS"),
     ] {
         let (_, rest) = url.split_once(':').unwrap();
-        let opened = Mysql::open(&Address::read(rest).unwrap(), REQUEST_TIMEOUT);
+        let opened = Mysql::open(&Address::read(Dialect::MySql, rest).unwrap(), REQUEST_TIMEOUT);
         let error = match opened {
             Ok(store) => store.claim(&candidate("one")).await.unwrap_err(),
             Err(error) => error,
         };
         assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(word), "{url}: {error}");
     }
-}
-
-#[tokio::test]
-async fn a_server_without_tls_is_distinguished_from_one_with_it() {
-    // MySQL makes a certificate for itself, and MariaDB before 11.4 does not.
-    let without: &[&str] = if is_mariadb() { &[] } else { &["--tls-version="] };
-    let server = tokio::task::spawn_blocking(move || Server::start_with(without)).await.unwrap();
-    open(&server.url_with("ssl-mode=DISABLED")).prepare().await.unwrap();
-    server.age("leaderrun");
-    for mode in ["REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] {
-        let error = open(&server.url_with(&format!("ssl-mode={mode}"))).claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{mode}");
-        assert!(error.message.contains("does not speak TLS") && error.message.contains("ssl-mode"), "{error}");
-    }
-    lead(&open(&server.url_with("ssl-mode=PREFERRED")), &candidate("one")).await;
 }
 
 #[tokio::test]

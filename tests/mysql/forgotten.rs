@@ -4,8 +4,7 @@
 
 use super::*;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Observation, Renewal, Verdict};
-use std::time::Instant;
+use leaderrun::internals::store::{Renewal, Verdict};
 
 const SHORT: Duration = Duration::from_secs(4);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
@@ -18,26 +17,6 @@ const YOUNG: &str = "SELECT CAST(JSON_EXTRACT(text, '$.created_ms') AS SIGNED) >
 /// The server tells when a table was made in whole seconds.
 async fn another_second() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
-}
-
-#[tokio::test]
-async fn a_truncated_table_does_not_disturb_the_leader_and_lets_nobody_else_lead() {
-    let table = Table::new().await;
-    let (store, other) = (table.store(), table.store());
-    let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
-    let term = lead(&store, &one).await;
-    table.sql("TRUNCATE $T");
-    let begun = Instant::now();
-    assert_eq!(refused(other.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    assert!(matches!(other.observe(&shard()).await, Ok(Observation::Held(holder)) if holder.owner == FORGOTTEN));
-    // The leader does not notice.
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let holder = refused(other.claim(&two).await.unwrap());
-    assert_eq!((holder.session.as_ref(), holder.term), (Some(&one.session), Some(term)));
-    let grant = granted_in_time(&other, &two).await;
-    assert!(begun.elapsed() >= SHORT * 9 / 10, "granted after {:?}", begun.elapsed());
-    assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
-    assert!(matches!(store.renew(&one, term, 2).await, Ok(Renewal::Lost(Some(_)))));
 }
 
 /// With the table, as mariadb-dump and mysqldump do it unless they are told otherwise.
@@ -63,20 +42,6 @@ async fn rows_that_came_out_of_a_dump_do_not_disturb_the_leader_and_let_nobody_e
     assert_eq!(refused(second.claim(&two).await.unwrap()).owner, FORGOTTEN);
     assert_eq!(first.renew(&one, lost, 1).await, Ok(Renewal::Renewed));
     assert!(granted_in_time(&second, &two).await.term > lost);
-}
-
-#[tokio::test]
-async fn a_table_that_was_dropped_and_made_again_lets_nobody_lead_for_a_lease_and_terms_go_on_rising() {
-    let table = Table::new().await;
-    let (first, second) = (table.store(), table.store());
-    let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
-    let term = lead(&first, &one).await;
-    table.sql("DROP TABLE $T");
-    let error = first.renew(&one, term, 1).await.unwrap_err();
-    assert!(error.message.contains("leaderctl store init"), "{error}");
-    second.prepare().await.unwrap();
-    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    assert!(granted_in_time(&second, &two).await.term > term);
 }
 
 #[tokio::test]
@@ -108,18 +73,4 @@ async fn a_look_where_the_marker_does_not_point_leaves_it_and_a_claim_does_not()
     assert_eq!(table.sql(YOUNG), "0");
     assert_eq!(refused(table.store().claim(&candidate("one")).await.unwrap()).owner, FORGOTTEN);
     assert_eq!(table.sql(YOUNG), "1");
-}
-
-#[tokio::test]
-async fn a_renewal_where_the_marker_does_not_point_counts_once_it_points_there() {
-    let table = Table::new().await;
-    let (store, one) = (table.store(), candidate("one"));
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(table.sql(YOUNG), "0");
-    table.sql(ELSEWHERE);
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    // So a claim at the other node waits for a lease, whatever its clock says.
-    assert_eq!(table.sql(YOUNG), "1");
-    assert_eq!(table.sql("SELECT sequence FROM $T WHERE part = 'lease'"), "2");
 }

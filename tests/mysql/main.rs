@@ -14,14 +14,14 @@ mod failover;
 mod faults;
 mod forgotten;
 mod galera;
-mod late;
 mod login;
 mod rows;
 mod settings;
 mod watch;
 
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::sql::mysql::{Address, Mysql};
+use leaderrun::internals::store::sql::mysql::Mysql;
+use leaderrun::internals::store::sql::{Address, Dialect};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
@@ -31,7 +31,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn open_for(url: &str, request_timeout: Duration) -> Mysql {
     let (_, rest) = url.split_once(':').expect("one of ours");
-    Mysql::open(&Address::read(rest).expect("a store URL"), request_timeout).expect("the address is right")
+    Mysql::open(&Address::read(Dialect::MySql, rest).expect("a store URL"), request_timeout)
+        .expect("the address is right")
 }
 
 fn open(url: &str) -> Mysql {
@@ -82,12 +83,6 @@ impl Table {
         self.server.sql(&statements.replace("$T", &self.name))
     }
 
-    /// How many sessions this user has.
-    fn sessions(&self, user: &str) -> usize {
-        let count = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{user}'");
-        self.server.sql(&count).parse().expect("a number")
-    }
-
     /// A user of one's own, without any grant.
     fn user(&self) -> String {
         let user = format!("user_{}", self.name);
@@ -101,9 +96,4 @@ impl Table {
         self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON $T TO {user}"));
         user
     }
-}
-
-/// A table `s` of the numbers up to `last` in the column `seq`.
-fn sequence(last: usize) -> String {
-    format!("JSON_TABLE(CONCAT('[0', REPEAT(',0', {last} - 1), ']'), '$[*]' COLUMNS (seq FOR ORDINALITY)) AS s")
 }

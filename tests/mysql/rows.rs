@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::fleet::leaderctl;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Notes as _, Renewal};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 
 #[tokio::test]
 async fn tables_may_have_any_name() {
@@ -72,31 +72,4 @@ async fn a_table_without_transactions_is_refused() {
     ] {
         assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
     }
-}
-
-#[tokio::test]
-async fn ten_thousand_shards_are_listed_in_a_moment() {
-    let table = Table::new().await;
-    let store = table.store();
-    let document = |shard: &str| {
-        format!(
-            "CONCAT('{{\"format\":1,\"shard\":\"', {shard}, '\",\"term\":5,\"lease\":null,\"wait\":null,\"led_ms\":0,\
-             \"orders\":null}}')"
-        )
-    };
-    table.sql(&format!(
-        "INSERT INTO $T SELECT CONCAT('many/', seq), 'lease', 'v', {}, '', 0, 0, NULL FROM {}",
-        document("CONCAT('many/', seq)"),
-        sequence(10_000)
-    ));
-    let begun = std::time::Instant::now();
-    let list = store.list("many/").await.unwrap();
-    println!("10,000 shards were listed in {:?}", begun.elapsed());
-    assert_eq!(list.len(), 10_000);
-    assert!(list.is_sorted_by(|(one, _), (other, _)| one < other));
-    // A name that no shard has, and wildcards that are letters here.
-    table.sql("INSERT INTO $T VALUES ('bad name', 'lease', 'v', '{}', '', 0, 0, NULL)");
-    assert_eq!(store.list("man_/").await.unwrap().len(), 0);
-    assert_eq!(store.list("bad").await.unwrap().len(), 0);
-    assert!(store.standbys("").await.unwrap().is_empty());
 }

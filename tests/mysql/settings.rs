@@ -2,7 +2,7 @@
 
 use super::*;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Claim, ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal};
 
 /// An election, and notes, on a server with these options.
 async fn works_with(settings: &'static [&'static str]) {
@@ -160,29 +160,4 @@ async fn a_server_that_becomes_read_only_is_left() {
     }
     server.sql("SET GLOBAL read_only = 0");
     assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_session_that_the_server_found_idle_is_made_again() {
-    let table = Table::new().await;
-    let user = table.candidate();
-    let store = open(&table.url_as(&user));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    for sequence in 1..4 {
-        // As wait_timeout ends it.
-        let id = table.sql(&format!("SELECT id FROM information_schema.processlist WHERE user = '{user}'"));
-        table.sql(&format!("KILL {id}"));
-        eventually("the session is gone", async || table.sessions(&user) == 0).await;
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    assert!(matches!(table.store().claim(&candidate("two")).await, Ok(Claim::Refused(_))));
-}
-
-#[tokio::test]
-async fn a_server_that_may_forget_is_found_fault_with() {
-    let table = Table::new().await;
-    let findings = table.store().check().await.unwrap();
-    let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).expect("it does not wait for its disk");
-    assert!(bad.text.starts_with("innodb_flush_log_at_trx_commit is not 1"), "{findings:?}");
 }

@@ -1,7 +1,6 @@
 //! How standbys hear of a release: they look.
 
 use super::*;
-use crate::support::fleet::{Fleet, leaderctl, wait_until};
 use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::Leases as _;
@@ -43,42 +42,4 @@ async fn a_standby_looks_twice_a_second_and_hears_of_a_release() {
     assert!(asked <= most, "{asked} requests in {:?}", begun.elapsed());
     store.release(&one, term).await.unwrap();
     timeout(SOON, news).await.expect("the standby hears of it").unwrap();
-}
-
-#[tokio::test]
-async fn a_server_that_is_gone_ends_the_wait_with_an_error() {
-    let mut server = alone().await;
-    let (store, standby) = (open(&server.url_with("")), open(&server.url_with("")));
-    let shard = shard();
-    lead(&store, &leader()).await;
-    let mut news = standby.changed(&shard);
-    assert!(timeout(SOON / 5, &mut news).await.is_err(), "the lease is held");
-    server.kill();
-    assert!(timeout(SOON, news).await.expect("it says so").is_err());
-}
-
-/// With the default timing, a standby looks at a lease that it does not hear of when that would end.
-#[tokio::test]
-async fn after_a_step_down_the_other_candidate_leads_long_before_the_lease_would_end() {
-    let table = Table::new().await;
-    let story = move || {
-        let mut fleet = Fleet::new();
-        let url = table.url();
-        for owner in ["one", "two"] {
-            fleet.start(owner, &["--store", &url], &[], &[]);
-        }
-        let mut last = fleet.leader();
-        for _ in 0..4 {
-            let mut order = leaderctl();
-            order.args(["step-down", "shard", "--wait=1m", "--store", &url]);
-            wait_until("a standby has announced itself", || order.output().expect("it runs").status.success());
-            let next = fleet.leader_where(|life| life.term > last.term);
-            let ended = fleet.lives().into_iter().find(|life| life.term == last.term).expect("it led").last;
-            let pause = Duration::from_nanos(next.first - ended);
-            assert!(next.owner != last.owner && pause < LEASE / 3, "{pause:?}: {}", fleet.logs());
-            last = next;
-        }
-        fleet.conclude();
-    };
-    tokio::task::spawn_blocking(story).await.unwrap();
 }

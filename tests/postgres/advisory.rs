@@ -93,98 +93,6 @@ async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_
 }
 
 #[tokio::test]
-async fn a_leader_holds_the_lock_until_it_releases_and_a_refused_claim_leaks_none() {
-    let lock = Lock::new().await;
-    let (first, second) = (lock.store().await, lock.store().await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    assert!(lock.is_free());
-    let term = lead(&first, &one).await;
-    assert!(!lock.is_free());
-    let holder = refused(second.claim(&two).await.unwrap());
-    assert_eq!((holder.owner.as_str(), holder.session), ("one", Some(one.session.clone())));
-    for sequence in 1..4 {
-        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        assert!(!lock.is_free());
-    }
-    assert_eq!(first.release(&one, term).await, Ok(Release::Released));
-    assert!(lock.is_free(), "at once");
-    let next = lead(&second, &two).await;
-    assert!(next > term);
-    assert_eq!(second.release(&two, next).await, Ok(Release::Released));
-    // The lock is free and the row is not: somebody without the option leads.
-    let plain = lock.table.store().await;
-    let plain_term = lead(&plain, &one).await;
-    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
-    assert!(lock.is_free(), "a refused claim gives it back");
-    plain.release(&one, plain_term).await.unwrap();
-    lead(&second, &two).await;
-}
-
-#[tokio::test]
-async fn a_lock_is_held_over_a_unix_socket_as_well() {
-    let lock = Lock::new().await;
-    let server = lock.table.server;
-    let (directory, port) = (server.directory().display(), server.port());
-    let options = format!("host={directory}&port={port}&table={}&advisory_lock={}", lock.table.name, lock.key);
-    let store = open(&format!("postgres://postgres@/postgres?{options}")).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert!(!lock.is_free());
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    assert!(lock.is_free());
-}
-
-#[tokio::test]
-async fn a_release_wakes_a_standby_who_finds_the_lock_free() {
-    let lock = Lock::new().await;
-    let (leader, standby) = (lock.store().await, lock.store().await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    for _ in 0..5 {
-        let term = lead(&leader, &one).await;
-        let shard = shard();
-        let mut news = standby.changed(&shard);
-        assert!(timeout(Duration::from_millis(300), &mut news).await.is_err(), "one leads");
-        leader.release(&one, term).await.unwrap();
-        timeout(Duration::from_secs(10), news).await.expect("it is told").unwrap();
-        let next = lead(&standby, &two).await;
-        standby.release(&two, next).await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn of_many_candidates_and_strangers_one_has_it_at_a_time() {
-    let lock = Lock::new().await;
-    let mut stores = Vec::new();
-    for _ in 0..4 {
-        stores.push(Arc::new(lock.store().await));
-    }
-    let mut psql = Psql::start(lock.table.server);
-    for race in 0..20 {
-        let mut claims = tokio::task::JoinSet::new();
-        for (index, store) in stores.iter().enumerate() {
-            let (store, one) = (Arc::clone(store), candidate(&index.to_string()));
-            claims.spawn(async move { (index, store.claim(&one).await, one) });
-        }
-        let stranger = psql.say(&lock.attempt()) == "t";
-        let claims = claims.join_all().await;
-        let winners = claims.into_iter().filter_map(|(index, claim, one)| match claim.unwrap() {
-            Claim::Granted(grant) => Some((index, one, grant.term)),
-            Claim::Refused(_) => None,
-        });
-        let winners: Vec<_> = winners.collect();
-        assert!(winners.len() + usize::from(stranger) <= 1, "race {race}: {winners:?} {stranger}");
-        for (index, one, term) in winners {
-            stores[index].release(&one, term).await.unwrap();
-        }
-        if stranger {
-            psql.say(&format!("SELECT pg_advisory_unlock({})", lock.key));
-        }
-    }
-    assert!(lock.is_free(), "nobody kept it");
-}
-
-#[tokio::test]
 async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
     let lock = Lock::new().await;
     let store = lock.store().await;
@@ -330,33 +238,8 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     assert!(!lock.is_free());
 }
 
-#[tokio::test]
-async fn a_session_that_holds_the_advisory_lock_keeps_it_until_its_holder_has_noticed() {
-    let table = Table::new().await;
-    let url = table.url_with("advisory_lock=9090");
-    let (first, second) = (open(&url).await, open(&url).await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    let term = lead(&first, &one).await;
-    assert_eq!(second.revoke(&shard(), term).await, Ok(Release::Released));
-    assert!(refused(second.claim(&two).await.unwrap()).is_foreign());
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Revoked));
-    assert_eq!(first.release(&one, term).await, Ok(Release::NotHeld));
-    assert!(granted_in_time(&second, &two).await.term > term);
-}
-
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed.
 const FLAGS: [&str; 8] = ["--lease", "9s", "--renew", "1s", "--kill-after", "3s", "--retry", "1s"];
-
-#[tokio::test]
-async fn the_lock_outlives_a_killed_candidate_for_as_long_as_its_tree() {
-    let lock = Lock::new().await;
-    let mut fleet = Fleet::new();
-    let url = lock.url();
-    fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
-    fleet.leader();
-    assert!(!lock.is_free());
-    fleet.kill_and_watch("one", || lock.is_free());
-}
 
 #[tokio::test]
 async fn a_lock_that_was_taken_again_outlives_a_killed_candidate_as_well() {
@@ -403,17 +286,4 @@ async fn a_frozen_leader_keeps_the_lock_until_its_tree_is_dead_and_another_leads
         fleet.leader_where(|life| life.owner == "one");
         fleet.conclude();
     }
-}
-
-/// Without another candidate: a program that takes only the lock.
-#[tokio::test]
-async fn a_stranger_gets_the_lock_of_a_frozen_leader_and_not_before_its_tree_is_dead() {
-    let lock = Lock::new().await;
-    let mut fleet = Fleet::new();
-    let url = lock.url();
-    fleet.start("one", &[&FLAGS, &["--store", &url][..]].concat(), &["ignore-term"], &[]);
-    fleet.leader();
-    fleet.signal("one", Signal::SIGSTOP);
-    fleet.watch_until_free(|| lock.is_free());
-    assert!(!fleet.has_ended("one"), "it is frozen");
 }

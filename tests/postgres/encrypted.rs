@@ -25,30 +25,6 @@ fn is_encrypted(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
-    let papers = Papers::issue("IP:127.0.0.1");
-    papers.add_self_signed("server");
-    let server = server(&papers, "local all all trust\nhost all all all trust\n");
-    let url = |mode: &str, ca: &str| server.url_with(&format!("sslmode={mode}&sslrootcert={}", papers.path(ca)));
-    let by_name = |url: String| url.replace("@127.0.0.1", "@localhost");
-    for url in
-        [url("verify-full", "server.pem"), url("verify-ca", "server.pem"), by_name(url("verify-ca", "server.pem"))]
-    {
-        let store = open(&url).await;
-        store.prepare().await.unwrap_or_else(|error| panic!("{url}: {error}"));
-        assert!(is_encrypted(&server), "{url}");
-    }
-    for (url, word) in [
-        (by_name(url("verify-full", "server.pem")), "another name"),
-        (url("verify-full", "ca.pem"), "cannot be trusted"),
-        (url("verify-ca", "ca.pem"), "cannot be trusted"),
-    ] {
-        let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(word), "{url}: {error}");
-    }
-}
-
-#[tokio::test]
 async fn each_mode_checks_what_it_says() {
     let papers = Papers::issue("IP:127.0.0.1");
     papers.add_authority("other");
@@ -94,19 +70,6 @@ async fn each_mode_checks_what_it_says() {
     };
     assert_eq!(error.kind, ErrorKind::Misconfigured);
     assert!(error.message.contains("missing"), "{error}");
-}
-
-#[tokio::test]
-async fn without_tls_in_the_server_only_the_modes_that_insist_fail() {
-    let server = shared();
-    for mode in ["require", "verify-ca&sslrootcert=/etc/ssl/certs/ca-certificates.crt"] {
-        let Ok(store) = try_open(&server.url_with(&format!("sslmode={mode}")), REQUEST_TIMEOUT).await else { continue };
-        let error = store.claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured);
-        assert!(error.message.contains("does not speak TLS"), "{error}");
-    }
-    let table = Table::new().await;
-    lead(&open(&table.url_with("sslmode=prefer")).await, &candidate("one")).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Servers that are gone, silent, slow, or not the right one.
 
 use super::*;
+use crate::support::latency::three_seconds_cost_nothing;
 use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
@@ -10,10 +11,6 @@ use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::Instant;
-
-fn proxied(proxy: &Proxy, table: &Table) -> String {
-    format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name)
-}
 
 #[tokio::test]
 async fn a_server_that_is_not_there_was_not_asked() {
@@ -53,28 +50,6 @@ async fn the_next_request_after_a_restart_succeeds() {
 }
 
 #[tokio::test]
-async fn a_request_that_hangs_does_not_hold_up_the_next() {
-    let table = Table::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    let store = std::sync::Arc::new(open(&proxied(&proxy, &table)).await);
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    proxy.set(NetworkFault::Partition);
-    let hanging = {
-        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
-        tokio::spawn(async move { store.renew(&one, term, 1).await })
-    };
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!hanging.is_finished());
-    proxy.set(NetworkFault::Fair);
-    let begun = Instant::now();
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert!(begun.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", begun.elapsed());
-    // That it hung was the network's fault: once that is well, it is answered as well, in whatever order.
-    assert!(matches!(hanging.await.unwrap(), Ok(Renewal::Renewed | Renewal::Overtaken)));
-}
-
-#[tokio::test]
 async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     let table = Table::new().await;
     let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")).await);
@@ -96,85 +71,6 @@ async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     kill(backend, Signal::SIGCONT).unwrap();
     assert_eq!(hanging.await.unwrap(), Ok(Renewal::Overtaken));
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_store_that_is_dropped_leaves_nothing_that_waits() {
-    let table = Table::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    let store = open(&proxied(&proxy, &table)).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    proxy.set(NetworkFault::Partition);
-    for sequence in 1..4 {
-        assert!(tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, sequence)).await.is_err());
-    }
-    drop(store);
-    let tasks = tokio::runtime::Handle::current();
-    eventually("its tasks have ended", async || tasks.metrics().num_alive_tasks() == 0).await;
-}
-
-#[tokio::test]
-async fn renewals_through_a_network_too_slow_for_new_connections_arrive() {
-    let table = Table::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    // A new connection takes four round trips, which is more than an attempt may take.
-    let latency = Duration::from_millis(2500);
-    let store = std::sync::Arc::new(try_open(&proxied(&proxy, &table), latency * 3).await.unwrap());
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    proxy.set(NetworkFault::Slow(latency));
-    let mut renewals = tokio::task::JoinSet::new();
-    for sequence in 1..8 {
-        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
-        renewals.spawn(async move { store.renew(&one, term, sequence).await });
-        tokio::time::sleep(latency / 3).await;
-    }
-    for renewal in renewals.join_all().await {
-        assert_eq!(renewal, Ok(Renewal::Renewed));
-    }
-}
-
-#[tokio::test]
-async fn silence_is_given_up_in_time_and_a_new_connection_is_made_afterwards() {
-    let table = Table::new().await;
-    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
-    let bound = Duration::from_secs(4);
-    let store = try_open(&proxied(&proxy, &table), bound).await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    proxy.set(NetworkFault::Partition);
-    let begun = Instant::now();
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
-    // No connection can be made now, so nothing is sent.
-    let error = store.renew(&one, term, 2).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
-    assert!(begun.elapsed() < bound * 4, "{:?}", begun.elapsed());
-    proxy.set(NetworkFault::Fair);
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-    proxy.set(NetworkFault::Reset);
-    let error = store.renew(&one, term, 4).await.unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error}");
-    proxy.set(NetworkFault::Fair);
-    assert_eq!(store.renew(&one, term, 5).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_request_that_was_cut_off_leaves_no_connection_to_wait_on() {
-    let table = Table::new().await;
-    let mut psql = Psql::start(table.server);
-    let store = open(&table.url_with("application_name=cut_off")).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    psql.say(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name));
-    for sequence in 1..4 {
-        let renewal = tokio::time::timeout(Duration::from_millis(200), store.renew(&one, term, sequence)).await;
-        assert!(renewal.is_err(), "the row is locked");
-    }
-    psql.say("COMMIT");
-    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
-    eventually("the others have ended", async || table.connections("cut_off") == 1).await;
 }
 
 #[tokio::test]
@@ -258,4 +154,12 @@ async fn a_lease_is_written_to_disk_where_the_server_would_not() {
     assert_eq!(flushed, "f");
     server.sql("CREATE TABLE other AS SELECT 1");
     assert_eq!(server.sql("SHOW synchronous_commit"), "off");
+}
+
+#[tokio::test]
+async fn three_seconds_of_latency_cost_no_leadership_while_an_operator_gives_orders() {
+    let table = Table::new().await;
+    let server = ([127, 0, 0, 1], table.server.port()).into();
+    let url = move |address| format!("postgres://postgres@{address}/postgres?table={}", table.name);
+    tokio::task::spawn_blocking(move || three_seconds_cost_nothing("6s", server, &[], url)).await.unwrap();
 }

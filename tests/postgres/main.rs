@@ -13,14 +13,14 @@ mod check;
 mod encrypted;
 mod faults;
 mod forgotten;
-mod late;
 mod pooler;
 mod rows;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::sql::postgres::{Address, Postgres};
+use leaderrun::internals::store::sql::postgres::Postgres;
+use leaderrun::internals::store::sql::{Address, Dialect};
 use leaderrun::internals::store::{Claim, StoreError};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -33,7 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn try_open(url: &str, request_timeout: Duration) -> Result<Postgres, StoreError> {
     let rest = url.strip_prefix("postgres:").expect("one of ours");
-    Postgres::open(&Address::read(rest).expect("a store URL"), request_timeout).await
+    Postgres::open(&Address::read(Dialect::Postgres, rest).expect("a store URL"), request_timeout).await
 }
 
 async fn open(url: &str) -> Postgres {

@@ -52,23 +52,6 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
 }
 
 #[tokio::test]
-async fn a_standby_behind_a_pooler_in_session_mode_hears_of_changes() {
-    let table = Table::new().await;
-    let bouncer = Bouncer::before(table.server, "session");
-    let url = bouncer.url_with(&format!("table={}", table.name));
-    let (leader, standby) = (open(&url).await, open(&url).await);
-    let findings = standby.check().await.unwrap();
-    assert!(findings.iter().any(|finding| finding.text.contains("hear of a release at once")), "{findings:?}");
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    let shard = shard();
-    let mut news = standby.changed(&shard);
-    assert!(timeout(Duration::from_secs(1), &mut news).await.is_err(), "one leads");
-    leader.release(&one, term).await.unwrap();
-    timeout(Duration::from_secs(10), news).await.expect("it is told").unwrap();
-}
-
-#[tokio::test]
 async fn a_row_that_is_locked_is_given_up_behind_a_pooler_as_well() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");

@@ -46,20 +46,6 @@ async fn values_that_nobody_of_us_wrote_are_named() {
 }
 
 #[tokio::test]
-async fn a_table_of_an_earlier_release_is_named() {
-    let server = shared();
-    server.sql(
-        "CREATE TABLE earlier (shard text PRIMARY KEY, term bigint, session text, owner text, host text, pid bigint, \
-         beat bigint, sent bigint, lease_ms bigint, since timestamptz, expires timestamptz, released boolean)",
-    );
-    let store = open(&server.url_with("table=earlier")).await;
-    for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-        assert!(error.message.contains("\"earlier\"") && error.message.contains("an earlier release"), "{error}");
-    }
-}
-
-#[tokio::test]
 async fn a_table_of_something_else_is_named_and_left_alone() {
     let server = shared();
     server.sql("CREATE TABLE theirs (id int PRIMARY KEY, shard text); INSERT INTO theirs VALUES (1, 'db/main')");
@@ -114,23 +100,6 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
         assert_eq!(winners.next().map(|(index, ..)| index), None, "race {race}");
         while stores[*index].release(one, term).await.is_err() {}
     }
-}
-
-#[tokio::test]
-async fn a_list_shows_unreadable_rows_as_held_and_omits_rows_of_no_shard() {
-    let table = Table::new().await;
-    let store = table.store().await;
-    let term = lead(&store, &candidate("one")).await;
-    for (shard, term) in [("garbage", -5), ("no name", 5), ("", 5)] {
-        table.sql(&format!("INSERT INTO $T VALUES ('{shard}', 'lease', 'v', 'words', 's', {term}, 1, NULL)"));
-    }
-    let list = store.list("").await.unwrap();
-    assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["db/main", "garbage"]);
-    assert_eq!(list[0].1.last_term, Some(term));
-    assert_eq!(
-        list[1].1.holder.as_ref().map(|holder| holder.owner.as_str()),
-        Some("something that writes other records")
-    );
 }
 
 #[tokio::test]

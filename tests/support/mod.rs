@@ -11,6 +11,7 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
+pub mod latency;
 pub mod load;
 pub mod mixed;
 #[cfg(feature = "mysql")]

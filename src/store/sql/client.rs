@@ -1,47 +1,14 @@
-//! What a dialect's client has to do for the rows of a table: send a request, hear of changes, make the table, check.
+//! What a dialect's client has to do for the rows of a table: connect, send statements, hear of changes, and say what an
+//! operator should know of the server.
 
-use super::statements::Statements;
+use super::failure::{Failure, Site};
+use super::server::{Place, Server};
 use crate::store::{Finding, StoreError};
+use std::sync::atomic::AtomicBool;
+use tokio::time::Instant;
 
-/// A value of a column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cell {
-    Null,
-    Number(i64),
-    Text(String),
-    /// None of these.
-    Strange,
-}
-
-impl Cell {
-    pub fn text(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
-    }
-
-    pub fn number(&self) -> Option<u64> {
-        if let Self::Number(number) = self { u64::try_from(*number).ok() } else { None }
-    }
-}
-
-/// A value that stands beside the text of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    Number(i64),
-    Text(String),
-}
-
-/// What is sent in one trip.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    pub text: String,
-    pub values: Vec<Value>,
-}
-
-pub struct Answer {
-    pub rows: Vec<Vec<Cell>>,
-    /// The request was sent twice, and may have been applied twice.
-    pub again: bool,
-}
+/// The values of a row, each as the server writes it. None is NULL.
+pub type Cells = Vec<Option<String>>;
 
 /// The reason why a wait for changes ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,28 +27,57 @@ pub trait Subscription: Send {
     async fn next(&mut self, shards: &[&str]) -> Wake;
 }
 
-/// A server, and the connections to it. Every error is mapped already to what may be concluded from it.
-///
-/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
+/// A connection to a server, with all that was found out about it. It ends when it is dropped.
 #[async_trait::async_trait]
-pub trait Client: Send + Sync {
-    /// Where the table is, for people: `PostgreSQL at db:5432`.
-    fn place(&self) -> String;
+pub trait Connection: Send + Sync + Sized + 'static {
+    /// The way in.
+    type Login: Send + Sync;
+    type Subscription: Subscription;
 
-    fn statements(&self) -> &Statements;
+    /// As people call the server.
+    const KIND: &'static str;
+    /// Whether several requests can be under way on it. A server answers them one after another.
+    const TAKES_SEVERAL: bool;
 
-    /// Sends a request, which must be safe to apply twice.
-    async fn ask(&self, request: &Request) -> Result<Answer, StoreError>;
+    /// Connects, logs in, and asks what is on the other side. `reached` is set once the network connection is made: the
+    /// rest is up to the server.
+    ///
+    /// # Errors
+    /// In one line. No request was sent.
+    async fn begin(
+        login: &Self::Login,
+        site: Site,
+        place: &Place,
+        deadline: Instant,
+        reached: &AtomicBool,
+    ) -> Result<Self, StoreError>;
+
+    /// False once it is known to have ended.
+    fn is_open(&self) -> bool;
+
+    /// Whether it is worth more than another one.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// Sends statements, in one round trip. The first failure ends the rest. Returns the rows of the last one that has some.
+    async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure>;
+
+    /// Makes one transaction of the statements of a request.
+    fn transaction(&self, statements: &str) -> String;
 
     /// Begins to listen: a change after this is heard.
-    async fn subscribe(&self) -> Result<Box<dyn Subscription>, StoreError>;
+    async fn subscribe(server: &Server<Self>) -> Result<Self::Subscription, StoreError>;
 
-    /// Makes the table. Returns a line for each step.
-    async fn prepare(&self) -> Result<Vec<String>, StoreError>;
+    /// Whether there is a table of this name.
+    async fn has_table(&self) -> Result<bool, Failure>;
 
-    /// What kind of server and table it is: after a bad finding nothing is tried.
-    async fn identify(&self) -> Result<Vec<Finding>, StoreError>;
+    /// Whether the table itself prevents a DELETE of what has to stay. It may cost the connection.
+    async fn keeps(self) -> Result<bool, Failure>;
 
-    /// What else `store check` has to say.
-    async fn findings(&self) -> Result<Vec<Finding>, StoreError>;
+    /// The server's version for people, and the versions that will do, if this one is too old.
+    async fn version(&self) -> Result<(String, Option<&'static str>), Failure>;
+
+    /// What is good or bad about the server and its settings.
+    async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError>;
 }

@@ -1,35 +1,72 @@
 //! PostgreSQL: its client, and the advisory lock of other programs.
 //!
-//! The hazards: a pooler stands before the server (`connection`, `watch`), or a connection is silent (`server`).
+//! The hazards:
+//!
+//! - A connection may be dead without any sign of it. So each one ends here: when its [`Connection`] is dropped, the
+//!   socket is closed at once, whatever was under way on it, and no request waits for an answer any more.
+//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must give up
+//!   too. And a server that does not wait for its disk may forget what it confirmed. So each request begins with settings
+//!   for its own transaction.
+//! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
+//!   an earlier request left behind in the session, except code that first checks [`Connection::direct`] or `watch`.
 
-mod address;
 mod advisory;
-mod check;
-mod connection;
-mod failure;
-mod grants;
-mod server;
-mod setup;
 mod watch;
 
-pub use super::places::Place;
-pub use address::Address;
-
-use super::Rows;
-use crate::store::StoreError;
+use super::address::Address;
+use super::client::{self, Cells};
+use super::failure::{Failure, Meaning, Site};
+use super::operators::encryption;
+use super::server::{Place, Server};
+use super::statements::{Dialect, KEEP, Statements};
+use super::{Rows, patience};
+use crate::lease;
+use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::error::innermost_of;
 use crate::store::foreign_lock::Beside;
+use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
+use crate::store::socket::Socket;
 use crate::store::stable_hash::fnv1a;
 use crate::store::tls::install_provider;
-pub use crate::store::tls_mode::TlsMode;
-use address::LONGEST_NAME;
+use crate::store::tls_mode::{self, Names, TlsMode};
+use crate::store::url::TlsFiles;
+use crate::store::{Finding, StoreError};
 use advisory::Advisory;
-use server::Server;
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio_postgres::types::{ToSql, Type};
+use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use watch::{Listener, POLL};
 
-pub type Postgres = Beside<LeaseStore<Rows<Server>>, Advisory>;
+pub type Postgres = Beside<LeaseStore<Rows<Connection>>, Advisory>;
+
+/// The most notifications that wait to be read. If there are more, they count as news for every shard.
+const INBOX: usize = 64;
+/// The longest notification of any server. Shards' names are shorter.
+const LONGEST_NOTIFICATION: usize = 8000;
+/// PostgreSQL cuts longer names off.
+const LONGEST_NAME: usize = 63;
+/// Names that need no quotes. PostgreSQL's reserved words (table "user", schema "all") need them.
+const PLAIN: [&str; 2] = ["public", "leaderrun"];
+/// The documentation promises no older one.
+const OLDEST: u32 = 12;
+
+/// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
+const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
+/// In its place where the server has another log, or does not let every user see it.
+const NO_TIMELINE: &str = "'-'";
+
+const TLS: Names = Names { any_name: "sslmode=verify-ca", ca: "sslrootcert", cert: "sslcert", key: "sslkey" };
 
 impl Postgres {
     /// Opens the store. Makes no connection yet.
@@ -39,14 +76,42 @@ impl Postgres {
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         install_provider();
-        let server = Arc::new(Server::new(address, request_timeout)?);
+        let schema = quoted(&address.schema);
+        let table = format!("{schema}.{}", quoted(&address.table));
+        let bound = kept_connection::bound(request_timeout);
+        let statements = Statements {
+            dialect: Dialect::Postgres,
+            database: quoted(&address.database),
+            schema: schema.clone(),
+            table: table.clone(),
+            life: "current_setting('leaderrun.timeline')".to_owned(),
+            channel: channel(address),
+        };
+        let site = Site {
+            server: address.to_string(),
+            user: address.user()?,
+            database: address.database.clone(),
+            table,
+            schema: if address.schema == "public" { String::new() } else { schema },
+        };
+        let without = TlsFiles::default();
+        let encrypts = address.tls_mode != TlsMode::Disable;
+        let (mode, files) =
+            if encrypts { (address.tls_mode, &*address.tls_files) } else { (TlsMode::Prefer, &without) };
+        let tls = tls_mode::config(mode, files)?.map(MakeRustlsConnect::new);
+        let login = Login {
+            address: address.clone(),
+            tls: tls.expect("this mode has some"),
+            channel: statements.channel.clone(),
+            patience: patience(bound),
+            proven: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
+        };
+        let server = Arc::new(Server::new(&address.places, site, statements, login, bound));
         let lock = address.advisory_lock.map(|key| Advisory::new(key, &server)).transpose()?;
         Ok(Self::new(LeaseStore::new(Rows::new(server)), lock))
     }
 }
-
-/// Names that need no quotes. PostgreSQL's reserved words (table "user", schema "all") need them.
-const PLAIN: [&str; 2] = ["public", "leaderrun"];
 
 /// A name, with quotes unless it certainly needs none.
 fn quoted(name: &str) -> String {
@@ -59,15 +124,353 @@ fn channel(address: &Address) -> String {
     if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", fnv1a(whole.bytes())) }
 }
 
-fn text<T: ToSql + Sync>(value: &T) -> (&(dyn ToSql + Sync), Type) {
-    (value, Type::TEXT)
+/// What a connection needs to know, and what connections found out about the way to the server.
+pub struct Login {
+    address: Address,
+    tls: MakeRustlsConnect,
+    channel: String,
+    /// How long the server waits for a lock.
+    patience: Duration,
+    /// A notification has arrived where there may be a pooler.
+    proven: AtomicBool,
+    /// It was reported that none arrives.
+    warned: AtomicBool,
+}
+
+pub struct Connection {
+    client: Client,
+    allowance: Allowance,
+    site: Site,
+    task: JoinHandle<()>,
+    /// Closed with the connection.
+    inbox: broadcast::WeakSender<Arc<str>>,
+    /// Another one of the same socket.
+    descriptor: OwnedFd,
+    /// The server sees our own socket: there is no pooler in between.
+    direct: bool,
+    /// LISTEN was sent on it.
+    listens: AtomicBool,
+    /// Whether notifications arrive; empty until that was tested.
+    pushes: OnceLock<bool>,
+    /// The settings with which a request begins.
+    settings: String,
+    has_timeline: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Otherwise the task would wait for answers that nobody wants, for ever on a dead connection.
+        self.task.abort();
+    }
+}
+
+#[async_trait::async_trait]
+impl client::Connection for Connection {
+    type Login = Login;
+    type Subscription = Listener;
+    const KIND: &'static str = "PostgreSQL";
+    const TAKES_SEVERAL: bool = true;
+
+    async fn begin(
+        login: &Login,
+        site: Site,
+        place: &Place,
+        deadline: Instant,
+        reached: &AtomicBool,
+    ) -> Result<Self, StoreError> {
+        let Login { address, channel, .. } = login;
+        let socket = place.reach(deadline).await.map_err(|error| site.unreachable(Self::KIND, &error))?;
+        reached.store(true, Ordering::Relaxed);
+        let local = socket.local_port().and_then(|port| Ok((port, socket.descriptor()?)));
+        let (port, descriptor) = local.map_err(|error| site.unreachable(Self::KIND, &error))?;
+        let mut config = Config::new();
+        config.user(&site.user).dbname(&address.database).application_name(&address.application_name);
+        if let Some(password) = address.password() {
+            config.password(password.expose());
+        }
+        // As in libpq: traffic that does not leave this machine needs no TLS.
+        config.ssl_mode(match (place.name(), address.tls_mode) {
+            (None, _) | (_, TlsMode::Disable) => SslMode::Disable,
+            (Some(_), TlsMode::Prefer) => SslMode::Prefer,
+            (Some(_), _) => SslMode::Require,
+        });
+        let name = place.name().unwrap_or_default();
+        let Ok(tls) = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(&mut login.tls.clone(), name);
+        let allowance = Allowance::of(MOST);
+        let (client, mut driver) = match config.connect_raw(Counted::new(socket, &allowance), tls).await {
+            Ok(connected) => connected,
+            Err(_) if allowance.is_exceeded() => {
+                return Err(StoreError::not_applied(allowance.complaint(&site.server, Self::KIND)));
+            }
+            Err(error) => return Err(unconnected(&site, address, &error)),
+        };
+        let (news, _) = broadcast::channel(INBOX);
+        let (inbox, channel) = (news.downgrade(), channel.clone());
+        let task = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| driver.poll_message(context)).await {
+                let AsyncMessage::Notification(notice) = message else { continue };
+                // No more of it is kept than the inbox holds.
+                if notice.channel() == channel && notice.payload().len() <= LONGEST_NOTIFICATION {
+                    // An error means that nobody listens.
+                    let _ = news.send(notice.payload().into());
+                }
+            }
+        });
+        let mut connection = Self {
+            client,
+            allowance,
+            site,
+            task,
+            inbox,
+            descriptor,
+            direct: false,
+            listens: AtomicBool::new(false),
+            pushes: OnceLock::new(),
+            settings: String::new(),
+            has_timeline: true,
+        };
+        connection.greet(login, port).await?;
+        Ok(connection)
+    }
+
+    fn is_open(&self) -> bool {
+        !self.client.is_closed() && !self.task.is_finished()
+    }
+
+    fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
+    async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
+        self.ask(statements).await.map_err(|error| self.failure(&error))
+    }
+
+    fn transaction(&self, statements: &str) -> String {
+        format!("{}; {statements}", self.settings)
+    }
+
+    async fn subscribe(server: &Server<Self>) -> Result<Listener, StoreError> {
+        watch::listen(server).await
+    }
+
+    async fn has_table(&self) -> Result<bool, Failure> {
+        let table = Dialect::Postgres.word(&self.site.table);
+        let question = format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = to_regclass({table})");
+        let rows = self.tell(&question).await?;
+        if rows.is_empty() || is_true(&rows, 0) {
+            return Ok(!rows.is_empty());
+        }
+        Err(self.site.failure(Meaning::AnotherTable, "it is not a table"))
+    }
+
+    async fn keeps(self) -> Result<bool, Failure> {
+        let table = Dialect::Postgres.word(&self.site.table);
+        let question = format!(
+            "SELECT count(*) > 0 FROM pg_rewrite AS r WHERE r.ev_class = to_regclass({table}) AND r.rulename = '{KEEP}' \
+             AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')"
+        );
+        Ok(is_true(&self.tell(&question).await?, 0))
+    }
+
+    async fn version(&self) -> Result<(String, Option<&'static str>), Failure> {
+        let rows = self.tell("SHOW server_version").await?;
+        let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
+        let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|number| number.parse::<u32>().ok());
+        Ok((version, major.is_none_or(|major| major < OLDEST).then_some("PostgreSQL 12")))
+    }
+
+    async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
+        let table = Dialect::Postgres.word(&self.site.table);
+        let question = format!(
+            "SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', \
+             current_setting('synchronous_commit') <> 'off', \
+             current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication), \
+             (SELECT relpersistence = 'p' FROM pg_class WHERE oid = to_regclass({table})), \
+             (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())"
+        );
+        let rows = server.tell(self, &question).await?;
+        let mut findings = Vec::new();
+        if !is_true(&rows, 0) {
+            findings.push(Finding::bad(
+                "fsync is off, so a crash of the server's machine may forget or break leases: turn it on",
+            ));
+        }
+        if !is_true(&rows, 1) {
+            findings.push(Finding::doubtful(
+                "full_page_writes is off, so a crash of the server's machine may break the table",
+            ));
+        }
+        if !is_true(&rows, 2) {
+            findings.push(Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"));
+        }
+        if !is_true(&rows, 3) {
+            findings.push(Finding::doubtful(
+                "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for one \
+                 lease duration; that is enough unless the old primary still serves clients",
+            ));
+        }
+        if !is_true(&rows, 4) {
+            let table = &self.site.table;
+            findings.push(Finding::bad(format!(
+                "table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl \
+                 store init"
+            )));
+        }
+        if self.direct {
+            let options = ["sslmode=verify-full", "sslrootcert"];
+            findings.extend(encryption(is_true(&rows, 5), &server.login.address, options));
+        }
+        if !self.has_timeline {
+            findings.push(Finding::doubtful(
+                "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
+            ));
+        }
+        findings.push(if watch::listen(server).await?.pushes {
+            Finding::good("notifications arrive: standbys hear of a release at once")
+        } else {
+            let pause = lease::show(POLL);
+            Finding::doubtful(format!(
+                "notifications do not arrive, as through a pooler in transaction mode: standbys look every {pause}"
+            ))
+        });
+        Ok(findings)
+    }
+}
+
+impl Connection {
+    /// Asks what is on the other side, and how that tells its timeline.
+    async fn greet(&mut self, login: &Login, port: Option<u16>) -> Result<(), StoreError> {
+        let question = |timeline: &str| {
+            format!(
+                "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, \
+                 inet_client_port() = {}, CASE WHEN NOT pg_is_in_recovery() THEN {timeline} END",
+                port.map_or("NULL".to_owned(), |port| port.to_string())
+            )
+        };
+        let mut timeline = TIMELINE;
+        let mut answer = self.ask(&question(timeline)).await;
+        if answer.as_ref().is_err_and(|error| error.code().is_some_and(knows_no_timeline)) {
+            timeline = NO_TIMELINE;
+            self.has_timeline = false;
+            answer = self.ask(&question(timeline)).await;
+        }
+        let rows = answer.map_err(|error| self.site.unusable(&self.failure(&error)))?;
+        if is_true(&rows, 0) {
+            return Err(self.site.explained(Meaning::NoWrites, "it is a standby, or read-only by its settings"));
+        }
+        self.direct = is_true(&rows, 1);
+        let patience = login.patience.as_millis().max(1);
+        self.settings = format!(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT set_config('lock_timeout', '{patience}', true), \
+             set_config('statement_timeout', '{patience}', true), set_config('leaderrun.timeline', {timeline}, true), \
+             CASE WHEN current_setting('synchronous_commit') = 'off' \
+             THEN set_config('synchronous_commit', 'local', true) END"
+        );
+        Ok(())
+    }
+
+    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Error> {
+        let mut rows = Vec::new();
+        for message in self.client.simple_query(statements).await? {
+            match message {
+                SimpleQueryMessage::RowDescription(_) => rows.clear(),
+                SimpleQueryMessage::Row(row) => {
+                    rows.push((0..row.len()).map(|index| row.get(index).map(str::to_owned)).collect());
+                }
+                _ => {}
+            }
+        }
+        Ok(rows)
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        if self.allowance.is_exceeded() {
+            let complaint = self.allowance.complaint(&self.site.server, <Self as client::Connection>::KIND);
+            return Failure { meaning: Meaning::Lost, error: StoreError::unknown(complaint) };
+        }
+        let Some(said) = error.as_db_error() else { return self.site.lost(error) };
+        // A FATAL may have come after the commit.
+        let rolled_back = said.parsed_severity() == Some(Severity::Error);
+        self.site.failure(if rolled_back { meaning(said.code()) } else { Meaning::Lost }, said.message())
+    }
+
+    /// The notifications that arrive from now on. They end with the connection.
+    fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
+        self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
+    }
+}
+
+fn is_true(rows: &[Cells], column: usize) -> bool {
+    rows.first().and_then(|row| row.get(column)?.as_deref()) == Some("t")
+}
+
+/// For servers with another log than PostgreSQL's, and for servers that do not let every user see it.
+fn knows_no_timeline(code: &SqlState) -> bool {
+    [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE].contains(code)
+}
+
+/// What an ERROR of a transaction means.
+fn meaning(code: &SqlState) -> Meaning {
+    match code.code() {
+        "42501" => Meaning::Denied,
+        "42P01" | "3F000" => Meaning::NoTable,
+        "25006" => Meaning::NoWrites,
+        "55P03" | "57014" => Meaning::Locked,
+        "42P06" | "42P07" | "42710" | "23505" => Meaning::IsThere,
+        // Out of room, shutting down, deadlocked.
+        code if ["40", "53", "54", "55", "57", "58", "XX"].contains(&&code[..2]) => Meaning::Passing,
+        _ => Meaning::AnotherTable,
+    }
+}
+
+/// The error of a connection that could not be made.
+fn unconnected(site: &Site, address: &Address, error: &Error) -> StoreError {
+    let Site { server, user, .. } = site;
+    let failure = match error.as_db_error() {
+        Some(said) => refused(site, said),
+        None => TLS.failure(server, error).unwrap_or_else(|| match innermost_of(error, "PostgreSQL").as_str() {
+            "password missing" => StoreError::denied(format!("{server} wants a password of user {user}")),
+            "unsupported authentication method" | "unsupported SASL mechanism" => StoreError::misconfigured(format!(
+                "{server} wants user {user} to show who it is in a way that leaderrun does not know: allow a password \
+                 (scram-sha-256) or a certificate in its pg_hba.conf"
+            )),
+            "server does not support TLS" => site.without_tls("sslmode=prefer"),
+            _ => site.unreachable("PostgreSQL", error),
+        }),
+    };
+    match address.about_password().filter(|_| failure.message.contains("password")) {
+        Some(advice) => StoreError { message: format!("{}: {advice}", failure.message), ..failure },
+        None => failure,
+    }
+}
+
+fn refused(site: &Site, said: &DbError) -> StoreError {
+    let message = said.message();
+    let meaning = match said.code().code() {
+        "3D000" => Meaning::NoDatabase,
+        "42501" => {
+            let Site { server, user, database, .. } = site;
+            return StoreError::denied(format!(
+                "{server} denied user {user} CONNECT on database {database}: {message}"
+            ));
+        }
+        // Of the server, or of the role or the database alone.
+        "53300" => Meaning::NoConnectionLeft(
+            "max_connections, or the CONNECTION LIMIT that is meant, or connect through a pooler in transaction mode: \
+             standbys behind one look instead of being told",
+        ),
+        code if code.starts_with("28") => Meaning::NotLetIn,
+        // PgBouncer has one code for everything, 08P01.
+        _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
+        _ => Meaning::TakesNone,
+    };
+    site.explained(meaning, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate};
-    use grants::Relation;
 
     #[test]
     fn any_name_is_quoted_so_that_nothing_ends_it_early() {
@@ -84,28 +487,30 @@ mod tests {
             let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).expect("it has quotes");
             assert_eq!(inner.replace("\"\"", ""), name.replace('"', ""));
             assert_eq!(inner.replace("\"\"", "\""), name);
-            assert!(channel(&address(name, name)).len() <= 63);
+            assert!(channel(&address(name)).len() <= 63);
             Fate::Accepted
         });
     }
 
-    fn address(schema: &str, table: &str) -> Address {
-        let mut address = Address::read("//h/db").unwrap();
-        (address.schema, address.table) = (schema.to_owned(), table.to_owned());
-        address
-    }
-
-    #[test]
-    fn names_are_quoted_where_they_need_it() {
-        assert_eq!(Relation::of(&address("my \"own\"", "user")).to_string(), "\"my \"\"own\"\"\".\"user\"");
-        assert_eq!(Relation::of(&address("public", "leaderrun")).to_string(), "public.leaderrun");
+    fn address(name: &str) -> Address {
+        let address = Address::read(Dialect::Postgres, "//h/db").unwrap();
+        Address { table: name.to_owned(), ..address }
     }
 
     #[test]
     fn a_channel_has_a_name_that_postgresql_does_not_cut() {
-        assert_eq!(channel(&address("public", "leaderrun")), "leaderrun public.leaderrun");
-        assert_eq!(channel(&address("public", &"x".repeat(62))), "leaderrun 540ef498b640fe20");
-        let (long, other) = ("x".repeat(62), "x".repeat(63));
-        assert_ne!(channel(&address("public", &long)), channel(&address("public", &other)));
+        assert_eq!(channel(&address("leaderrun")), "leaderrun public.leaderrun");
+        assert_eq!(channel(&address(&"x".repeat(62))), "leaderrun 540ef498b640fe20");
+        assert_ne!(channel(&address(&"x".repeat(62))), channel(&address(&"x".repeat(63))));
+    }
+
+    #[test]
+    fn a_failure_that_may_pass_was_not_applied_and_a_table_of_something_else_is_named() {
+        for code in ["40001", "40P01", "53300", "53100", "57P03", "XX000"] {
+            assert_eq!(meaning(&SqlState::from_code(code)), Meaning::Passing, "{code}");
+        }
+        for code in ["42703", "42804", "22P02", "22003", "23502", "42P10", "0A000"] {
+            assert_eq!(meaning(&SqlState::from_code(code)), Meaning::AnotherTable, "{code}");
+        }
     }
 }

@@ -30,11 +30,12 @@
 //! which it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A dump that is
 //! loaded into the table as it stands goes unnoticed.
 //!
-//! MySQL has no statement that changes a row and returns it. So a request is a transaction, sent at once: the write, and a
-//! look at its row, which shows the latest write that was committed or our own. A proxy that sends what only reads to a
-//! replica leaves a transaction that may write alone. What SQL means there depends on settings; so texts are hexadecimal.
+//! A request is one transaction, sent at once: the write, and a look at its row. The look shows the latest write that was
+//! committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may write
+//! alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
 
-use super::client::{Cell, Request, Value};
+use super::client::Cells;
+use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
 use crate::store::lease_store::documents::{
@@ -47,12 +48,8 @@ use std::time::Duration;
 
 /// The most rows in one answer.
 pub const LIST_PAGE: usize = 500;
-/// In place of the timeline, in the text of a request: not every server can tell it.
-pub const TIMELINE: &str = "@timeline@";
 /// The columns, in the order in which they are written.
 pub const NAMES: &str = "shard, part, version, text, session, term, sequence, ends";
-/// The number of the transaction, as `xmin` will show it.
-const THIS_TRANSACTION: &str = "(txid_current() & 4294967295)::text";
 
 const MARKER: &str = "marker";
 const LEASE: &str = "lease";
@@ -60,17 +57,15 @@ const LED: &str = "led";
 const ONCE: &str = "once/";
 const STANDBY: &str = "standby/";
 const SCRATCH: &str = "check/";
-/// The longest duration: the server adds the time to it, in 63 bits.
-const MOST_MILLIS: u64 = 1 << 62;
 
 /// Which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Spot {
     pub shard: String,
     pub part: String,
 }
 
-impl Place {
+impl Spot {
     pub fn of(key: Key<'_>) -> Self {
         let (shard, part) = match key {
             Key::Marker => ("", MARKER.to_owned()),
@@ -114,365 +109,283 @@ pub enum Dialect {
     MySql,
 }
 
+impl Dialect {
+    /// A text as no setting of the server changes its meaning.
+    pub fn word(self, text: &str) -> String {
+        match self {
+            Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
+            Self::MySql => {
+                let mut word = "_utf8mb4 X'".to_owned();
+                for byte in text.bytes() {
+                    let _ = write!(word, "{byte:02x}");
+                }
+                word.push('\'');
+                word
+            }
+        }
+    }
+
+    /// The server's clock when it received the request (PostgreSQL) or began with the statement (MySQL).
+    fn now(self) -> &'static str {
+        match self {
+            Self::Postgres => "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
+            Self::MySql => "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)",
+        }
+    }
+
+    /// The incarnation, of a row of [`Statements::context`].
+    fn incarnation(self) -> &'static str {
+        match self {
+            Self::Postgres => {
+                "CASE WHEN m.version IS NULL THEN c.life || ' new' \
+                 WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.life \
+                 THEN c.life || ' ' || split_part(m.session, ' ', 3) ELSE c.life || ' ' || m.xmin::text END"
+            }
+            Self::MySql => {
+                "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
+                 WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) \
+                 ELSE m.version END)"
+            }
+        }
+    }
+
+    fn number(number: u64) -> u64 {
+        number.min(i64::MAX.unsigned_abs())
+    }
+}
+
 /// The statements for one table.
 pub struct Statements {
     pub dialect: Dialect,
-    /// Its name, quoted.
+    /// Quoted, as the schema (of PostgreSQL alone) and the table are.
+    pub database: String,
+    pub schema: String,
     pub table: String,
     /// What tells this life of the server and of the table, in SQL.
     pub life: String,
     /// The channel on which changes are announced, where there is such a thing.
     pub channel: String,
-    /// Bounds the wait for a row that another session has locked.
-    pub patience: Duration,
-}
-
-/// The values of a request: beside its text, or in it where a request has several statements.
-struct Values {
-    dialect: Dialect,
-    beside: Vec<Value>,
-}
-
-impl Values {
-    fn value(&mut self, value: Value) -> String {
-        match self.dialect {
-            Dialect::Postgres => {
-                self.beside.push(value);
-                format!("${}", self.beside.len())
-            }
-            Dialect::MySql => match value {
-                Value::Number(number) => number.to_string(),
-                Value::Text(text) => literal(&text),
-            },
-        }
-    }
-
-    fn word(&mut self, text: &str) -> String {
-        self.value(Value::Text(text.to_owned()))
-    }
-
-    fn number(&mut self, number: u64) -> String {
-        self.value(Value::Number(i64::try_from(number).unwrap_or(i64::MAX)))
-    }
-
-    fn duration(&mut self, duration: Duration) -> String {
-        self.number(millis(duration).min(MOST_MILLIS))
-    }
-
-    fn with(self, text: String) -> Request {
-        Request { text, values: self.beside }
-    }
-}
-
-/// A text as no setting of MySQL changes its meaning.
-pub fn literal(text: &str) -> String {
-    let mut literal = "_utf8mb4 X'".to_owned();
-    for byte in text.bytes() {
-        let _ = write!(literal, "{byte:02x}");
-    }
-    literal.push('\'');
-    literal
-}
-
-/// The clock of MySQL when a statement begins, whatever the session's time zone is.
-const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)";
-
-/// MySQL's incarnation, of the row of [`Statements::marker`].
-const INCARNATION: &str = "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
-    WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) ELSE m.version END)";
-
-/// Statements of MySQL in one transaction, which is open while none was answered that ends it.
-fn in_transaction(statements: &str) -> String {
-    format!("START TRANSACTION READ WRITE; {statements}; COMMIT")
 }
 
 impl Statements {
-    fn values(&self) -> Values {
-        Values { dialect: self.dialect, beside: Vec::new() }
+    fn word(&self, text: &str) -> String {
+        self.dialect.word(text)
     }
 
-    /// `c`: the clock, and the settings of this transaction: a server that does not wait for its disk may forget what it
-    /// confirmed, and some poolers know no `statement_timeout`, which does not count once a statement has begun either.
-    /// `i`: the incarnation, and which write of the marker this is.
+    /// One row `i`: the clock, the incarnation, and which write of the marker stands.
     fn context(&self) -> String {
-        let (table, life, patience) = (&self.table, &self.life, self.patience.as_millis().max(1));
+        let (table, life, now, incarnation) = (&self.table, &self.life, self.dialect.now(), self.dialect.incarnation());
         format!(
-            "c AS MATERIALIZED (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, \
-             {life} AS timeline, set_config('lock_timeout', '{patience}', true), \
-             CASE WHEN current_setting('synchronous_commit') = 'off' \
-             THEN set_config('synchronous_commit', 'local', true) END), \
-             i AS MATERIALIZED (SELECT coalesce(m.version, '')::text AS marker, CASE \
-             WHEN m.version IS NULL THEN c.timeline || ' new' \
-             WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.timeline \
-             THEN c.timeline || ' ' || split_part(m.session, ' ', 3) \
-             ELSE c.timeline || ' ' || m.xmin::text END AS incarnation \
-             FROM c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}')"
+            "(SELECT c.now, {incarnation} AS incarnation, COALESCE(m.version, '') AS marker \
+             FROM (SELECT {now} AS now, {life} AS life) AS c \
+             LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}') AS i"
         )
     }
 
     /// The columns of the answer to every request but [`Statements::remove`], and one row at least, for the rows `r`.
     fn answer(&self, rows: &str) -> String {
-        match self.dialect {
-            Dialect::Postgres => format!(
-                "SELECT c.now, i.incarnation, i.marker, r.shard::text, r.part::text, r.version::text, r.text::text, \
-                 r.session::text, r.term::bigint, r.sequence::bigint, r.ends::bigint \
-                 FROM c CROSS JOIN i LEFT JOIN ({rows}) AS r ON true"
-            ),
-            Dialect::MySql => format!(
-                "SELECT c.now, {INCARNATION}, COALESCE(m.version, ''), r.shard, r.part, r.version, r.text, r.session, \
-                 r.term, r.sequence, r.ends FROM {} LEFT JOIN ({rows}) AS r ON TRUE",
-                self.marker()
-            ),
-        }
-    }
-
-    /// One row: MySQL's clock `c`, and the marker `m`, if there is one.
-    fn marker(&self) -> String {
-        let (table, life) = (&self.table, &self.life);
         format!(
-            "(SELECT {NOW} AS now, {life} AS life) AS c LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}'"
+            "SELECT i.now, i.incarnation, i.marker, r.shard, r.part, r.version, r.text, r.session, r.term, r.sequence, \
+             r.ends FROM {} LEFT JOIN ({rows}) AS r ON TRUE",
+            self.context()
         )
     }
 
+    fn at(&self, place: &Spot) -> String {
+        format!("shard = {} AND part = {}", self.word(&place.shard), self.word(&place.part))
+    }
+
     /// The rows at these places.
-    fn rows_at(&self, values: &mut Values, places: &[Place]) -> String {
-        let at = |place: &Place| {
-            let (shard, part) = (values.word(&place.shard), values.word(&place.part));
-            format!("({shard}, {part})")
-        };
+    fn rows_at(&self, places: &[Spot]) -> String {
+        let at = |place: &Spot| format!("({}, {})", self.word(&place.shard), self.word(&place.part));
         let places: Vec<String> = places.iter().map(at).collect();
         format!("SELECT {NAMES} FROM {} WHERE (shard, part) IN ({})", self.table, places.join(", "))
     }
 
-    pub fn get(&self, places: &[Place]) -> Request {
-        let mut values = self.values();
-        let rows = self.rows_at(&mut values, places);
-        let answer = self.answer(&rows);
-        values.with(match self.dialect {
-            Dialect::Postgres => format!("WITH {} {answer}", self.context()),
-            Dialect::MySql => in_transaction(&answer),
-        })
+    pub fn get(&self, places: &[Spot]) -> String {
+        self.answer(&self.rows_at(places))
     }
 
     /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over an
     /// absence, if anything stands there, or the marker was written again. The answer shows the row.
-    pub fn put(&self, place: &Place, version: &str, draft: &Draft<'_>, over: Over<'_>) -> Request {
+    pub fn put(&self, place: &Spot, version: &str, draft: &Draft<'_>, over: Over<'_>) -> String {
         let (found, judged) = match over {
             Over::Exactly(found) => (found, found.ours()),
             Over::Text(found) => (found, None),
         };
-        let (is_new, is_marker) = (found.content == Content::Absent, place.part == MARKER);
-        let mut values = self.values();
-        let (shard, part) = (values.word(&place.shard), values.word(&place.part));
-        let (version, text) = (values.word(version), values.word(draft.text));
-        let before = values.word(&found.version.write);
-        let incarnation = values.word(&found.version.incarnation);
+        let (is_new, keeps) = (found.content == Content::Absent, draft.ends == Ends::Keep);
+        let (table, context, now) = (&self.table, self.context(), self.dialect.now());
+        let before = self.word(&found.version.write);
+        let incarnation = self.word(&found.version.incarnation);
+        let version = self.word(version);
+        let text = self.word(draft.text);
         let (session, term) = draft.leadership.map_or(("", 0), |of| (of.session.as_str(), of.term.0));
-        let term = values.number(term);
-        let sequence = match draft.ends {
-            Ends::Keep if !is_new => "d.sequence".to_owned(),
-            Ends::Keep | Ends::In(_) | Ends::Now | Ends::Never => values.number(draft.sequence),
+        let term = Dialect::number(term);
+        let session = match (place.part.as_str(), self.dialect) {
+            // With the number of the transaction, as `xmin` will show it.
+            (MARKER, Dialect::Postgres) => "(txid_current() & 4294967295)::text || ' ' || i.incarnation".to_owned(),
+            (MARKER, Dialect::MySql) => "@incarnation".to_owned(),
+            _ => self.word(session),
         };
-        let now = match self.dialect {
-            Dialect::Postgres => "c.now",
-            Dialect::MySql => NOW,
-        };
+        let sequence =
+            if keeps && !is_new { "sequence".to_owned() } else { Dialect::number(draft.sequence).to_string() };
         let ends = match draft.ends {
-            Ends::Keep if !is_new => "d.ends".to_owned(),
+            Ends::Keep if !is_new => "ends".to_owned(),
             Ends::Keep | Ends::Never => "NULL".to_owned(),
-            Ends::In(lasts) => format!("{now} + {}", values.duration(lasts)),
+            Ends::In(lasts) => format!("{now} + {}", lasting(lasts)),
             Ends::Now => now.to_owned(),
         };
         // Where a lease was judged, it must not have been prolonged since.
-        let judged = judged.map(|ours| {
-            let sequence = values.number(ours.sequence);
-            match ours.life {
-                Life::Ends(ends) => format!("AND d.sequence = {sequence} AND d.ends = {}", values.number(ends)),
-                _ => format!("AND d.sequence = {sequence} AND d.ends IS NULL"),
-            }
+        let judged = judged.map(|ours| match ours.life {
+            Life::Ends(ends) => format!(" AND sequence = {} AND ends = {ends}", ours.sequence),
+            _ => format!(" AND sequence = {} AND ends IS NULL", ours.sequence),
         });
-        let (table, judged) = (&self.table, judged.unwrap_or_default());
-        let rows = self.rows_at(&mut values, std::slice::from_ref(place));
-        let text = match self.dialect {
+        let (at, judged) = (self.at(place), judged.unwrap_or_default());
+        let values = format!(
+            "{}, {}, {version}, {text}, {session}, {term}, {sequence}, {ends}",
+            self.word(&place.shard),
+            self.word(&place.part)
+        );
+        let sets = format!(
+            "version = {version}, text = {text}, session = {session}, term = {term}, sequence = {sequence}, ends = {ends}"
+        );
+        let rows = self.rows_at(std::slice::from_ref(place));
+        match self.dialect {
             Dialect::Postgres => {
-                let context = self.context();
-                let session = if is_marker {
-                    format!("{THIS_TRANSACTION} || ' ' || i.incarnation")
-                } else {
-                    values.word(session)
-                };
                 let write = if is_new {
                     format!(
-                        "INSERT INTO {table} AS d ({NAMES}) \
-                         SELECT {shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends} FROM c, i \
-                         WHERE i.incarnation = {incarnation} AND i.marker = {before} \
-                         ON CONFLICT (shard, part) DO NOTHING RETURNING {NAMES}"
+                        "INSERT INTO {table} ({NAMES}) SELECT {values} FROM {context} \
+                         WHERE i.incarnation = {incarnation} AND i.marker = {before} ON CONFLICT (shard, part) DO NOTHING"
                     )
                 } else {
                     format!(
-                        "UPDATE {table} AS d SET version = {version}, text = {text}, session = {session}, \
-                         term = {term}, sequence = {sequence}, ends = {ends} FROM c, i \
-                         WHERE d.shard = {shard} AND d.part = {part} AND d.version = {before} \
-                         AND i.incarnation = {incarnation} {judged} RETURNING d.{}",
-                        NAMES.replace(", ", ", d.")
+                        "UPDATE {table} SET {sets} FROM {context} \
+                         WHERE {at} AND version = {before} AND i.incarnation = {incarnation}{judged}"
                     )
                 };
-                // Only if it was applied, and with it.
-                let (notice, told) = if draft.wakes {
-                    let notice = format!(
-                        ", n AS (SELECT pg_notify({}, w.shard)::text AS told FROM w)",
-                        values.word(&self.channel)
-                    );
-                    (notice, " WHERE (SELECT count(n.told) FROM n) >= 0")
+                let notice = if draft.wakes {
+                    let channel = self.word(&self.channel);
+                    format!("SELECT pg_notify({channel}, shard) FROM {table} WHERE {at} AND version = {version}; ")
                 } else {
-                    (String::new(), "")
+                    String::new()
                 };
-                let answer = self.answer(&format!("SELECT * FROM w UNION ALL {rows} AND NOT EXISTS (SELECT FROM w)"));
-                format!("WITH {context}, w AS ({write}){notice} {answer}{told}")
+                format!("{write}; {notice}{}", self.answer(&rows))
             }
-            // What a replica makes of a logged statement must not depend on the replica, so it has values.
+            // What a replica makes of a logged statement must not depend on the replica, so it has values. The first look
+            // has fixed what later ones show, but for rows that they lock.
             Dialect::MySql => {
-                let session = if is_marker { "@incarnation".to_owned() } else { values.word(session) };
-                let same = format!("CAST(@incarnation AS BINARY) = CAST({incarnation} AS BINARY)");
+                let right = format!("CAST(@incarnation AS BINARY) = CAST({incarnation} AS BINARY)");
                 let write = if is_new {
                     format!(
-                        "SET @right = {same} AND @marker = {before}; INSERT INTO {table} ({NAMES}) \
-                         SELECT {shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends} \
+                        "SET @right = {right} AND @marker = {before}; INSERT INTO {table} ({NAMES}) SELECT {values} \
                          FROM (SELECT 1 AS one) AS c WHERE @right ON DUPLICATE KEY UPDATE sequence = {table}.sequence"
                     )
                 } else {
                     format!(
-                        "SET @right = {same}; UPDATE {table} AS d SET d.version = {version}, d.text = {text}, \
-                         d.session = {session}, d.term = {term}, d.sequence = {sequence}, d.ends = {ends} \
-                         WHERE d.shard = {shard} AND d.part = {part} AND d.version = {before} AND @right {judged}"
+                        "SET @right = {right}; UPDATE {table} SET {sets} \
+                         WHERE {at} AND version = {before} AND @right{judged}"
                     )
                 };
-                let context = format!(
-                    "SELECT {INCARNATION}, COALESCE(m.version, '') INTO @incarnation, @marker FROM {}",
-                    self.marker()
-                );
-                let answer = self.answer(&rows);
-                in_transaction(&format!("{context}; {write}; {answer}"))
+                let answer = self.answer(&format!("{rows} LOCK IN SHARE MODE"));
+                format!("SELECT i.incarnation, i.marker INTO @incarnation, @marker FROM {context}; {write}; {answer}")
             }
-        };
-        values.with(text)
+        }
     }
 
     /// Renews, if the row names this leadership with a lower sequence. The answer shows the row, and the others.
-    pub fn touch(&self, touch: &Touch<'_>, also: &[Place]) -> Request {
-        let mut values = self.values();
-        let place = Place::of(Key::Shard(touch.shard));
-        let (shard, session) = (values.word(&place.shard), values.word(touch.leadership.session.as_str()));
-        let (term, sequence) = (values.number(touch.leadership.term.0), values.number(touch.sequence));
-        let (table, lease) = (&self.table, values.duration(touch.lease));
-        let text = match self.dialect {
-            Dialect::Postgres => {
-                let own = self.rows_at(&mut values, std::slice::from_ref(&place));
-                let others = if also.is_empty() { String::new() } else { self.rows_at(&mut values, also) };
-                let others = if others.is_empty() { others } else { format!(" UNION ALL {others}") };
-                let rows = format!("SELECT * FROM w UNION ALL {own} AND NOT EXISTS (SELECT FROM w){others}");
-                format!(
-                    "WITH {}, w AS (UPDATE {table} AS d SET sequence = {sequence}, ends = c.now + {lease} FROM c \
-                     WHERE d.shard = {shard} AND d.part = '{LEASE}' AND d.session = {session} AND d.term = {term} \
-                     AND d.sequence < {sequence} RETURNING d.{}) {}",
-                    self.context(),
-                    NAMES.replace(", ", ", d."),
-                    self.answer(&rows)
-                )
-            }
-            Dialect::MySql => {
-                let rows = self.rows_at(&mut values, &[std::slice::from_ref(&place), also].concat());
-                in_transaction(&format!(
-                    "UPDATE {table} AS d SET d.sequence = {sequence}, d.ends = {NOW} + {lease} \
-                     WHERE d.shard = {shard} AND d.part = '{LEASE}' AND d.session = {session} AND d.term = {term} \
-                     AND d.sequence < {sequence}; {}",
-                    self.answer(&rows)
-                ))
-            }
-        };
-        values.with(text)
+    pub fn touch(&self, touch: &Touch<'_>, also: &[Spot]) -> String {
+        let place = Spot::of(Key::Shard(touch.shard));
+        let session = self.word(touch.leadership.session.as_str());
+        let (term, sequence) = (Dialect::number(touch.leadership.term.0), Dialect::number(touch.sequence));
+        format!(
+            "UPDATE {} SET sequence = {sequence}, ends = {} + {} \
+             WHERE {} AND session = {session} AND term = {term} AND sequence < {sequence}; {}",
+            self.table,
+            self.dialect.now(),
+            lasting(touch.lease),
+            self.at(&place),
+            self.get(&[std::slice::from_ref(&place), also].concat())
+        )
     }
 
-    /// Without WITH, because PostgreSQL's rule against deleting leases is applied to this statement.
-    pub fn remove(&self, place: &Place) -> Request {
-        let mut values = self.values();
-        let (shard, part) = (values.word(&place.shard), values.word(&place.part));
-        let deletion = format!("DELETE FROM {} WHERE shard = {shard} AND part = {part}", self.table);
-        values.with(match self.dialect {
-            Dialect::Postgres => deletion,
-            Dialect::MySql => in_transaction(&deletion),
-        })
+    pub fn remove(&self, place: &Spot) -> String {
+        format!("DELETE FROM {} WHERE {}", self.table, self.at(place))
     }
 
     /// A page of the rows `behind` this place, in the order of shard and part.
-    pub fn list(&self, list: List<'_>, behind: &Place) -> Request {
-        let mut values = self.values();
-        let (shard, part) = (values.word(&behind.shard), values.word(&behind.part));
-        let mut begins = |column: &str, with: &str| {
-            let begin = values.word(with);
-            match self.dialect {
-                Dialect::Postgres => format!("starts_with({column}, {begin})"),
-                // By an index, as far as it goes.
-                Dialect::MySql => {
-                    format!("{column} >= {begin} AND LEFT({column}, {}) = {begin}", with.chars().count())
-                }
-            }
+    pub fn list(&self, list: List<'_>, behind: &Spot) -> String {
+        let (shard, part) = (self.word(&behind.shard), self.word(&behind.part));
+        // By an index, as far as it goes.
+        let begins = |column: &str, with: &str| {
+            let (begin, length) = (self.word(with), with.chars().count());
+            format!("{column} >= {begin} AND LEFT({column}, {length}) = {begin}")
         };
         let which = match list {
             List::Shards(prefix) => format!("part = '{LEASE}' AND {}", begins("shard", prefix)),
             List::Standbys(prefix) => format!("{} AND {}", begins("part", STANDBY), begins("shard", prefix)),
-            List::Notes(of) => {
-                format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", values.word(of.as_str()))
-            }
+            List::Notes(of) => format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", self.word(of.as_str())),
         };
         let rows = format!(
             "SELECT {NAMES} FROM {} WHERE {which} AND shard >= {shard} AND (shard > {shard} OR part > {part}) \
              ORDER BY shard, part LIMIT {LIST_PAGE}",
             self.table
         );
-        let answer = format!("{} ORDER BY r.shard, r.part", self.answer(&rows));
-        values.with(match self.dialect {
-            Dialect::Postgres => format!("WITH {} {answer}", self.context()),
-            Dialect::MySql => in_transaction(&answer),
-        })
+        format!("{} ORDER BY r.shard, r.part", self.answer(&rows))
     }
 
-    /// Makes the table, and what keeps a user from deleting the marker, a led mark, or a lease that is held.
-    pub fn creation(&self) -> [String; 2] {
-        let table = &self.table;
+    /// What makes the table, and what is needed for that; the first may find that there is no schema.
+    pub fn creations(&self) -> Vec<(String, String)> {
+        let Self { database, schema, table, .. } = self;
         match self.dialect {
-            // Words compare byte by byte, but for spaces at their end. A database has one trigger of a name.
-            Dialect::MySql => [
+            // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
+            Dialect::Postgres => {
+                let creation = format!(
+                    "CREATE TABLE {table} (shard text COLLATE \"C\", part text COLLATE \"C\", \
+                     version text COLLATE \"C\" NOT NULL, text text COLLATE \"C\" NOT NULL, \
+                     session text COLLATE \"C\" NOT NULL, term bigint NOT NULL, sequence bigint NOT NULL, ends bigint, \
+                     PRIMARY KEY (shard, part)) WITH (fillfactor = 50)"
+                );
+                let with_schema = format!("CREATE SCHEMA {schema}; {creation}");
+                vec![
+                    (creation, format!("CREATE ON SCHEMA {schema}")),
+                    (with_schema, format!("CREATE ON DATABASE {database}")),
+                ]
+            }
+            // Words compare byte by byte, but for spaces at their end.
+            Dialect::MySql => vec![(
                 format!(
                     "CREATE TABLE {table} (shard VARCHAR(200) NOT NULL, part VARCHAR(150) NOT NULL, \
                      version VARCHAR(64) NOT NULL, text MEDIUMTEXT NOT NULL, session VARCHAR(100) NOT NULL, \
                      term BIGINT NOT NULL, sequence BIGINT NOT NULL, ends BIGINT NULL, PRIMARY KEY (shard, part)) \
                      ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
                 ),
-                format!(
-                    "CREATE TRIGGER {KEEP}_{:016x} BEFORE DELETE ON {table} FOR EACH ROW \
-                     IF OLD.part IN ('{MARKER}', '{LED}') OR (OLD.part = '{LEASE}' \
-                     AND {NOW} < OLD.ends + IF(OLD.session = '', 0, {A_DAY_MILLIS})) THEN SIGNAL SQLSTATE '45000' \
-                     SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl revoke'; END IF",
-                    fnv1a(table.bytes())
-                ),
-            ],
-            // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
-            Dialect::Postgres => [
-                format!(
-                    "CREATE TABLE {table} (shard text COLLATE \"C\", part text COLLATE \"C\", \
-                     version text COLLATE \"C\" NOT NULL, text text COLLATE \"C\" NOT NULL, \
-                     session text COLLATE \"C\" NOT NULL, term bigint NOT NULL, sequence bigint NOT NULL, ends bigint, \
-                     PRIMARY KEY (shard, part)) WITH (fillfactor = 50)"
-                ),
-                format!(
-                    "CREATE OR REPLACE RULE {KEEP} AS ON DELETE TO {table} \
-                     WHERE old.part IN ('{MARKER}', '{LED}') OR (old.part = '{LEASE}' \
-                     AND extract(epoch FROM clock_timestamp()) * 1000 < \
-                     old.ends + CASE WHEN old.session = '' THEN 0 ELSE {A_DAY_MILLIS} END) \
-                     DO INSTEAD NOTHING; ALTER TABLE {table} ENABLE RULE {KEEP}"
-                ),
-            ],
+                format!("CREATE, TRIGGER, {PRIVILEGES} ON {database}.*"),
+            )],
+        }
+    }
+
+    /// What keeps a user from deleting the marker, a led mark, or a lease that is held.
+    pub fn guard(&self) -> String {
+        let (table, now) = (&self.table, self.dialect.now());
+        let stays = |old: &str| {
+            format!(
+                "{old}.part IN ('{MARKER}', '{LED}') OR ({old}.part = '{LEASE}' \
+                 AND {now} < {old}.ends + CASE WHEN {old}.session = '' THEN 0 ELSE {A_DAY_MILLIS} END)"
+            )
+        };
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "CREATE OR REPLACE RULE {KEEP} AS ON DELETE TO {table} WHERE {} DO INSTEAD NOTHING; \
+                 ALTER TABLE {table} ENABLE RULE {KEEP}",
+                stays("old")
+            ),
+            // A database has one trigger of a name.
+            Dialect::MySql => format!(
+                "CREATE TRIGGER {KEEP}_{:016x} BEFORE DELETE ON {table} FOR EACH ROW IF {} THEN SIGNAL SQLSTATE '45000' \
+                 SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl revoke'; END IF",
+                fnv1a(table.bytes()),
+                stays("OLD")
+            ),
         }
     }
 }
@@ -488,45 +401,48 @@ pub struct Row {
     /// What is not there has this version.
     pub absence: Version,
     /// None: there was no row.
-    pub place: Option<Place>,
+    pub place: Option<Spot>,
     /// An error says why it is none of ours.
     pub found: Result<Found, String>,
 }
 
 impl Row {
     /// Reads the columns of [`Statements::answer`]. None if it makes no sense.
-    pub fn read(cells: &[Cell]) -> Option<Self> {
-        let [now, incarnation, marker, shard, part, rest @ ..] = cells else { return None };
-        let version = |write: &Cell| {
-            Some(Version { write: write.text()?.to_owned(), incarnation: incarnation.text()?.to_owned() })
-        };
-        let (now_millis, absence) = (now.number()?, version(marker)?);
-        let [write, document @ ..] = rest else { return None };
-        if *shard == Cell::Null {
+    pub fn read(cells: Cells) -> Option<Self> {
+        let [now, incarnation, marker, shard, part, write, document @ ..] = cells.as_slice() else { return None };
+        let version =
+            |write: &Option<String>| Some(Version { write: write.clone()?, incarnation: incarnation.clone()? });
+        let (now_millis, absence) = (now.as_ref()?.parse().ok()?, version(marker)?);
+        let Some(shard) = shard.clone() else {
             let found = Ok(Found { content: Content::Absent, version: absence.clone() });
             return Some(Self { now_millis, absence, place: None, found });
-        }
-        let place = Place { shard: shard.text()?.to_owned(), part: part.text()?.to_owned() };
+        };
+        let place = Spot { shard, part: part.clone()? };
         let version = version(write)?;
         let found = ours(document, place.part == LEASE).map(|ours| Found { content: Content::Ours(ours), version });
         Some(Self { now_millis, absence, place: Some(place), found })
     }
 }
 
-fn ours(cells: &[Cell], is_led: bool) -> Result<Ours, String> {
-    let [text, session, term, sequence, ends] = cells else { return Err("it is incomplete".to_owned()) };
-    let word = |cell: &Cell, what: &str| cell.text().map(str::to_owned).ok_or_else(|| format!("its {what} is no text"));
-    let number = |cell: &Cell, what: &str| cell.number().ok_or_else(|| format!("its {what} is no number"));
-    let session = word(session, "session")?;
+fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
+    let [Some(text), Some(session), Some(term), Some(sequence), ends] = cells else {
+        return Err("it is incomplete".to_owned());
+    };
+    let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is no number"));
     let term = Term(number(term, "term")?);
     // That of the marker is something else.
     let leads = is_led && !session.is_empty();
     Ok(Ours {
-        text: word(text, "text")?,
-        leadership: leads.then(|| Leadership { session: Session::from_record(&session), term }),
+        text: text.clone(),
+        leadership: leads.then(|| Leadership { session: Session::from_record(session), term }),
         sequence: number(sequence, "sequence")?,
-        life: if *ends == Cell::Null { Life::ForEver } else { Life::Ends(number(ends, "end")?) },
+        life: ends.as_ref().map(|ends| number(ends, "end")).transpose()?.map_or(Life::ForEver, Life::Ends),
     })
+}
+
+/// The server adds the time to it, in 63 bits.
+fn lasting(duration: Duration) -> u64 {
+    millis(duration).min(1 << 62)
 }
 
 #[cfg(test)]
@@ -537,49 +453,48 @@ mod tests {
     #[test]
     fn a_row_says_which_document_it_is() {
         let shard: Shard = "app:web/1#2".parse().expect("a shard");
-        assert_eq!(Place::of(Key::Shard(&shard)).listed(), Some((shard.clone(), Part::Lease)));
-        assert_eq!(Place::of(Key::Led(&shard)).listed(), Some((shard.clone(), Part::Led)));
+        assert_eq!(Spot::of(Key::Shard(&shard)).listed(), Some((shard.clone(), Part::Lease)));
+        assert_eq!(Spot::of(Key::Led(&shard)).listed(), Some((shard.clone(), Part::Led)));
         let session = Session::from_record("00000000-0000-4000-8000-000000000000");
         let once = Page::Once("a-b".parse().expect("a job"));
         for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
-            let place = Place::of(Key::Note(&shard, &page));
+            let place = Spot::of(Key::Note(&shard, &page));
             assert_eq!(place.listed(), Some((shard.clone(), Part::Note(page))), "{place:?}");
         }
         for key in [Key::Marker, Key::Scratch("x")] {
-            assert_eq!(Place::of(key).listed(), None);
+            assert_eq!(Spot::of(key).listed(), None);
         }
     }
 
-    fn any_cell(source: &mut Source) -> Cell {
-        match source.below(8) {
-            0 => Cell::Null,
-            1 => Cell::Strange,
-            2 => Cell::Number(source.signed()),
-            3..6 => Cell::Number(1_795_268_611_017),
-            _ => Cell::Text((*source.of(&["", "lease", "marker", "a-b", "7"])).to_owned()),
-        }
+    fn any_cell(source: &mut Source) -> Option<String> {
+        let text = *source.of(&["", "lease", "marker", "a-b", "7", "-7", "1795268611017"]);
+        (source.below(8) > 0).then(|| text.to_owned())
     }
 
     #[test]
     fn a_million_rows_of_any_values_are_documents_or_strange() {
         fuzz::run("row of sql", |source, input| {
-            let text = |text: &str| Cell::Text(text.to_owned());
-            let mut cells = vec![Cell::Number(1), text("1 7"), text("w"), text("db"), text("lease"), text("v")];
-            cells.extend([text("{}"), text("s"), Cell::Number(7), Cell::Number(1), Cell::Null]);
+            let texts = ["1", "1 7", "w", "db", "lease", "v", "{}", "s", "7", "1"];
+            let mut cells: Cells = texts.iter().map(|text| Some((*text).to_owned())).chain([None]).collect();
             for _ in 0..source.below(3) {
                 let place = source.below(11);
                 cells[place] = any_cell(source);
             }
             input.show(|| format!("{cells:?}"));
-            match Row::read(&cells) {
+            let leads = cells[7].as_deref() != Some("") && cells[4].as_deref() == Some("lease");
+            match Row::read(cells) {
                 Some(Row { found: Ok(found), .. }) => {
-                    assert!(found.ours().is_none_or(|ours| ours.leadership.is_some()
-                        || cells[7].text() == Some("")
-                        || cells[4].text() != Some("lease")));
+                    assert!(found.ours().is_none_or(|ours| ours.leadership.is_some() == leads));
                     Fate::Accepted
                 }
                 Some(Row { found: Err(_), .. }) | None => Fate::Refused,
             }
         });
+    }
+
+    #[test]
+    fn no_text_ends_early() {
+        assert_eq!(Dialect::Postgres.word("a'\\ä"), "E'a''\\\\ä'");
+        assert_eq!(Dialect::MySql.word("a'\\ä"), "_utf8mb4 X'61275cc3a4'");
     }
 }

@@ -99,9 +99,9 @@ fn is_called(option: &str, expected: &str) -> bool {
 fn demands_a_name(location: &Location) -> bool {
     match location {
         #[cfg(feature = "postgres")]
-        Location::Postgres(address) => address.tls_mode == crate::store::sql::postgres::TlsMode::VerifyFull,
+        Location::Postgres(address) => address.tls_mode == crate::store::tls_mode::TlsMode::VerifyFull,
         #[cfg(feature = "mysql")]
-        Location::Mysql(address) => address.tls_mode == crate::store::sql::mysql::TlsMode::VerifyFull,
+        Location::Mysql(address) => address.tls_mode == crate::store::tls_mode::TlsMode::VerifyFull,
         #[cfg(feature = "nats")]
         Location::Nats(address) => address.demand_tls,
         _ => false,
@@ -234,10 +234,7 @@ mod tests {
             let Ok(Location::Postgres(with)) = Location::from_url(url) else { panic!("{url}") };
             assert!(with.advisory_lock.is_some());
             let read = Location::from_url(without);
-            assert_eq!(
-                read,
-                Ok(Location::Postgres(crate::store::sql::postgres::Address { advisory_lock: None, ..with }))
-            );
+            assert_eq!(read, Ok(Location::Postgres(crate::store::sql::Address { advisory_lock: None, ..with })));
         }
         for url in
             ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"]

@@ -11,12 +11,12 @@
 //! - Another process may find the socket. Only this one is listened to, and the name is random.
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
-use super::failure::{self, Trouble};
+use super::{Trouble, unconnected};
 use crate::lease::Session;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::socket::Socket;
-use crate::store::sql::site::Site;
+use crate::store::sql::failure::Site;
 use crate::store::tls_mode::TlsMode;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -87,10 +87,10 @@ impl Greeted {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
         let greeting = Packet::read(&mut stream).await;
-        let greeting = greeting.map_err(|trouble| failure::unconnected(site, &trouble))?;
+        let greeting = greeting.map_err(|trouble| unconnected(site, trouble))?;
         let offers_tls = match (greeting.body.first(), capabilities(&greeting.body)) {
             (Some(&FAILED), _) => false,
-            (_, None) => return Err(failure::unconnected(site, &Trouble::Garbled)),
+            (_, None) => return Err(unconnected(site, Trouble::Garbled)),
             (_, Some(capabilities)) if capabilities & NEEDED != NEEDED => {
                 return Err(StoreError::misconfigured(format!(
                     "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
@@ -150,7 +150,7 @@ impl Greeted {
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
             if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
-                return Err(Trouble::Unfit(failure::exposed(site)));
+                return Err(Trouble::Unfit(exposed(site)));
             }
             packet.write(&mut library).await?;
             match packet.body.first() {
@@ -178,6 +178,15 @@ impl Greeted {
         self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
         Ok(())
     }
+}
+
+/// The error of a login that shows the server a password over a network without TLS, now or another time.
+fn exposed(site: &Site) -> StoreError {
+    StoreError::misconfigured(format!(
+        "{} has to see the password of user {} each time it has forgotten it (caching_sha2_password), and the \
+         connection is not encrypted: use TLS, with ssl-mode=REQUIRED, or a unix socket",
+        site.server, site.user
+    ))
 }
 
 /// The capabilities in a greeting. None if it is none of MySQL's.

@@ -1,8 +1,12 @@
 //! `advisory_lock=N`: the session advisory lock that is held in addition to the lease, so that leaderrun and programs
 //! that elect with `pg_try_advisory_lock(N)` exclude each other.
 //!
-//! The hazards, beside those of every such lock (`session_lock`):
+//! The hazards:
 //!
+//! - The lock lives as long as its session, and the session as long as its connection. So it would be free as soon as
+//!   the candidate is killed, while the tree still runs. Therefore guard and backstop inherit an [`Anchor`] of it.
+//! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So we remember which
+//!   sessions were ours, and end such a session.
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
 //!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
 //!   if it does not. If another program was faster, the leadership ends.
@@ -10,126 +14,170 @@
 //!   ends.
 //! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
-use super::connection::{Backend, Connection, ended};
-use super::server::Server;
+use super::Connection;
+use super::watch::is_dedicated;
 use crate::lease::{self, Candidate, Session, Term};
+use crate::store::anchor::Anchor;
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{ForeignLock, Hold};
-use crate::store::session_lock::{DOUBT_PAUSE, Keeper, SessionLock};
+use crate::store::sql::client::{Cells, Connection as _};
+use crate::store::sql::failure::Failure;
+use crate::store::sql::server::Server;
 use crate::store::{ErrorKind, Finding, Holder, StoreError};
+use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout, timeout_at};
-use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
-/// The pause between two attempts while a backend of ours ends.
+/// The pause between two attempts while a session of ours ends.
 const PAUSE: Duration = Duration::from_millis(20);
+/// From one doubt to the next while we do not hold the lock. Each makes a renewal due at once, which takes the lock
+/// again. While the server is away, renewals must not follow each other like that.
+const DOUBT_PAUSE: Duration = Duration::from_secs(1);
+/// How many sessions to remember. The server has noticed by then that the older ones are lost.
+const MOST_OWN: usize = 16;
 
 pub struct Advisory {
     key: i64,
-    server: Arc<Server>,
-    lock: SessionLock<Connection>,
-}
-
-impl Keeper for Connection {
-    type Id = Backend;
-
-    fn id(&self) -> Backend {
-        self.backend
-    }
-
-    fn is_open(&self) -> bool {
-        self.is_open()
-    }
+    server: Arc<Server<Connection>>,
+    anchor: Anchor,
+    /// Two sessions of ours would keep each other out.
+    gate: tokio::sync::Mutex<()>,
+    /// Some while we hold the lock, as far as we know.
+    held: Mutex<Option<Arc<Connection>>>,
+    /// Our sessions that may hold it although we lost them, and the last one: process and start, as [`lock_holder`] has them.
+    own: Mutex<Vec<String>>,
 }
 
 impl Advisory {
     /// # Errors
-    /// As [`SessionLock::new`].
-    pub fn new(key: i64, server: &Arc<Server>) -> Result<Self, StoreError> {
-        Ok(Self { key, server: Arc::clone(server), lock: SessionLock::new()? })
+    /// The kernel has no sockets left.
+    pub fn new(key: i64, server: &Arc<Server<Connection>>) -> Result<Self, StoreError> {
+        let anchor = Anchor::new().map_err(|error| {
+            StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
+        })?;
+        Ok(Self {
+            key,
+            server: Arc::clone(server),
+            anchor,
+            gate: tokio::sync::Mutex::default(),
+            held: Mutex::default(),
+            own: Mutex::default(),
+        })
+    }
+
+    fn held(&self) -> Option<Arc<Connection>> {
+        self.held.lock().clone().filter(|connection| connection.is_open())
+    }
+
+    /// Closes the connection whose session held the lock.
+    fn let_go(&self) {
+        *self.held.lock() = None;
+        self.anchor.let_go();
     }
 
     /// Takes the lock, or confirms that we hold it.
     async fn take_for(&self, lease: Duration) -> Result<Hold, StoreError> {
-        let server = &*self.server;
+        let (server, key) = (&*self.server, self.key);
         let deadline = server.deadline();
-        let silent = || StoreError::not_applied(format!("{} did not answer in time", server.site.server));
-        let _alone = timeout_at(deadline, self.lock.alone()).await.map_err(|_| silent())?;
-        if let Some(connection) = self.lock.held() {
-            let mine = format!("SELECT count(*) FROM ({}) AS k WHERE k.pid = pg_backend_pid()", lock_holder(self.key));
+        let silent = || StoreError { kind: ErrorKind::NotApplied, ..server.site.silent() };
+        let _alone = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
+        if let Some(connection) = self.held() {
+            let mine = format!("{} AND pid = pg_backend_pid()", lock_holder(key));
             // If the connection is silent, there must be time left for another one. It gets a third of the time, more
             // than the usual patience (`kept_connection`), because to give it up is to give up the lock.
-            match timeout(server.bound / 3, connection.ask(&mine, &[])).await {
-                Ok(Ok(rows)) if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) == Some(1) => {
-                    return Ok(Hold::Held);
-                }
-                _ => {}
-            }
-        }
-        self.lock.abandon();
-        let (connection, descriptor) = server.connect(deadline).await?;
-        match server.is_dedicated(&connection).await? {
-            Some(true) => {}
-            Some(false) => return Err(StoreError::misconfigured(unfit(server))),
-            None => return Err(StoreError::not_applied(unfit(server))),
-        }
-        self.lock.may_hold(connection.backend);
-        loop {
-            let tried = timeout_at(deadline, connection.ask(&attempt(lease), &[(&self.key, Type::INT8)])).await;
-            let rows = tried.map_err(|_| silent())?.map_err(|error| connection.unanswered(&server.site, &error))?;
-            if rows.first().and_then(|row| row.try_get::<_, bool>(0).ok()) == Some(true) {
-                self.lock.anchor(&descriptor)?;
-                self.lock.keep(connection);
+            if matches!(timeout(server.bound / 3, connection.tell(&mine)).await, Ok(Ok(rows)) if rows.len() == 1) {
                 return Ok(Hold::Held);
             }
-            let asked = timeout_at(deadline, connection.ask(&lock_holder(self.key), &[])).await;
-            let rows = asked.map_err(|_| silent())?.map_err(|error| connection.unanswered(&server.site, &error))?;
-            let Some(row) = rows.first() else { continue };
-            let holder = backend(row);
-            if !self.lock.own().contains(&holder) {
-                self.lock.does_not_hold(connection.backend);
-                return Ok(Hold::Taken(self.stranger(row)));
+        }
+        self.let_go();
+        let connection = server.connect(deadline).await?;
+        let unfit = || {
+            format!(
+                "advisory_lock= wants a session of its own, and {} does not give one, as a pooler in transaction mode \
+                 does not: name the server itself",
+                server.site.server
+            )
+        };
+        match is_dedicated(server, &connection).await? {
+            Some(true) => {}
+            Some(false) => return Err(StoreError::misconfigured(unfit())),
+            None => return Err(StoreError::not_applied(unfit())),
+        }
+        let ask = async |statement: &str| -> Result<Vec<Cells>, StoreError> {
+            let answer = timeout_at(deadline, connection.tell(statement)).await;
+            answer.map_err(|_| silent())?.map_err(|Failure { error, .. }| error)
+        };
+        let session =
+            word(&ask(&format!("SELECT {SESSION} FROM pg_stat_activity WHERE pid = pg_backend_pid()")).await?, 0);
+        self.remember(&session);
+        loop {
+            if word(&ask(&attempt(key, lease)).await?, 0) == "t" {
+                let anchored = self.anchor.hold(&connection.descriptor);
+                anchored.map_err(|error| {
+                    StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
+                })?;
+                *self.own.lock() = vec![session];
+                *self.held.lock() = Some(Arc::new(connection));
+                return Ok(Hold::Held);
             }
-            server.terminate(holder).await?;
+            let rows = ask(&lock_holder(key)).await?;
+            let holder = word(&rows, 0);
+            if holder.is_empty() {
+                continue;
+            }
+            if !self.own.lock().contains(&holder) {
+                self.own.lock().retain(|own| *own != session);
+                return Ok(Hold::Taken(self.stranger(&rows)));
+            }
+            server
+                .ask(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {SESSION} = '{holder}'"))
+                .await?;
             sleep(PAUSE).await;
         }
     }
 
+    /// From here on this session may hold the lock.
+    fn remember(&self, session: &str) {
+        let mut own = self.own.lock();
+        own.truncate(MOST_OWN - 1);
+        own.insert(0, session.to_owned());
+    }
+
     /// The holder of the lock, for people.
-    fn stranger(&self, row: &Row) -> Holder {
-        let name: &str = row.try_get(1).unwrap_or_default();
-        let name = if name.is_empty() { "a program without a name".to_owned() } else { in_short(name) };
+    fn stranger(&self, rows: &[Cells]) -> Holder {
+        let (session, name, host) = (word(rows, 0), word(rows, 1), word(rows, 2));
+        let process = session.split(' ').next().unwrap_or_default();
         Holder {
-            owner: name,
-            host: row.try_get(2).ok().filter(|host: &String| !host.is_empty()),
-            foreign_lock: Some(format!("advisory lock {}, backend {}", self.key, backend(row).pid)),
+            owner: if name.is_empty() { "a program without a name".to_owned() } else { in_short(&name) },
+            host: Some(host).filter(|host| !host.is_empty()),
+            foreign_lock: Some(format!("advisory lock {}, backend {process}", self.key)),
             ..Holder::default()
         }
     }
 
     /// Frees the lock, so that the next one to ask finds it free. The tree must be dead.
     async fn free(&self) {
-        if let Some(connection) = self.lock.held() {
+        if let Some(connection) = self.held() {
             // Closing the connection frees it too, but not at once.
-            let key: [(&(dyn ToSql + Sync), Type); 1] = [(&self.key, Type::INT8)];
-            let freed = connection.ask("SELECT pg_advisory_unlock($1)", &key);
+            let unlock = format!("SELECT pg_advisory_unlock({})", self.key);
+            let freed = connection.tell(&unlock);
             if matches!(timeout(self.server.bound / 3, freed).await, Ok(Ok(_))) {
-                return self.lock.freed();
+                self.own.lock().clear();
             }
         }
-        self.lock.abandon();
+        self.let_go();
     }
 }
 
 #[async_trait::async_trait]
 impl ForeignLock for Advisory {
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        let own = self.lock.own();
-        let (rows, _) = self.server.ask_once_or_twice(&lock_holder(self.key), &[]).await?;
-        Ok(rows.first().filter(|row| !own.contains(&backend(row))).map(|row| self.stranger(row)))
+        let own = self.own.lock().clone();
+        let rows = self.server.ask(&lock_holder(self.key)).await?;
+        Ok((!rows.is_empty() && !own.contains(&word(&rows, 0))).then(|| self.stranger(&rows)))
     }
 
     /// If it was lost and could be taken again, nobody else has it now: COMMAND goes on.
@@ -143,15 +191,15 @@ impl ForeignLock for Advisory {
     }
 
     async fn doubted(&self) {
-        let end = self.lock.held().map(|connection| connection.end());
-        match end {
-            Some(end) => ended(end).await,
+        let inbox = self.held().map(|connection| connection.inbox());
+        match inbox {
+            Some(mut inbox) => while inbox.recv().await != Err(RecvError::Closed) {},
             None => sleep(DOUBT_PAUSE).await,
         }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.lock.descriptor())
+        Some(self.anchor.descriptor())
     }
 
     async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
@@ -171,29 +219,24 @@ impl ForeignLock for Advisory {
     }
 }
 
-/// The backend of a row of [`lock_holder`].
-fn backend(row: &Row) -> Backend {
-    Backend { pid: row.try_get(0).unwrap_or(0), started: row.try_get(3).unwrap_or(0) }
+/// A value of the first row. Empty if there is none.
+fn word(rows: &[Cells], column: usize) -> String {
+    rows.first().and_then(|row| row.get(column).cloned()?).unwrap_or_default()
 }
 
-/// The condition that a row `k` of pg_locks is this advisory lock. PostgreSQL keeps the two halves of its key apart.
-fn is_lock(key: i64) -> String {
+/// A session of the server: its process, and when that started, because another process may get its number later.
+const SESSION: &str = "concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::bigint)";
+
+/// The holder of an advisory lock: its session, its name for itself, and its host. PostgreSQL keeps the two halves of the
+/// key apart.
+fn lock_holder(key: i64) -> String {
     let bits = u64::from_ne_bytes(key.to_ne_bytes());
     let (high, low) = (bits >> 32, bits & 0xffff_ffff);
     format!(
-        "k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.classid::bigint = {high} \
-         AND k.objid::bigint = {low} \
+        "SELECT {SESSION}, application_name, host(client_addr) \
+         FROM pg_locks AS k LEFT JOIN pg_stat_activity USING (pid) WHERE k.locktype = 'advisory' AND k.objsubid = 1 \
+         AND k.granted AND k.classid::bigint = {high} AND k.objid::bigint = {low} \
          AND k.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())"
-    )
-}
-
-/// The holder of an advisory lock: its backend's pid, its name for itself, its host, and its start.
-fn lock_holder(key: i64) -> String {
-    format!(
-        "SELECT k.pid, coalesce(a.application_name, '') AS name, coalesce(host(a.client_addr), '') AS host, \
-         coalesce((extract(epoch FROM a.backend_start) * 1000000)::bigint, 0) AS started \
-         FROM pg_locks AS k LEFT JOIN pg_stat_activity AS a USING (pid) WHERE {}",
-        is_lock(key)
     )
 }
 
@@ -206,23 +249,15 @@ fn patience(lease: Duration) -> (u64, u64) {
     (interval, interval * 4)
 }
 
-/// The statement that takes the lock. Parameter: the key.
-fn attempt(lease: Duration) -> String {
+/// The statement that takes the lock.
+fn attempt(key: i64, lease: Duration) -> String {
     let (interval, silence) = patience(lease);
     format!(
-        "SELECT pg_try_advisory_lock($1), set_config('tcp_keepalives_idle', '{interval}', false), \
+        "SELECT pg_try_advisory_lock({key}), set_config('tcp_keepalives_idle', '{interval}', false), \
          set_config('tcp_keepalives_interval', '{interval}', false), set_config('tcp_keepalives_count', '4', false), \
          set_config('tcp_user_timeout', '{silence}s', false), \
          CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL \
          THEN set_config('idle_session_timeout', '0', false) END"
-    )
-}
-
-fn unfit(server: &Server) -> String {
-    format!(
-        "advisory_lock= wants a session of its own, and {} does not give one, as a pooler in transaction mode does not: \
-         name the server itself",
-        server.site.server
     )
 }
 
@@ -243,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_advisory_lock_is_found_by_both_halves_of_its_key() {
-        assert!(is_lock(-1).contains("classid::bigint = 4294967295 AND k.objid::bigint = 4294967295"));
-        assert!(is_lock(7).contains("classid::bigint = 0 AND k.objid::bigint = 7"));
+        assert!(lock_holder(-1).contains("classid::bigint = 4294967295 AND k.objid::bigint = 4294967295"));
+        assert!(lock_holder(7).contains("classid::bigint = 0 AND k.objid::bigint = 7"));
     }
 }

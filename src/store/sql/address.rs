@@ -1,0 +1,378 @@
+//! Reads `postgres://`, `mysql://` and `mariadb://` URLs as the servers' own clients read them, and what these find
+//! elsewhere: PGUSER and PGPASSWORD, MYSQL_PWD, the name of the user.
+//!
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
+
+use super::server::Place;
+use super::statements::Dialect;
+use crate::store::StoreError;
+use crate::store::tls_mode::TlsMode;
+use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
+use crate::text;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Which table, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub dialect: Dialect,
+    /// Not empty. The places are tried in this order, until one accepts writes.
+    pub places: Vec<Place>,
+    /// None: as the environment has it.
+    pub user: Option<String>,
+    /// None: as the environment has it.
+    pub password: Option<Secret>,
+    pub database: String,
+    /// Of PostgreSQL.
+    pub schema: String,
+    pub table: String,
+    /// PostgreSQL's session advisory lock that is held in addition to the lease.
+    pub advisory_lock: Option<i64>,
+    pub tls_mode: TlsMode,
+    /// Boxed, because it is large and mostly empty.
+    pub tls_files: Box<TlsFiles>,
+    /// For PostgreSQL.
+    pub application_name: String,
+}
+
+/// What is alike in both dialects, by other names.
+struct Words {
+    scheme: &'static str,
+    kind: &'static str,
+    options: &'static [&'static str],
+    default_port: u16,
+    /// Where Debian's servers and clients look for each other.
+    default_socket: &'static str,
+    /// A longer name of PostgreSQL is cut off, so two of them may become one.
+    longest_name: usize,
+    user: &'static str,
+    password: &'static str,
+    tls_mode: &'static str,
+    tls_modes: &'static [(&'static str, TlsMode)],
+    tls_files: [&'static str; 3],
+}
+
+const POSTGRES: Words = Words {
+    scheme: "postgres",
+    kind: "PostgreSQL",
+    options: &[
+        "schema",
+        "table",
+        "advisory_lock",
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "application_name",
+        "host",
+        "port",
+    ],
+    default_port: 5432,
+    default_socket: "/var/run/postgresql",
+    longest_name: 63,
+    user: "PGUSER",
+    password: "PGPASSWORD",
+    tls_mode: "sslmode",
+    tls_modes: &[
+        ("disable", TlsMode::Disable),
+        ("allow", TlsMode::Prefer),
+        ("prefer", TlsMode::Prefer),
+        ("require", TlsMode::Require),
+        ("verify-ca", TlsMode::VerifyCa),
+        ("verify-full", TlsMode::VerifyFull),
+    ],
+    tls_files: ["sslrootcert", "sslcert", "sslkey"],
+};
+
+const MYSQL: Words = Words {
+    scheme: "mysql",
+    kind: "MySQL",
+    options: &["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"],
+    default_port: 3306,
+    default_socket: "/run/mysqld/mysqld.sock",
+    longest_name: 64,
+    user: "",
+    password: "MYSQL_PWD",
+    tls_mode: "ssl-mode",
+    tls_modes: &[
+        ("DISABLED", TlsMode::Disable),
+        ("PREFERRED", TlsMode::Prefer),
+        ("REQUIRED", TlsMode::Require),
+        ("VERIFY_CA", TlsMode::VerifyCa),
+        ("VERIFY_IDENTITY", TlsMode::VerifyFull),
+    ],
+    tls_files: ["ssl-ca", "ssl-cert", "ssl-key"],
+};
+
+impl fmt::Display for Address {
+    /// As messages name it: `PostgreSQL at one:5432,two:5432`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
+        write!(f, "{} at {}", Words::of(self.dialect).kind, places.join(","))
+    }
+}
+
+impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let Self { places, database, schema, table, .. } = self;
+        let scheme = Words::of(self.dialect).scheme;
+        format!("{scheme} {} {database} {schema} {table}", sorted(places.iter().map(ToString::to_string)))
+    }
+
+    /// Reads the text after the scheme and its colon.
+    ///
+    /// # Errors
+    /// One line that says what is wrong, and what to write.
+    pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
+        let says = Words::of(dialect);
+        let Words { scheme, longest_name, .. } = *says;
+        let mut url = StoreUrl::read(scheme, &with_socket_as_option(dialect, rest), says.options)?;
+        let places = says.places(&mut url, dialect)?;
+        if url.path.is_empty() || url.path.contains('/') {
+            return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));
+        }
+        let mut name = |option: &str, default: &str| {
+            let name = url.take(option).unwrap_or_else(|| default.to_owned());
+            let length = if dialect == Dialect::Postgres { name.len() } else { name.chars().count() };
+            if length > longest_name {
+                return Err(format!("the option {option} of {scheme}:// is longer than {longest_name} letters"));
+            }
+            Ok(name)
+        };
+        let (schema, table) = (name("schema", "public")?, name("table", "leaderrun")?);
+        let application_name = name("application_name", "leaderrun")?;
+        let advisory_lock = url.take_number("advisory_lock")?;
+        let (tls_mode, tls_files) = says.tls(&mut url, dialect)?;
+        let StoreUrl { user, password, path: database, .. } = url;
+        let tls_files = Box::new(tls_files);
+        Ok(Self {
+            dialect,
+            places,
+            user,
+            password,
+            database,
+            schema,
+            table,
+            advisory_lock,
+            tls_mode,
+            tls_files,
+            application_name,
+        })
+    }
+
+    /// The user to log in as.
+    ///
+    /// # Errors
+    /// Misconfigured: nothing names one.
+    pub fn user(&self) -> Result<String, StoreError> {
+        let Words { scheme, user, .. } = Words::of(self.dialect);
+        let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
+        let named = self.user.clone().or_else(|| variable(user)).or_else(ourselves);
+        named.ok_or_else(|| {
+            StoreError::misconfigured(format!("{scheme}:// names no user: write {scheme}://USER@HOST/DATABASE"))
+        })
+    }
+
+    #[must_use]
+    pub fn password(&self) -> Option<Secret> {
+        self.password.clone().or_else(|| variable(Words::of(self.dialect).password).map(Secret::from))
+    }
+
+    /// Where a password of PostgreSQL that is missing or wrong could come from, unless it is in the URL.
+    #[must_use]
+    pub fn about_password(&self) -> Option<String> {
+        let file = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
+        let file = std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(file).filter(|file| file.exists());
+        match (file, self.password()) {
+            (Some(file), _) => {
+                let shown = text::shown(&file.to_string_lossy());
+                Some(format!("leaderrun does not read {shown}: write the password in the URL, or in PGPASSWORD"))
+            }
+            (None, None) => Some("there is none in the URL or PGPASSWORD".to_owned()),
+            (None, Some(_)) => None,
+        }
+    }
+}
+
+/// A variable of the environment. None if it is empty, or has no name.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
+}
+
+/// As libpq takes it, a percent-encoded directory stands in the place of the host: `//USER@%2Ftmp:7000/DB` is the same as
+/// `//USER@/DB?host=%2Ftmp&port=7000`.
+fn with_socket_as_option(dialect: Dialect, rest: &str) -> String {
+    let moved = || {
+        let (authority, path) = rest.strip_prefix("//")?.split_once('/')?;
+        let (login, host) = authority.rsplit_once('@').map_or(("", authority), |(login, host)| (login, host));
+        let (host, port) = host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port)));
+        let is_socket =
+            dialect == Dialect::Postgres && host.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case("%2f"));
+        let at = if authority.contains('@') { "@" } else { "" };
+        let port = port.map(|port| format!("&port={port}")).unwrap_or_default();
+        let and = if path.contains('?') { '&' } else { '?' };
+        is_socket.then(|| format!("//{login}{at}/{path}{and}host={host}{port}"))
+    };
+    moved().unwrap_or_else(|| rest.to_owned())
+}
+
+impl Words {
+    fn of(dialect: Dialect) -> &'static Self {
+        match dialect {
+            Dialect::Postgres => &POSTGRES,
+            Dialect::MySql => &MYSQL,
+        }
+    }
+
+    fn places(&self, url: &mut StoreUrl, dialect: Dialect) -> Result<Vec<Place>, String> {
+        let Self { scheme, default_port, default_socket, .. } = *self;
+        let port = url.take("port").map(|port| read_port(scheme, &port)).transpose()?;
+        let option = if dialect == Dialect::Postgres { "host" } else { "socket" };
+        let socket = url.take(option);
+        if url.hosts.is_empty() {
+            let socket = socket.unwrap_or_else(|| default_socket.to_owned());
+            if !socket.starts_with('/') {
+                return Err(format!(
+                    "{option}= of {scheme}:// is the path of a unix socket: write {option}={default_socket}, or \
+                     {scheme}://HOST/DATABASE"
+                ));
+            }
+            return Ok(vec![Place::Unix(match dialect {
+                // The directory of sockets, each with its port in its name.
+                Dialect::Postgres => Path::new(&socket).join(format!(".s.PGSQL.{}", port.unwrap_or(default_port))),
+                Dialect::MySql => socket.into(),
+            })]);
+        }
+        if socket.is_some() || port.is_some() {
+            return Err(format!(
+                "{scheme}:// names a host and a unix socket: write {scheme}://HOST:PORT/DATABASE or \
+                 {scheme}:///DATABASE?{option}=PATH"
+            ));
+        }
+        let hosts = url.hosts.iter();
+        Ok(hosts.map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(default_port) }).collect())
+    }
+
+    fn tls(&self, url: &mut StoreUrl, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
+        let Self { scheme, tls_mode: option, tls_modes, .. } = *self;
+        let said = url.take(option);
+        // MySQL's clients take them in any spelling.
+        let plain = |word: &str| {
+            if dialect == Dialect::MySql { word.to_uppercase().replace('-', "_") } else { word.to_owned() }
+        };
+        let mode = said.map(|said| {
+            let known = tls_modes.iter().find(|(word, _)| *word == plain(&said));
+            known.map(|(_, mode)| *mode).ok_or_else(|| {
+                let words: Vec<&str> = tls_modes.iter().map(|(word, _)| *word).collect();
+                format!("{option}= of {scheme}:// is one of {}", words.join(", "))
+            })
+        });
+        let mode = mode.transpose()?;
+        let files = url.take_tls_files(self.tls_files)?;
+        // libpq's word for the authorities that the system trusts.
+        if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {
+            // Every user can get such a certificate, so the check is pointless without the name in it.
+            if !matches!(mode, None | Some(TlsMode::VerifyFull)) {
+                return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned());
+            }
+            return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
+        }
+        // As the clients of MySQL do: who names an authority wants it to be asked.
+        let asks = dialect == Dialect::MySql && files.ca.is_some();
+        Ok((mode.unwrap_or(if asks { TlsMode::VerifyCa } else { TlsMode::Prefer }), files))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn postgres(rest: &str) -> Address {
+        Address::read(Dialect::Postgres, rest).unwrap()
+    }
+
+    fn mysql(rest: &str) -> Address {
+        Address::read(Dialect::MySql, rest).unwrap()
+    }
+
+    fn tcp(name: &str, port: u16) -> Place {
+        Place::Tcp { name: name.to_owned(), port }
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let options = "sslmode=verify-full&sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x";
+        let names = "schema=s&table=my%20locks&advisory_lock=-7";
+        let address = postgres(&format!("//app:p%40ss@one,two:6000/main?{names}&{options}"));
+        assert_eq!(address.places, [tcp("one", 5432), tcp("two", 6000)]);
+        assert_eq!((address.user.as_deref(), address.password().unwrap().expose()), (Some("app"), "p@ss"));
+        assert_eq!((address.database.as_str(), address.schema.as_str()), ("main", "s"));
+        assert_eq!((address.table.as_str(), address.advisory_lock), ("my locks", Some(-7)));
+        assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, Some("/ca".into())));
+        assert_eq!(address.application_name, "x");
+        let address =
+            mysql("//app@one,two:6000/main?table=t&ssl-mode=verify-identity&ssl-ca=/ca&ssl-cert=/c&ssl-key=/k");
+        assert_eq!(address.places, [tcp("one", 3306), tcp("two", 6000)]);
+        assert_eq!((address.database.as_str(), address.table.as_str()), ("main", "t"));
+        assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, Some("/ca".into())));
+    }
+
+    #[test]
+    fn a_unix_socket_may_be_written_as_the_clients_take_it() {
+        let unix = |path: &str| [Place::Unix(path.into())];
+        for (url, path) in [
+            ("///db", "/var/run/postgresql/.s.PGSQL.5432"),
+            ("///db?host=/tmp&port=7000", "/tmp/.s.PGSQL.7000"),
+            ("//u:p@/db?host=/tmp", "/tmp/.s.PGSQL.5432"),
+            ("//%2Ftmp%2Fpg/db", "/tmp/pg/.s.PGSQL.5432"),
+            ("//u@%2Ftmp:7000/db?table=t", "/tmp/.s.PGSQL.7000"),
+        ] {
+            assert_eq!(postgres(url).places, unix(path), "{url}");
+        }
+        assert_eq!(mysql("///db").places, unix("/run/mysqld/mysqld.sock"));
+        assert_eq!(mysql("//u@/db?socket=/s").places, unix("/s"));
+    }
+
+    #[test]
+    fn options_that_are_left_out_have_defaults() {
+        let address = postgres("//h/db");
+        assert_eq!((address.schema.as_str(), address.table.as_str()), ("public", "leaderrun"));
+        assert_eq!((address.tls_mode, address.advisory_lock), (TlsMode::Prefer, None));
+        let address = postgres("//h/db?sslrootcert=system");
+        assert_eq!((address.tls_mode, address.tls_files.ca), (TlsMode::VerifyFull, None));
+        assert_eq!((mysql("//h/db").table.as_str(), mysql("//h/db").tls_mode), ("leaderrun", TlsMode::Prefer));
+        assert_eq!(mysql("//h/db?ssl-ca=/ca").tls_mode, TlsMode::VerifyCa);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let both = ["h/db", "//h", "//h/", "//h/a/b", "//h:0/db", "//h/db?table=", "//h/db?nothing=1"];
+        let long = format!("//h/db?table={}", "x".repeat(65));
+        for bad in both.into_iter().chain([&*long]) {
+            assert!(Address::read(Dialect::Postgres, bad).is_err(), "{bad}");
+            assert!(Address::read(Dialect::MySql, bad).is_err(), "{bad}");
+        }
+        for bad in [
+            "//h/db?sslmode=maybe",
+            "//h/db?sslcert=/c",
+            "//h/db?sslrootcert=system&sslmode=require",
+            "//h/db?advisory_lock=x",
+            "//h/db?advisory_lock=9223372036854775808",
+            "//h/db?host=/tmp",
+            "//h/db?port=1",
+            "///db?host=tmp",
+            "//%2Ftmp/db?host=/tmp",
+            "//%41/db",
+            "//%2Ftmp:x/db",
+        ] {
+            assert!(Address::read(Dialect::Postgres, bad).is_err(), "{bad}");
+        }
+        for bad in
+            ["//h/db?ssl-mode=maybe", "//h/db?ssl-cert=/c", "//h/db?socket=/s", "///db?socket=s", "//h/db?get_lock=job"]
+        {
+            assert!(Address::read(Dialect::MySql, bad).is_err(), "{bad}");
+        }
+    }
+}

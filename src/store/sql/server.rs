@@ -1,0 +1,266 @@
+//! The server behind the URL: which of its hosts to ask, over which connection, and for how long.
+//!
+//! The hazards:
+//!
+//! - A connection that hangs must not hold up the next request. The server answers the requests on one connection one
+//!   after another, so silence means nothing here. So while a request is under way, the next one takes a connection of its
+//!   own.
+//! - A slow connection is not one that hangs, and to make another one takes several round trips. So where a connection
+//!   takes several requests, the next one is sent twice: behind the others on the kept connection, and over a new one.
+//! - A connection may have ended unnoticed. Then the request is sent once more: see `kept_connection`.
+//! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
+
+use super::client::{Cells, Connection};
+use super::failure::{Failure, Meaning, Site};
+use super::statements::Statements;
+use crate::store::error::{unanswered, worst};
+use crate::store::kept_connection::{Kept, once_more};
+use crate::store::socket::{Socket, reach};
+use crate::store::{ErrorKind, StoreError};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long a request waits for its answer behind another one, before it also makes a new connection.
+const HEAD_START: Duration = Duration::from_millis(20);
+/// The most connections beside the kept one: a server has few, and the trial of a check asks much at once.
+const MOST_BESIDE: usize = 8;
+/// How often a request that another transaction overtook is made again.
+const MOST_OVERTAKEN: usize = 4;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Tcp { name: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
+            Self::Tcp { name, port } => write!(f, "{name}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Place {
+    /// The name for TLS. As in the servers' own clients, traffic that does not leave this machine needs none.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        if let Self::Tcp { name, .. } = self { Some(name) } else { None }
+    }
+
+    /// Whether it is on another machine.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.name()
+            .is_some_and(|name| name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()))
+    }
+
+    pub async fn reach(&self, deadline: Instant) -> io::Result<Socket> {
+        let socket = match self {
+            Self::Tcp { name, port } => Socket::Tcp(reach(name, *port, deadline).await?),
+            Self::Unix(path) => Socket::Unix(UnixStream::connect(path).await?),
+        };
+        socket.prepare()?;
+        Ok(socket)
+    }
+}
+
+pub struct Server<C: Connection> {
+    pub site: Site,
+    pub statements: Statements,
+    pub login: C::Login,
+    /// Not empty.
+    places: Vec<Place>,
+    /// The place that worked last.
+    preferred: AtomicUsize,
+    /// The most time for one request, including its connection.
+    pub bound: Duration,
+    beside: Semaphore,
+    kept: Kept<Shared<C>>,
+}
+
+/// A connection, and how many requests are under way on it.
+struct Shared<C> {
+    connection: C,
+    in_use: AtomicUsize,
+}
+
+impl<C: Connection> Shared<C> {
+    fn is_idle(&self) -> bool {
+        self.connection.is_open() && self.in_use.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The use of a connection for one request. The connection is kept only if the request was answered.
+pub struct Loan<'a, C: Connection> {
+    server: &'a Server<C>,
+    shared: Arc<Shared<C>>,
+    answered: bool,
+}
+
+impl<'a, C: Connection> Loan<'a, C> {
+    fn of(server: &'a Server<C>, shared: Arc<Shared<C>>) -> Self {
+        shared.in_use.fetch_add(1, Ordering::Relaxed);
+        Self { server, shared, answered: false }
+    }
+
+    pub fn connection(&self) -> &C {
+        &self.shared.connection
+    }
+
+    pub fn give_back(mut self) {
+        self.answered = true;
+    }
+}
+
+impl<C: Connection> Drop for Loan<'_, C> {
+    fn drop(&mut self) {
+        self.shared.in_use.fetch_sub(1, Ordering::Relaxed);
+        if self.answered {
+            let listens = self.shared.connection.listens();
+            let is_better = |kept: &Shared<C>| kept.is_idle() && (kept.connection.listens() || !listens);
+            self.server.kept.keep_unless(&self.shared, is_better);
+        } else {
+            self.server.kept.forget(&self.shared);
+        }
+    }
+}
+
+impl<C: Connection> Server<C> {
+    /// Prepares the server. Makes no connection yet.
+    pub fn new(places: &[Place], site: Site, statements: Statements, login: C::Login, bound: Duration) -> Self {
+        Self {
+            site,
+            statements,
+            login,
+            places: places.to_vec(),
+            preferred: AtomicUsize::new(0),
+            bound,
+            beside: Semaphore::new(MOST_BESIDE),
+            kept: Kept::default(),
+        }
+    }
+
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.bound
+    }
+
+    /// A new connection, to a server that accepts writes: each place is tried once.
+    pub async fn connect(&self, deadline: Instant) -> Result<C, StoreError> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let count = self.places.len();
+        let mut failures = Vec::new();
+        for tried in 0..count {
+            let index = (first + tried) % count;
+            let place = &self.places[index];
+            // A host that is silent must leave time for the others.
+            let left = u32::try_from(count - tried).unwrap_or(u32::MAX);
+            let share = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
+            let site = Site { server: format!("{} at {place}", C::KIND), ..self.site.clone() };
+            let (server, reached) = (site.server.clone(), AtomicBool::new(false));
+            match timeout_at(share, C::begin(&self.login, site, place, share, &reached)).await {
+                Ok(Ok(connection)) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(failure)) => failures.push(failure),
+                Err(_) => failures.push(unanswered(&server, reached.into_inner(), C::KIND)),
+            }
+        }
+        // The next attempt begins elsewhere: this one may have spent its time on the first host.
+        self.preferred.store((first + 1) % count, Ordering::Relaxed);
+        Err(worst(&failures))
+    }
+
+    /// The kept connection if it is idle, or a new one.
+    pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_, C>, StoreError> {
+        match self.kept().await.filter(|kept| kept.is_idle()) {
+            Some(kept) => Ok(Loan::of(self, kept)),
+            None => self.borrow_new(deadline).await,
+        }
+    }
+
+    /// The kept connection, unless it is known to have ended.
+    async fn kept(&self) -> Option<Arc<Shared<C>>> {
+        // Lets the connection's task be woken and run, so that it sees what has arrived since, such as the end.
+        for _ in 0..2 {
+            tokio::task::yield_now().await;
+        }
+        self.kept.get().filter(|kept| kept.connection.is_open())
+    }
+
+    async fn borrow_new(&self, deadline: Instant) -> Result<Loan<'_, C>, StoreError> {
+        let connection = self.connect(deadline).await?;
+        Ok(Loan::of(self, Arc::new(Shared { connection, in_use: AtomicUsize::new(0) })))
+    }
+
+    /// Sends the statements of a request, which must be safe to apply twice.
+    pub async fn ask(&self, statements: &str) -> Result<Vec<Cells>, StoreError> {
+        let deadline = self.deadline();
+        let anew = Box::pin(async {
+            let permit = timeout_at(deadline, self.beside.acquire()).await;
+            let _permit = permit.map_err(|_| StoreError { kind: ErrorKind::NotApplied, ..self.site.silent() })?;
+            Ok(self.ask_over(self.borrow_new(deadline).await?, statements, deadline).await?)
+        });
+        let Some(kept) = self.kept().await else { return anew.await };
+        if kept.is_idle() {
+            let first = self.ask_over(Loan::of(self, kept), statements, deadline);
+            return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
+        }
+        if !C::TAKES_SEVERAL {
+            return anew.await;
+        }
+        let behind = async { Ok(self.ask_over(Loan::of(self, kept), statements, deadline).await?) };
+        let beside = async {
+            sleep(HEAD_START).await;
+            anew.await
+        };
+        let (mut behind, mut beside) = (pin!(behind), pin!(beside));
+        let (first, second): (Result<_, StoreError>, _) = tokio::select! {
+            answer = &mut behind => if answer.is_ok() { return answer } else { (answer, beside.await) },
+            answer = &mut beside => if answer.is_ok() { return answer } else { (answer, behind.await) },
+        };
+        match (first, second) {
+            (Err(first), Err(second)) if first.kind == ErrorKind::Unknown => {
+                Err(StoreError { kind: ErrorKind::Unknown, ..second })
+            }
+            (_, second) => second,
+        }
+    }
+
+    async fn ask_over(&self, loan: Loan<'_, C>, statements: &str, deadline: Instant) -> Result<Vec<Cells>, Failure> {
+        let connection = loan.connection();
+        let transaction = connection.transaction(statements);
+        for attempt in 0.. {
+            match timeout_at(deadline, connection.tell(&transaction)).await {
+                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => {}
+                Ok(answer) => {
+                    // After a failure its transaction may be open, or its server a standby by now.
+                    if answer.is_ok() {
+                        loan.give_back();
+                    }
+                    return answer;
+                }
+                Err(_) => break,
+            }
+        }
+        Err(self.site.silent().into())
+    }
+
+    /// Sends statements over a connection of one's own, outside of an election.
+    pub async fn tell(&self, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
+        let answer = timeout_at(self.deadline(), connection.tell(statements)).await;
+        answer.unwrap_or_else(|_| Err(self.site.silent().into()))
+    }
+}
