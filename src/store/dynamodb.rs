@@ -9,7 +9,6 @@
 mod address;
 mod check;
 mod connection;
-mod description;
 mod failure;
 mod item;
 mod setup;
@@ -28,9 +27,9 @@ use super::lease_store::documents::{
 use super::{Delivery, Finding, Holder, StoreError, parallel};
 use crate::lease::Session;
 use crate::time::{BootInstant, millis, wall_clock_millis};
-use item::{Item, LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, partition, ttl_of};
+use item::{Item, LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
 use std::time::Duration;
-use table::{Expression, Outcome};
+use table::{Change, Outcome};
 
 /// How much later than a note's end DynamoDB may delete it.
 const TTL_SLACK: Duration = Duration::from_hours(24);
@@ -62,30 +61,23 @@ impl DynamoDb {
     }
 }
 
-/// The condition that the item is as it was found.
-fn unchanged(found: &Found, exactly: bool) -> Expression {
+/// Demands that the item is as it was found.
+fn demand(change: &mut Change, found: &Found, exactly: bool) {
     if found.content == Content::Absent {
-        return Expression::new("attribute_not_exists(#pk)");
+        return change.only_if("pk", None);
     }
     let write = Write::of(&found.version);
-    let mut condition = if write.id.is_empty() {
-        Expression::new("attribute_not_exists(#write)")
-    } else {
-        Expression::new("#write = :over").text(":over", write.id)
-    };
+    change.only_if("write", (!write.id.is_empty()).then(|| s(write.id)));
     if let Some(owner) = write.owner {
-        condition = condition.and("#ownerId = :of").text(":of", owner);
+        change.only_if("ownerId", Some(s(owner)));
     }
     match &found.content {
         Content::Ours(ours) if exactly => {
-            condition = condition.and("#sequence = :overSequence").number(":overSequence", ours.sequence);
-            match ours.life {
-                Life::Ends(ends) => condition.and("#expiresMs = :overEnds").number(":overEnds", ends),
-                _ => condition.and("attribute_not_exists(#expiresMs)"),
-            }
+            change.only_if("sequence", Some(n(ours.sequence)));
+            change.only_if("expiresMs", if let Life::Ends(ends) = ours.life { Some(n(ends)) } else { None });
         }
-        Content::Foreign { sign, .. } => condition.and("#ttl = :overTtl").number(":overTtl", item::ttl_in(sign)),
-        Content::Ours(_) | Content::Absent => condition,
+        Content::Foreign { sign, .. } => change.only_if("ttl", Some(n(item::ttl_in(sign)))),
+        Content::Ours(_) | Content::Absent => {}
     }
 }
 
@@ -105,57 +97,36 @@ impl Table {
     }
 
     /// The update that makes an item the draft.
-    fn changes(&self, key: Key<'_>, draft: &Draft<'_>, write: &str) -> (String, Expression) {
-        let mut values = Expression::new("").text(":text", draft.text).text(":write", write);
-        let (mut sets, mut remove) = ("#text = :text, #write = :write".to_owned(), Vec::new());
-        if let Some(leadership) = draft.leadership {
-            sets.push_str(", #session = :session, #term = :term");
-            values = values.text(":session", leadership.session.as_str()).number(":term", leadership.term);
-        } else {
-            remove.extend(["#session", "#term"]);
-        }
+    fn change(&self, key: Key<'_>, draft: &Draft<'_>, write: &str) -> Change {
+        let mut change = Change::default();
+        change.set("text", Some(s(draft.text)));
+        change.set("write", Some(s(write)));
+        change.set("session", draft.leadership.map(|of| s(of.session.as_str())));
+        change.set("term", draft.leadership.map(|of| n(of.term)));
         let is_lock = matches!(key, Key::Shard(_));
-        let sent = BootInstant::now();
-        let expires = match draft.ends {
-            Ends::In(lasts) => Some(self.expiry(sent, lasts)),
-            // Nobody has to wait for it.
-            Ends::Now if is_lock => Some(0),
-            Ends::Now => Some(self.expiry(sent, Duration::ZERO)),
-            Ends::Keep | Ends::Never => None,
-        };
-        let ttl = match (key, expires) {
-            (Key::Shard(_), expires) => Some(ttl_of(expires.unwrap_or(0))),
-            (Key::Scratch(_), _) => Some(ttl_of(self.expiry(sent, SCRATCH_LASTS))),
-            (_, expires) => expires.map(|expires| ttl_of(expires.saturating_add(millis(TTL_SLACK)))),
-        };
         if draft.ends != Ends::Keep {
-            sets.push_str(", #sequence = :sequence");
-            values = values.number(":sequence", draft.sequence);
-            match expires {
-                Some(expires) => {
-                    sets.push_str(", #expiresMs = :expires");
-                    values = values.number(":expires", expires);
-                }
-                None => remove.push("#expiresMs"),
-            }
-            match ttl {
-                Some(ttl) => {
-                    sets.push_str(", #ttl = :ttl");
-                    values = values.number(":ttl", ttl);
-                }
-                None => remove.push("#ttl"),
-            }
+            let sent = BootInstant::now();
+            let expires = match draft.ends {
+                Ends::In(lasts) => Some(self.expiry(sent, lasts)),
+                // Nobody has to wait for it.
+                Ends::Now if is_lock => Some(0),
+                Ends::Now => Some(self.expiry(sent, Duration::ZERO)),
+                Ends::Keep | Ends::Never => None,
+            };
+            let ttl = match (key, expires) {
+                (Key::Shard(_), expires) => Some(expires.unwrap_or(0)),
+                (Key::Scratch(_), _) => Some(self.expiry(sent, SCRATCH_LASTS)),
+                (_, expires) => expires.map(|expires| expires.saturating_add(millis(TTL_SLACK))),
+            };
+            change.set("sequence", Some(n(draft.sequence)));
+            change.set("expiresMs", expires.map(n));
+            change.set("ttl", ttl.map(|millis| n(ttl_of(millis))));
         }
         if is_lock || matches!(key, Key::Scratch(_)) {
-            let owner = if draft.owner.is_some() { ":owner" } else { "if_not_exists(#ownerId, :owner)" };
-            sets = format!("{sets}, #ownerId = {owner}");
-            values = values.text(":owner", draft.owner.unwrap_or(NOBODY));
+            let formula = if draft.owner.is_some() { ":ownerId" } else { "if_not_exists(#ownerId, :ownerId)" };
+            change.set_to("ownerId", formula, s(draft.owner.unwrap_or(NOBODY)));
         }
-        let mut update = format!("SET {sets}");
-        if !remove.is_empty() {
-            update = format!("{update} REMOVE {}", remove.join(", "));
-        }
-        (update, values)
+        change
     }
 }
 
@@ -202,12 +173,12 @@ impl Documents for Table {
         let random =
             random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
         let write = random.as_str();
-        let condition = match over {
-            Over::Exactly(found) => unchanged(found, true),
-            Over::Text(found) => unchanged(found, false),
-        };
-        let (update, values) = self.changes(key, &draft, write);
-        match self.update(key_of(key), &update, condition.with_all(values)).await? {
+        let mut change = self.change(key, &draft, write);
+        match over {
+            Over::Exactly(found) => demand(&mut change, found, true),
+            Over::Text(found) => demand(&mut change, found, false),
+        }
+        match self.update(key_of(key), change).await? {
             Outcome::Done(item) => Ok(Put::Done(Some(self.found(key, item.as_ref())?))),
             // An earlier copy of the same request was applied.
             Outcome::Refused(Some(item)) if item::text(&item, "write") == Some(write) => {
@@ -223,17 +194,15 @@ impl Documents for Table {
         loop {
             let sent = BootInstant::now();
             let expires = self.expiry(sent, touch.lease);
-            let condition = Expression::new(
-                "#session = :session AND #term = :term AND #ownerId = :owner AND #sequence <= :sequence",
-            )
-            .text(":session", touch.leadership.session.as_str())
-            .number(":term", touch.leadership.term)
-            .text(":owner", touch.owner)
-            .number(":sequence", touch.sequence)
-            .number(":expires", expires)
-            .number(":ttl", ttl_of(expires));
-            let update = "SET #sequence = :sequence, #expiresMs = :expires, #ttl = :ttl";
-            let item = match self.update(key_of(key), update, condition).await? {
+            let mut change = Change::default();
+            change.set("sequence", Some(n(touch.sequence)));
+            change.set("expiresMs", Some(n(expires)));
+            change.set("ttl", Some(n(ttl_of(expires))));
+            change.only_if("session", Some(s(touch.leadership.session.as_str())));
+            change.only_if("term", Some(n(touch.leadership.term)));
+            change.only_if("ownerId", Some(s(touch.owner)));
+            change.only_if_not_above("sequence");
+            let item = match self.update(key_of(key), change).await? {
                 Outcome::Done(item) => {
                     let found = self.found(key, item.as_ref())?;
                     let now = BootInstant::now();
@@ -266,20 +235,15 @@ impl Documents for Table {
             List::Shards(prefix) => {
                 let filter =
                     "(begins_with(#pk, :prefix) AND #sk = :lock) OR (#pk = :store AND begins_with(#sk, :prefix))";
-                let filter = Expression::new(filter)
-                    .text(":prefix", &format!("{SHARD}{prefix}"))
-                    .text(":lock", LOCK)
-                    .text(":store", STORE);
-                self.scan(filter).await?
+                let prefix = format!("{SHARD}{prefix}");
+                self.scan(filter, &[(":prefix", &prefix), (":lock", LOCK), (":store", STORE)]).await?
             }
             List::Standbys(prefix) => {
-                let filter = Expression::new("begins_with(#pk, :prefix) AND begins_with(#sk, :standby)")
-                    .text(":prefix", &format!("{SHARD}{prefix}"))
-                    .text(":standby", STANDBY);
-                self.scan(filter).await?
+                let filter = "begins_with(#pk, :prefix) AND begins_with(#sk, :standby)";
+                self.scan(filter, &[(":prefix", &format!("{SHARD}{prefix}")), (":standby", STANDBY)]).await?
             }
             List::Notes(shard) => {
-                let items = self.query(Expression::new("#pk = :pk").text(":pk", &partition(shard))).await?;
+                let items = self.query(partition(shard)).await?;
                 items.into_iter().filter(|item| item::text(item, "sk") != Some(LOCK)).collect()
             }
         };

@@ -27,36 +27,6 @@ async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {
 }
 
 #[tokio::test]
-async fn init_a_second_time_does_no_harm() {
-    let server = Server::start();
-    let store = store(&server.endpoint(), "locks").await;
-    store.prepare().await.unwrap();
-    store.vouch().await.unwrap();
-    let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    let marker = server.client().scan().table_name("locks").send().await.unwrap();
-    let lines = store.prepare().await.unwrap();
-    assert!(lines[0].starts_with("table locks in DynamoDB at"), "{lines:?}");
-    assert!(lines.iter().any(|line| line == "TTL is on attribute ttl"), "{lines:?}");
-    assert_eq!(server.client().scan().table_name("locks").send().await.unwrap().items, marker.items);
-    assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
-}
-
-#[tokio::test]
-async fn init_completes_a_table_that_was_made_by_hand() {
-    let server = Server::start();
-    server.table_without_marker("locks").await;
-    let store = store(&server.endpoint(), "locks").await;
-    let doubts = store.check().await.unwrap();
-    let doubts = texts(&doubts, Verdict::Doubtful);
-    assert_eq!(doubts.len(), 2, "{doubts:?}");
-    assert!(doubts[0].contains(" does not say since when it remembers"), "{doubts:?}");
-    assert!(doubts[1].starts_with("no TTL on attribute ttl"), "{doubts:?}");
-    store.prepare().await.unwrap();
-    assert_eq!(texts(&store.check().await.unwrap(), Verdict::Doubtful), [""; 0]);
-}
-
-#[tokio::test]
 async fn a_table_with_other_keys_is_refused_by_everything() {
     let server = Server::start();
     make_table(&server.client(), "locks", &[("id", KeyType::Hash)]).await;
@@ -70,15 +40,6 @@ async fn a_table_with_other_keys_is_refused_by_everything() {
     assert!(error.message.contains("has the keys id (S): leaderrun needs pk and sk"), "{error}");
     let findings = store.check().await.unwrap();
     assert!(texts(&findings, Verdict::Bad)[0].contains("does not have the keys pk and sk"), "{findings:?}");
-}
-
-#[tokio::test]
-async fn a_check_of_a_missing_table_says_so() {
-    let server = Server::start();
-    let findings = store(&server.endpoint(), "locks").await.check().await.unwrap();
-    assert_eq!(findings.len(), 1);
-    assert_eq!(findings[0].verdict, Verdict::Bad);
-    assert!(findings[0].text.ends_with("make it with leaderctl store init"), "{findings:?}");
 }
 
 #[tokio::test]
@@ -103,20 +64,6 @@ async fn a_check_names_every_permission_that_is_missing() {
             assert!(item.contains_key("ttl"));
         }
     }
-}
-
-#[tokio::test]
-async fn a_check_that_may_not_look_at_the_table_doubts_and_goes_on() {
-    let server = Server::start();
-    let proxy = Proxy::before(&server);
-    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
-    proxy.deny(|action| action.starts_with("Describe"));
-    let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
-    let doubts = texts(&findings, Verdict::Doubtful);
-    assert_eq!(doubts.len(), 2, "{findings:#?}");
-    assert!(doubts[0].starts_with("cannot see the table's keys and replicas: "), "{doubts:?}");
-    assert!(doubts[1].starts_with("cannot see the table's TTL: "), "{doubts:?}");
-    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
 }
 
 #[tokio::test]

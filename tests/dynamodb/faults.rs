@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, denial, error_answer};
-use crate::support::fleet::leaderctl;
+use crate::support::latency::three_seconds_cost_nothing;
 use crate::support::ports::free_port;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Release, Renewal};
@@ -17,20 +17,6 @@ async fn behind_a_proxy() -> (Server, String, Proxy, DynamoDb) {
     let proxy = Proxy::before(&server);
     let store = store(&proxy.endpoint(), &table).await;
     (server, table, proxy, store)
-}
-
-#[tokio::test]
-async fn a_renewal_whose_answer_was_lost_has_renewed() {
-    let (server, table, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    let before = millis_in(&item(&server.client(), &table, "LOCK").await.unwrap(), "expiresMs");
-    sleep(Duration::from_secs(3)).await;
-    proxy.once("UpdateItem", Fate::LoseAnswer);
-    assert_eq!(store.renew(&one, term, 1).await.unwrap_err().kind, ErrorKind::Unknown);
-    let after = millis_in(&item(&server.client(), &table, "LOCK").await.unwrap(), "expiresMs");
-    assert!(after > before);
-    assert_eq!(store.renew(&one, term, 2).await.unwrap(), Renewal::Renewed);
 }
 
 #[tokio::test]
@@ -119,39 +105,6 @@ async fn a_request_takes_no_longer_than_it_may() {
     assert_eq!(proxy.actions(), ["GetItem"; 3], "none was tried again behind our back");
 }
 
-#[tokio::test]
-async fn every_kind_of_denial_names_what_was_denied() {
-    let (_server, _table, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    for code in ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException"] {
-        proxy.once("UpdateItem", error_answer(400, code, "no."));
-        let error = store.claim(&one).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Denied, "{code}");
-        assert_eq!(
-            error.message,
-            format!("DynamoDB at {} denied dynamodb:UpdateItem on table locks: no", proxy.endpoint())
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_missing_table_says_how_to_make_it() {
-    let server = Server::start();
-    let store = store(&server.endpoint(), "missing").await;
-    let one = candidate("one");
-    for error in [
-        store.claim(&one).await.unwrap_err(),
-        store.observe(&one.shard).await.unwrap_err(),
-        store.renew(&one, Term(1), 1).await.unwrap_err(),
-        store.release(&one, Term(1)).await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind, ErrorKind::Misconfigured);
-        let server = server.endpoint();
-        let expected = format!("no table missing in DynamoDB at {server}: make it with leaderctl store init");
-        assert_eq!(error.message, expected);
-    }
-}
-
 /// Run by the test below in an environment of its own.
 #[tokio::test]
 #[ignore = "run by what_the_environment_lacks_is_said_in_one_line"]
@@ -223,32 +176,11 @@ async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what
 }
 
 #[tokio::test]
-async fn an_operator_learns_what_was_ordered_before_the_store_went_away() {
-    let (server, table, proxy, _store) = behind_a_proxy().await;
-    let url = url_through(&proxy, &table);
-    let ctl = |url: &str, words: &[&str]| {
-        let mut command = leaderctl();
-        command.args(["--request-timeout", "10s", "--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
-        command.output().unwrap()
-    };
-    for words in [&["pause", "db/main"][..], &["resume", "--json", "db/main"]] {
-        // The document, and then what keeps it from other programs.
-        let mut writes = 0;
-        proxy.rule(move |request| {
-            if writes == 2 {
-                return Fate::LoseRequest;
-            }
-            writes += usize::from(request.action == "UpdateItem");
-            Fate::Pass
-        });
-        let output = ctl(&url, words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(69) && output.stdout.is_empty(), "{words:?}: {said}");
-        let told =
-            if words[0] == "pause" { "paused until it is resumed, but then: " } else { "resumed; it was paused by " };
-        assert!(said.contains(told) && said.contains(", but then: ") && said.lines().count() == 1, "{said}");
-        let output = ctl(&server.url(&table), &["status", "--json", "db/main"]);
-        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(status["paused"], words[0] == "pause", "{status}");
-    }
+async fn three_seconds_of_latency_cost_no_leadership_while_an_operator_gives_orders() {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let region = crate::support::dynamo::REGION;
+    let address = server.endpoint().trim_start_matches("http://").parse().unwrap();
+    let url = move |address| format!("dynamodb://{table}?region={region}&endpoint=http://{address}");
+    tokio::task::spawn_blocking(move || three_seconds_cost_nothing("6s", address, ENVIRONMENT, url)).await.unwrap();
 }

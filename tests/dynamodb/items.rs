@@ -4,9 +4,7 @@
 use super::*;
 use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{
-    Administration as _, ErrorKind, Note, Notes as _, Observation, Page, Release, Renewal,
-};
+use leaderrun::internals::store::{Note, Notes as _, Observation, Page, Renewal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -69,32 +67,6 @@ async fn a_claim_and_a_release_write_two_items_a_renewal_one_and_a_poll_reads_on
 }
 
 #[tokio::test]
-async fn the_item_tells_who_leads_since_when_and_until_when() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let leader = store(&server.endpoint(), &table).await;
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    leader.renew(&one, term, 1).await.unwrap();
-
-    let record = item(&client, &table, "LOCK").await.unwrap();
-    assert_eq!(record["ownerId"], text("one"));
-    assert_eq!(record["session"], text(one.session.as_str()));
-    let expires = millis_in(&record, "expiresMs");
-    assert_eq!(millis_in(&record, "ttl"), expires.div_ceil(1000));
-    let lease = expires - millis_now();
-    assert!((14_900..=17_500).contains(&lease), "{lease} ms are left");
-
-    let report = store(&server.endpoint(), &table).await.inspect(&one.shard).await.unwrap();
-    assert_eq!(report.last_term, Some(term));
-    let holder = report.holder.unwrap();
-    assert_eq!((holder.owner.as_str(), holder.host.as_deref(), holder.pid), ("one", Some("here"), Some(7)));
-    assert_eq!((holder.session, holder.term), (Some(one.session.clone()), Some(term)));
-    assert!(holder.since_millis.is_some_and(|since| since.abs_diff(millis_now()) < 10_000));
-    assert!(holder.expires_in.is_some_and(|left| left > Duration::from_secs(13) && left < Duration::from_secs(18)));
-}
-
-#[tokio::test]
 async fn a_standby_whose_wall_clock_is_an_hour_off_takes_over_in_time_and_not_before() {
     for wall_clock in [an_hour_ahead, an_hour_behind] {
         let server = Server::start();
@@ -132,40 +104,6 @@ async fn dynamodbs_ttl_takes_a_note_a_day_after_its_end_and_never_one_without() 
 }
 
 #[tokio::test]
-async fn what_something_else_wrote_in_the_place_of_a_note_is_named_and_not_written_over() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let store = store(&server.endpoint(), &table).await;
-    let whole = [("text", text("note")), ("write", text("w")), ("sequence", number(0))];
-    for (name, value) in
-        [("text", number(7)), ("write", number(7)), ("sequence", text("one")), ("expiresMs", text("tomorrow"))]
-    {
-        let put = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("RUNS"));
-        let put = whole.iter().fold(put, |put, (name, value)| put.item(*name, value.clone())).item(name, value);
-        put.send().await.unwrap();
-        for error in [
-            store.read(&shard(), &Page::Runs).await.unwrap_err(),
-            store.replace(&shard(), &Page::Runs, None, Some(&Note::for_ever("mine"))).await.unwrap_err(),
-        ] {
-            assert_eq!(error.kind, ErrorKind::Misconfigured);
-            assert!(error.message.contains("pk=SHARD#db/main, sk=RUNS"), "{error}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn records_of_an_earlier_build_are_named() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let put = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
-    let put = put.item("ownerId", text("one")).item("ttl", number(1_500_000_000)).item("beat", number(3));
-    put.send().await.unwrap();
-    let error = store(&server.endpoint(), &table).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("(an earlier build of leaderrun did): delete it"), "{error}");
-}
-
-#[tokio::test]
 async fn hundreds_of_standbys_are_found_once_each_and_those_that_ended_are_deleted() {
     let server = Server::start();
     let (client, table) = (server.client(), server.table("locks").await);
@@ -189,17 +127,4 @@ async fn hundreds_of_standbys_are_found_once_each_and_those_that_ended_are_delet
     assert_eq!(found, wanted);
     let left = client.scan().table_name(&table).consistent_read(true).send().await.unwrap();
     assert!(!left.items().iter().any(|item| item["pk"] == text("SHARD#crowd/x")));
-}
-
-#[tokio::test]
-async fn what_another_program_keeps_beside_a_shard_is_not_forgotten_with_it() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let store = store(&server.endpoint(), &table).await;
-    let request = client.put_item().table_name(&table).item("pk", text("SHARD#db/main")).item("sk", text("CONFIG"));
-    request.send().await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert_eq!(store.forget(&one, term).await.unwrap(), Release::Released);
-    assert!(item(&client, &table, "CONFIG").await.is_some());
 }

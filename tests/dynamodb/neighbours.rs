@@ -265,22 +265,6 @@ async fn the_go_library_waits_for_a_tree_that_a_candidate_of_ours_has_to_wait_fo
 }
 
 #[tokio::test]
-async fn the_go_library_waits_for_a_revoked_tree() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
-    let one = with_lease("one", Duration::from_secs(3));
-    let begun = Instant::now();
-    let term = lead(&store, &one).await;
-    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
-    while !go.acquire(15).await {
-        sleep(Duration::from_millis(50)).await;
-    }
-    assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
-    assert!(matches!(store.renew(&one, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "go"));
-}
-
-#[tokio::test]
 async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
     let server = Server::start();
     let (client, table) = (server.client(), server.table("locks").await);

@@ -4,9 +4,9 @@
 //! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
 //! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
-use super::description::{TTL, describe, is_usable, other_keys, ttl, ttl_attribute};
 use super::failure::MOST_SIGNATURE_AGE_SECONDS;
 use super::item::key_of;
+use super::setup::{TTL, describe, is_usable, other_keys, ttl_attribute};
 use super::table::Table;
 use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, Finding, StoreError, Verdict, expiry, round_trip};
@@ -31,8 +31,8 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
         return Ok(findings);
     }
-    match ttl(table).await {
-        Ok(description) => findings.push(check_ttl(ttl_attribute(description.as_ref()), strong)),
+    match ttl_attribute(table).await {
+        Ok(attribute) => findings.push(check_ttl(attribute.as_deref(), strong)),
         Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
             findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
         }

@@ -22,31 +22,17 @@ use aws_smithy_runtime_api::client::interceptors::context::{
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::{ConfigBag, Storable, StoreReplace};
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
-use url::Url;
 
-/// Sees every request of a client leave and every answer arrive.
+/// Sees every request of a client leave and every answer arrive, and so knows the server's clock.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
-    shared: Arc<Watched>,
-}
-
-#[derive(Debug, Default)]
-struct Watched {
-    clock: Mutex<Clock>,
-    endpoint: OnceLock<String>,
-}
+pub struct Watch(Arc<Mutex<Clock>>);
 
 impl Watch {
     /// The server's clock, as far as the answers up to now show it.
     pub fn clock(&self) -> Clock {
-        self.shared.clock.lock().clone()
-    }
-
-    /// Where requests go, without path or query; empty before the first.
-    pub fn endpoint(&self) -> &str {
-        self.shared.endpoint.get().map_or("", String::as_str)
+        self.0.lock().clone()
     }
 }
 
@@ -65,11 +51,10 @@ impl Intercept for Watch {
 
     fn read_before_transmit(
         &self,
-        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
         _: &RuntimeComponents,
         bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        self.shared.endpoint.get_or_init(|| origin(context.request().uri()));
         bag.interceptor_state().store_put(Sent(BootInstant::now()));
         Ok(())
     }
@@ -83,16 +68,10 @@ impl Intercept for Watch {
         let received = BootInstant::now();
         let date = context.response().headers().get("date").and_then(expiry::date);
         if let (Some(date), Some(Sent(sent))) = (date, bag.load::<Sent>()) {
-            let mut clock = self.shared.clock.lock();
-            clock.sample(date, *sent, received);
+            self.0.lock().sample(date, *sent, received);
         }
         Ok(())
     }
-}
-
-/// Scheme, host and port of a URL, without any other part.
-fn origin(uri: &str) -> String {
-    Url::parse(uri).map_or_else(|_| "its endpoint".to_owned(), |url| url.origin().ascii_serialization())
 }
 
 /// The SDK's client for an address, and the server's name in messages.
@@ -121,7 +100,10 @@ pub async fn connect(
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .interceptor(watch.clone());
-    let server = match &account.endpoint {
+    // The environment may name one too.
+    let named = account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
+    let server = match named {
+        // Scheme, host and port, without any other part.
         Some(endpoint) => format!("DynamoDB at {}", endpoint.origin().ascii_serialization()),
         None => format!("DynamoDB ({region})"),
     };
@@ -129,15 +111,4 @@ pub async fn connect(
         config = config.endpoint_url(endpoint);
     }
     Ok((Client::from_conf(config.build()), server))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_origin_shows_nothing_but_scheme_host_and_port() {
-        assert_eq!(origin("http://user:secret@127.0.0.1:8000/path?token=x"), "http://127.0.0.1:8000");
-        assert_eq!(origin("https://dynamodb.eu-west-1.amazonaws.com/"), "https://dynamodb.eu-west-1.amazonaws.com");
-    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
 //! is held. So every failure is [`ErrorKind::Unknown`](crate::store::ErrorKind), unless the failure itself shows that
-//! DynamoDB never saw the request or turned it away.
+//! DynamoDB never saw the request or turned it away. The SDK shows some of that only in words: should they change, the
+//! failure is unknown, which is always safe.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
@@ -19,17 +20,8 @@ pub struct Place<'a> {
     pub table: &'a str,
     /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that the user named.
     pub server: &'a str,
-    /// `https://dynamodb.eu-west-1.amazonaws.com`; empty before the first request.
-    pub endpoint: &'a str,
     /// How far our wall clock is from the server's, in seconds, if that is known.
     pub wall_clock_error: Option<i64>,
-}
-
-impl Place<'_> {
-    /// The server, with the endpoint if a request went there.
-    fn server_or_endpoint(&self) -> String {
-        if self.endpoint.is_empty() { self.server.to_owned() } else { format!("DynamoDB at {}", self.endpoint) }
-    }
 }
 
 /// AWS refuses a signature that is older or newer than this.
@@ -40,45 +32,40 @@ pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpRespo
 where
     E: ProvideErrorMetadata + Error + 'static,
 {
+    // Nothing was sent to DynamoDB if the request was for a source of credentials.
+    if let Some(failure) = without_credentials(place.server, error) {
+        return failure;
+    }
+    let server = place.server;
     if causes(error).any(<dyn Error>::is::<TooLong>) {
-        // Nothing was sent to DynamoDB if the request was for a source of credentials.
-        return without_credentials(place, error).unwrap_or_else(|| {
-            StoreError::unknown(allowance::complaint(&place.server_or_endpoint(), "DynamoDB", MOST))
-        });
+        return StoreError::unknown(allowance::complaint(server, "DynamoDB", MOST));
     }
     match error {
-        SdkError::ConstructionFailure(_) => {
-            StoreError::not_applied(format!("cannot ask {}: {}", place.server, innermost(error)))
-        }
-        SdkError::TimeoutError(_) => {
-            StoreError::unknown(format!("cannot reach {}: no answer in time", place.server_or_endpoint()))
-        }
-        SdkError::DispatchFailure(failure) => undelivered(place, error, failure.is_timeout()),
-        SdkError::ResponseError(_) => StoreError::unknown(format!(
-            "cannot understand the answer of {}: {}",
-            place.server_or_endpoint(),
-            innermost(error)
-        )),
         SdkError::ServiceError(answer) => {
             refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
         }
-        _ => StoreError::unknown(format!("cannot ask {}: {}", place.server, innermost(error))),
+        SdkError::ConstructionFailure(_) => {
+            StoreError::not_applied(format!("cannot ask {server}: {}", innermost(error)))
+        }
+        SdkError::ResponseError(_) => {
+            StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
+        }
+        _ => {
+            let is_late = match error {
+                SdkError::TimeoutError(_) => true,
+                SdkError::DispatchFailure(failure) => failure.is_timeout(),
+                _ => false,
+            };
+            let cause = if is_late { "no answer in time".to_owned() } else { innermost(error) };
+            let message = format!("cannot reach {server}: {cause}");
+            let unsent = never_connected(error);
+            let failure = if unsent { StoreError::not_applied(message) } else { StoreError::unknown(message) };
+            failure.because(error)
+        }
     }
 }
 
-/// No response came.
-fn undelivered(place: &Place<'_>, error: &(dyn Error + 'static), timeout: bool) -> StoreError {
-    if let Some(failure) = without_credentials(place, error) {
-        return failure;
-    }
-    let cause = if timeout { "no answer in time".to_owned() } else { innermost(error) };
-    let message = format!("cannot reach {}: {cause}", place.server_or_endpoint());
-    let failure = if never_connected(error) { StoreError::not_applied(message) } else { StoreError::unknown(message) };
-    failure.because(error)
-}
-
-/// Whether the failure shows that no connection was made. The HTTP client says that only in words. If they change, the
-/// answer is no, which is always safe.
+/// Whether the failure shows that no connection was made.
 fn never_connected(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| {
         let words = cause.to_string();
@@ -87,64 +74,80 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Some if the request was not sent because there was nothing to sign it with. The error's type belongs to a crate that
-/// the SDK does not re-export, so this check relies on words too.
-fn without_credentials(place: &Place<'_>, error: &(dyn Error + 'static)) -> Option<StoreError> {
-    let words = causes(error).map(ToString::to_string);
-    let (misconfigured, reason) = words.into_iter().find_map(|words| match words.as_str() {
-        "the credential provider was not enabled" => Some((true, "there are none")),
-        "the credentials provider was not properly configured" => Some((true, "their configuration is wrong")),
-        "an error occurred while loading credentials" | "unexpected credentials error" => {
-            Some((false, "their source failed"))
-        }
-        other if other.starts_with("credentials provider timed out") => Some((false, "their source does not answer")),
-        other if other.starts_with("failed to select an auth scheme") => Some((true, "there are none")),
-        _ => None,
+/// What the SDK says if there was nothing to sign a request with, what that means, and whether it may pass.
+const NO_CREDENTIALS: [(&str, &str, bool); 6] = [
+    ("the credential provider was not enabled", "there are none", false),
+    ("failed to select an auth scheme", "there are none", false),
+    ("the credentials provider was not properly configured", "their configuration is wrong", false),
+    ("an error occurred while loading credentials", "their source failed", true),
+    ("unexpected credentials error", "their source failed", true),
+    ("credentials provider timed out", "their source does not answer", true),
+];
+
+fn without_credentials(server: &str, error: &(dyn Error + 'static)) -> Option<StoreError> {
+    let (_, reason, may_pass) = causes(error).find_map(|cause| {
+        let words = cause.to_string();
+        NO_CREDENTIALS.iter().find(|(begin, ..)| words.starts_with(begin))
     })?;
     let cause = innermost(error);
-    Some(if misconfigured {
-        StoreError::misconfigured(format!(
-            "no AWS credentials for {}: {reason} ({cause}): set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
-             AWS_SECRET_ACCESS_KEY, or give the host a role",
-            place.server
-        ))
+    Some(if *may_pass {
+        StoreError::not_applied(format!("no AWS credentials for {server}: {reason}: {cause}"))
     } else {
-        StoreError::not_applied(format!("no AWS credentials for {}: {reason}: {cause}", place.server))
+        StoreError::misconfigured(format!(
+            "no AWS credentials for {server}: {reason} ({cause}): set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY, or give the host a role"
+        ))
     })
 }
 
 /// An answer that is not a success.
 fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
-    let Place { table, server, .. } = place;
+    let Place { table, server, wall_clock_error } = place;
     let said = in_short(message.or(code).unwrap_or("no reason was given"));
-    let code = code.unwrap_or_default();
-    match code {
-        "ThrottlingException"
-        | "Throttling"
-        | "ThrottledException"
-        | "ProvisionedThroughputExceededException"
-        | "RequestLimitExceeded"
-        | "LimitExceededException"
-        | "ReplicatedWriteConflictException"
-        | "TransactionConflictException" => StoreError::not_applied(format!("{server} turned {action} away: {said}")),
-        "InvalidSignatureException" | "SignatureDoesNotMatch" | "RequestExpired" | "RequestTimeTooSkewed"
-            if place.wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
-        {
-            let wrong = wrong_wall_clock(place.wall_clock_error.unwrap_or_default(), "DynamoDB's");
+    // Servers write some with this end, and some without.
+    let code = code.map(|code| code.strip_suffix("Exception").unwrap_or(code)).unwrap_or_default();
+    let wrong_clock = wall_clock_error.filter(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS);
+    match (code, wrong_clock) {
+        (
+            "Throttling"
+            | "Throttled"
+            | "ProvisionedThroughputExceeded"
+            | "RequestLimitExceeded"
+            | "LimitExceeded"
+            | "ReplicatedWriteConflict"
+            | "TransactionConflict",
+            _,
+        ) => StoreError::not_applied(format!("{server} turned {action} away: {said}")),
+        ("InvalidSignature" | "SignatureDoesNotMatch" | "RequestExpired" | "RequestTimeTooSkewed", Some(seconds)) => {
             StoreError::denied(format!(
-                "{server} denied {action} on table {table}: {wrong}, and a signature counts for \
-                 {MOST_SIGNATURE_AGE_SECONDS} s: set the clock"
+                "{server} denied {action} on table {table}: {}, and a signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: \
+             set the clock",
+                wrong_wall_clock(seconds, "DynamoDB's")
             ))
         }
-        _ if is_denial(code) => StoreError::denied(format!("{server} denied {action} on table {table}: {said}")),
-        "ResourceNotFoundException" | "TableNotFoundException" => {
+        (
+            "AccessDenied"
+            | "UnauthorizedOperation"
+            | "NotAuthorized"
+            | "OptInRequired"
+            | "UnrecognizedClient"
+            | "InvalidClientTokenId"
+            | "InvalidSignature"
+            | "SignatureDoesNotMatch"
+            | "IncompleteSignature"
+            | "ExpiredToken"
+            | "RequestExpired"
+            | "MissingAuthenticationToken",
+            _,
+        ) => StoreError::denied(format!("{server} denied {action} on table {table}: {said}")),
+        ("ResourceNotFound" | "TableNotFound", _) => {
             StoreError::misconfigured(format!("no table {table} in {server}: make it with leaderctl store init"))
         }
-        "ValidationException" if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
+        ("Validation", _) if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
             "table {table} in {server} does not have the keys pk and sk, both strings: use another table, or make one \
              with leaderctl store init ({said})"
         )),
-        "ValidationException" | "SerializationException" | "UnknownOperationException" => {
+        ("Validation" | "Serialization" | "UnknownOperation", _) => {
             StoreError::misconfigured(format!("{server} rejected {action} on table {table}: {said}"))
         }
         _ if (400..500).contains(&status) => {
@@ -154,38 +157,12 @@ fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<
     }
 }
 
-fn is_denial(code: &str) -> bool {
-    const DENIALS: [&str; 14] = [
-        "AccessDeniedException",
-        "AccessDenied",
-        "UnauthorizedOperation",
-        "NotAuthorized",
-        "OptInRequired",
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "IncompleteSignature",
-        "ExpiredTokenException",
-        "ExpiredToken",
-        "RequestExpired",
-        "MissingAuthenticationToken",
-    ];
-    let base = code.strip_suffix("Exception").unwrap_or(code);
-    DENIALS.iter().any(|&denial| denial == code || denial.strip_suffix("Exception").unwrap_or(denial) == base)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::ErrorKind;
 
-    const PLACE: Place<'_> = Place {
-        table: "locks",
-        server: "DynamoDB (eu-west-1)",
-        endpoint: "https://dynamodb.eu-west-1.amazonaws.com",
-        wall_clock_error: Some(1),
-    };
+    const PLACE: Place<'_> = Place { table: "locks", server: "DynamoDB (eu-west-1)", wall_clock_error: Some(1) };
 
     fn kind(code: &str, status: u16) -> ErrorKind {
         refused(&PLACE, "dynamodb:PutItem", Some(code), Some("some words."), status).kind

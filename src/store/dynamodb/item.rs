@@ -86,6 +86,10 @@ pub fn n(number: impl Display + Copy) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
+pub fn s(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
 pub fn text<'a>(item: &'a Item, name: &str) -> Option<&'a str> {
     item.get(name)?.as_s().ok().map(String::as_str)
 }

@@ -2,7 +2,7 @@
 
 use super::connection::{self, Watch};
 use super::failure::{self, Place};
-use super::item::{Item, n};
+use super::item::Item;
 use super::{Address, WallClock};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
@@ -17,7 +17,6 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::collections::HashMap;
 use std::error::Error;
-use std::fmt::Display;
 use std::time::Duration;
 
 /// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
@@ -46,48 +45,46 @@ pub enum Outcome {
     Refused(Option<Item>),
 }
 
-/// An expression over attributes, written `#name`, and its values, written `:name`.
-pub struct Expression {
-    text: String,
+/// A conditional change of one item. Attributes are written `#name`, and values `:name`.
+#[derive(Default)]
+pub struct Change {
+    sets: Vec<String>,
+    removes: Vec<String>,
+    conditions: Vec<String>,
     values: HashMap<String, AttributeValue>,
 }
 
-impl Expression {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), values: HashMap::new() }
+impl Change {
+    /// Gives an attribute this value, or takes it away.
+    pub fn set(&mut self, name: &str, value: Option<AttributeValue>) {
+        let Some(value) = value else { return self.removes.push(format!("#{name}")) };
+        self.set_to(name, &format!(":{name}"), value);
     }
 
-    /// Both conditions.
-    pub fn and(mut self, other: &str) -> Self {
-        self.text = format!("{} AND {other}", self.text);
-        self
+    /// Gives an attribute what this formula makes of the value.
+    pub fn set_to(&mut self, name: &str, formula: &str, value: AttributeValue) {
+        self.sets.push(format!("#{name} = {formula}"));
+        self.values.insert(format!(":{name}"), value);
     }
 
-    /// With the values of another expression too.
-    pub fn with_all(mut self, other: Self) -> Self {
-        self.values.extend(other.values);
-        self
+    /// Only if an attribute has this value, or there is none.
+    pub fn only_if(&mut self, name: &str, value: Option<AttributeValue>) {
+        let Some(value) = value else { return self.conditions.push(format!("attribute_not_exists(#{name})")) };
+        self.conditions.push(format!("#{name} = :is_{name}"));
+        self.values.insert(format!(":is_{name}"), value);
     }
 
-    fn with(mut self, name: &str, value: AttributeValue) -> Self {
-        self.values.insert(name.to_owned(), value);
-        self
-    }
-
-    pub fn text(self, name: &str, value: &str) -> Self {
-        self.with(name, AttributeValue::S(value.to_owned()))
-    }
-
-    pub fn number(self, name: &str, value: impl Display + Copy) -> Self {
-        self.with(name, n(value))
+    /// Only if an attribute is not above what it is set to.
+    pub fn only_if_not_above(&mut self, name: &str) {
+        self.conditions.push(format!("#{name} <= :{name}"));
     }
 }
 
 /// The attribute names in expressions: each `#name` stands for the attribute `name`, because half of ours are reserved
 /// words.
-fn names(expressions: &[&str]) -> HashMap<String, String> {
+fn names(expression: &str) -> HashMap<String, String> {
     let mut names = HashMap::new();
-    for part in expressions.iter().flat_map(|expression| expression.split('#').skip(1)) {
+    for part in expression.split('#').skip(1) {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(part.len());
         names.insert(format!("#{}", &part[..end]), part[..end].to_owned());
     }
@@ -125,81 +122,53 @@ impl Table {
         }
     }
 
-    /// All items of the table that match a filter, as of no common moment.
-    pub(super) async fn scan(&self, filter: Expression) -> Result<Vec<Item>, StoreError> {
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let request = self
-                .client
-                .scan()
-                .table_name(&self.name)
-                .consistent_read(true)
-                .limit(PAGE)
-                .set_exclusive_start_key(from)
-                .set_expression_attribute_names(Some(names(&[&filter.text])))
-                .set_expression_attribute_values(Some(filter.values.clone()))
-                .filter_expression(&filter.text);
-            let answer = request.send().await.map_err(|error| self.failure("dynamodb:Scan", &error))?;
-            from = self.gather(&mut found, answer.items, answer.last_evaluated_key)?;
-            if from.is_none() {
-                return Ok(found);
+    /// All items of the table that match a filter, as of no common moment. Each value is one of `:name`.
+    pub(super) async fn scan(&self, filter: &str, values: &[(&str, &str)]) -> Result<Vec<Item>, StoreError> {
+        let request = self.client.scan().table_name(&self.name).consistent_read(true).limit(PAGE);
+        let request = request.set_expression_attribute_names(Some(names(filter))).filter_expression(filter);
+        let request = values.iter().fold(request, |request, (name, value)| {
+            request.expression_attribute_values(*name, AttributeValue::S((*value).to_owned()))
+        });
+        let mut items = request.into_paginator().items().send();
+        let mut found = Vec::new();
+        while let Some(item) = items.next().await {
+            found.push(item.map_err(|error| self.failure("dynamodb:Scan", &error))?);
+            if found.len() > MOST_LISTED {
+                return Err(allowance::too_long(&self.server));
             }
         }
+        Ok(found)
     }
 
     /// All items of a partition.
-    pub(super) async fn query(&self, condition: Expression) -> Result<Vec<Item>, StoreError> {
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let request = self
-                .client
-                .query()
-                .table_name(&self.name)
-                .consistent_read(true)
-                .limit(PAGE)
-                .set_exclusive_start_key(from)
-                .set_expression_attribute_names(Some(names(&[&condition.text])))
-                .set_expression_attribute_values(Some(condition.values.clone()))
-                .key_condition_expression(&condition.text);
-            let answer = request.send().await.map_err(|error| self.failure("dynamodb:Query", &error))?;
-            from = self.gather(&mut found, answer.items, answer.last_evaluated_key)?;
-            if from.is_none() {
-                return Ok(found);
-            }
+    pub(super) async fn query(&self, partition: String) -> Result<Vec<Item>, StoreError> {
+        let request = self.client.query().table_name(&self.name).consistent_read(true).limit(PAGE);
+        let request = request.key_condition_expression("pk = :pk");
+        let request = request.expression_attribute_values(":pk", AttributeValue::S(partition));
+        let mut items = request.into_paginator().items().send();
+        let mut found = Vec::new();
+        while let Some(item) = items.next().await {
+            found.push(item.map_err(|error| self.failure("dynamodb:Query", &error))?);
         }
-    }
-
-    /// Adds a page. Returns where the next one begins.
-    fn gather(
-        &self,
-        found: &mut Vec<Item>,
-        page: Option<Vec<Item>>,
-        end: Option<Item>,
-    ) -> Result<Option<Item>, StoreError> {
-        found.extend(page.unwrap_or_default());
-        if found.len() > MOST_LISTED {
-            return Err(allowance::too_long(&self.server));
-        }
-        Ok(end.filter(|key| !key.is_empty()))
+        Ok(found)
     }
 
     /// Changes some attributes. Makes the item if it is absent and the condition allows that.
-    pub(super) async fn update(
-        &self,
-        (partition, sort): Keys,
-        update: &str,
-        condition: Expression,
-    ) -> Result<Outcome, StoreError> {
+    pub(super) async fn update(&self, (partition, sort): Keys, change: Change) -> Result<Outcome, StoreError> {
+        let Change { sets, removes, conditions, values } = change;
+        let removes = if removes.is_empty() { String::new() } else { format!(" REMOVE {}", removes.join(", ")) };
+        let update = format!("SET {}{removes}", sets.join(", "));
+        let condition = conditions.join(" AND ");
         let request = self
             .client
             .update_item()
             .table_name(&self.name)
             .key("pk", AttributeValue::S(partition))
             .key("sk", AttributeValue::S(sort))
-            .set_expression_attribute_names(Some(names(&[update, &condition.text])))
-            .set_expression_attribute_values(Some(condition.values))
+            .set_expression_attribute_names(Some(names(&format!("{update} {condition}"))))
+            .set_expression_attribute_values(Some(values))
             .update_expression(update)
-            .condition_expression(condition.text)
+            .condition_expression(condition)
             .return_values(ReturnValue::AllNew)
             .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
         match request.send().await {
@@ -224,12 +193,7 @@ impl Table {
     where
         E: ProvideErrorMetadata + Error + 'static,
     {
-        let place = Place {
-            table: &self.name,
-            server: &self.server,
-            endpoint: self.watch.endpoint(),
-            wall_clock_error: self.wall_clock_error(),
-        };
+        let place = Place { table: &self.name, server: &self.server, wall_clock_error: self.wall_clock_error() };
         failure::failure(&place, action, error)
     }
 }
@@ -240,7 +204,7 @@ mod tests {
 
     #[test]
     fn every_name_of_an_expression_is_found_once() {
-        let names = names(&["SET #ttl = :ttl, #beat = :beat", "#session = :me AND #beat < :beat"]);
+        let names = names("SET #ttl = :ttl, #beat = :beat #session = :me AND #beat < :beat");
         let mut found = names.iter().map(|(short, long)| format!("{short}={long}")).collect::<Vec<_>>();
         found.sort();
         assert_eq!(found, ["#beat=beat", "#session=session", "#ttl=ttl"]);
