@@ -81,7 +81,7 @@ impl<C: Connection> Rows<C> {
         let sent = BootInstant::now();
         let rows = self.server.ask(request).await?;
         let received = BootInstant::now();
-        let rows: Option<Vec<Row>> = rows.into_iter().map(Row::read).collect();
+        let rows: Option<Vec<Row>> = rows.iter().map(|cells| Row::read(cells)).collect();
         let rows = rows.filter(|rows| !rows.is_empty()).ok_or_else(|| self.server.site.not_understood())?;
         let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
         self.clock.lock().sample_millis(now_millis, sent, received);

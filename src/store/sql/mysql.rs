@@ -25,6 +25,7 @@ use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
 use crate::store::tls::install_provider;
 use crate::store::tls_mode::{self, Names};
+use crate::store::url::Secret;
 use crate::store::{Finding, StoreError};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, DriverError, Error, IoError, OptsBuilder, Row, Value};
@@ -160,7 +161,7 @@ impl client::Connection for Connection {
             .socket(Some(door.path.as_str()))
             .prefer_socket(false)
             .user(Some(site.user.as_str()))
-            .pass(password.as_ref().map(|password| password.expose()))
+            .pass(password.as_ref().map(Secret::expose))
             .db_name(Some(address.database.as_str()))
             .max_allowed_packet(Some(LONGEST_PACKET))
             .wait_timeout(Some(usize::try_from(IDLE).unwrap_or(usize::MAX)))

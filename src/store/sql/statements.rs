@@ -34,7 +34,6 @@
 //! committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may write
 //! alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
 
-use super::client::Cells;
 use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
@@ -111,6 +110,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// A text as no setting of the server changes its meaning.
+    #[must_use]
     pub fn word(self, text: &str) -> String {
         match self {
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
@@ -408,8 +408,8 @@ pub struct Row {
 
 impl Row {
     /// Reads the columns of [`Statements::answer`]. None if it makes no sense.
-    pub fn read(cells: Cells) -> Option<Self> {
-        let [now, incarnation, marker, shard, part, write, document @ ..] = cells.as_slice() else { return None };
+    pub fn read(cells: &[Option<String>]) -> Option<Self> {
+        let [now, incarnation, marker, shard, part, write, document @ ..] = cells else { return None };
         let version =
             |write: &Option<String>| Some(Version { write: write.clone()?, incarnation: incarnation.clone()? });
         let (now_millis, absence) = (now.as_ref()?.parse().ok()?, version(marker)?);
@@ -449,6 +449,7 @@ fn lasting(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::fuzz::{self, Fate, Source};
+    use crate::store::sql::client::Cells;
 
     #[test]
     fn a_row_says_which_document_it_is() {
@@ -482,7 +483,7 @@ mod tests {
             }
             input.show(|| format!("{cells:?}"));
             let leads = cells[7].as_deref() != Some("") && cells[4].as_deref() == Some("lease");
-            match Row::read(cells) {
+            match Row::read(&cells) {
                 Some(Row { found: Ok(found), .. }) => {
                     assert!(found.ours().is_none_or(|ours| ours.leadership.is_some() == leads));
                     Fate::Accepted
