@@ -170,8 +170,8 @@ impl Objects {
         loop {
             let page = self.clients.pages.list_paginated(Some(asked), options.clone()).await;
             let page = page.map_err(|error| self.failure("ListBucket", &error))?;
-            let names = page.result.objects.iter().map(|object| object.location.as_ref());
-            let named = names.filter(|name| name.starts_with(&whole));
+            let found = page.result.objects.iter().map(|object| object.location.as_ref());
+            let named = found.filter(|name| name.starts_with(&whole));
             all.extend(named.filter_map(|name| Some(name.strip_prefix(&self.prefix)?.to_owned())));
             if all.len() > MOST_LISTED {
                 return Err(allowance::too_long(self.server()));

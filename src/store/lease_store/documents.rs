@@ -103,6 +103,7 @@ pub(crate) fn random_name() -> Result<String, StoreError> {
 }
 
 impl Found {
+    #[cfg(any(feature = "bucket", feature = "redis"))]
     /// What a list shows of a document that something else wrote.
     pub(crate) fn strange() -> Self {
         let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
