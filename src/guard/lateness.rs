@@ -58,11 +58,11 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Begins with `presumed` as the first sample.
+    /// Begins with `presumed` as the worst.
     pub fn new(now: BootInstant, presumed: Duration) -> Self {
-        let mut lateness = Self { minutes: [Duration::ZERO; MINUTES], since: now, held: Duration::ZERO };
-        lateness.add(now, presumed);
-        lateness
+        let mut minutes = [Duration::ZERO; MINUTES];
+        minutes[0] = presumed;
+        Self { minutes, since: now, held: presumed }
     }
 
     /// Adds a sample.
@@ -155,6 +155,13 @@ mod tests {
         }
         lateness.add(at(800), millis(20));
         assert_eq!(lateness.worst(at(800)), millis(20));
+    }
+
+    #[test]
+    fn what_is_presumed_lasts_as_long_however_small_it_is() {
+        let mut lateness = Lateness::new(at(0), millis(5));
+        assert_eq!(lateness.worst(at(59)), millis(5));
+        assert_eq!(lateness.worst(at(400)), Duration::ZERO);
     }
 
     #[test]
