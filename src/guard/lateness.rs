@@ -85,10 +85,8 @@ impl Lateness {
             self.minutes[0] = Duration::ZERO;
             self.since = self.since.plus(MINUTE);
             let worst = self.minutes.into_iter().max().unwrap_or_default();
-            self.held = worst.max(self.held / 2);
-            if self.held < IN_TIME {
-                self.held = Duration::ZERO;
-            }
+            let half = Some(self.held / 2).filter(|half| *half >= IN_TIME);
+            self.held = worst.max(half.unwrap_or_default());
         }
         if self.held.is_zero() {
             self.since = now;
@@ -160,8 +158,8 @@ mod tests {
     #[test]
     fn what_is_presumed_lasts_as_long_however_small_it_is() {
         let mut lateness = Lateness::new(at(0), millis(5));
-        assert_eq!(lateness.worst(at(59)), millis(5));
-        assert_eq!(lateness.worst(at(400)), Duration::ZERO);
+        assert_eq!(lateness.worst(at(340)), millis(5));
+        assert_eq!(lateness.worst(at(360)), Duration::ZERO);
     }
 
     #[test]

@@ -103,8 +103,8 @@ pub(crate) fn random_name() -> Result<String, StoreError> {
 }
 
 impl Found {
-    #[cfg(any(feature = "bucket", feature = "redis"))]
     /// What a list shows of a document that something else wrote.
+    #[cfg(any(feature = "bucket", feature = "redis"))]
     pub(crate) fn strange() -> Self {
         let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
         Self { content, version: Version::default() }

@@ -8,7 +8,7 @@
 //!   too. And a server that does not wait for its disk may forget what it confirmed. So each request begins with settings
 //!   for its own transaction.
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
-//!   an earlier request left behind in the session, except code that first checks `Connection::direct` or `watch`.
+//!   an earlier request left behind in the session, unless the connection has proven to be direct.
 
 mod advisory;
 mod watch;
