@@ -525,8 +525,8 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
     let plain = scratch.path().join("plain");
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     for (command, status, words) in [
-        ("no-such-command", 127, "command not found"),
-        ("/no/such/command", 127, "command not found"),
+        ("no-such-command", 127, "command not found; write its path, or add its directory to path"),
+        ("/no/such/command", 127, "command not found: there is no such file"),
         (plain.to_str().unwrap(), 126, "cannot be executed: permission denied"),
         ("/", 126, "cannot be executed: is a directory"),
         ("--wait", 127, "--wait: command not found; options go before shard"),

@@ -356,7 +356,8 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
         // Perhaps an option after SHARD.
         exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
-        exit::NOT_FOUND => format!("{name}: command not found"),
+        exit::NOT_FOUND if name.contains('/') => format!("{name}: command not found: there is no such file"),
+        exit::NOT_FOUND => format!("{name}: command not found; write its path, or add its directory to PATH"),
         _ if error.0 == sys::NO_PROCESS => {
             format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
         }
