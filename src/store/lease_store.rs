@@ -119,11 +119,15 @@ impl<D: Documents> LeaseStore<D> {
 
     /// With what the led mark says, where other programs write the document and there is none of ours.
     async fn with_led_mark(&self, shard: &Shard, standing: Standing) -> Result<Standing, StoreError> {
-        if !self.documents.is_shared() || standing.document.is_some() || standing.led.is_some() {
+        if !self.needs_led_mark(&standing) {
             return Ok(standing);
         }
         let led = LedMark::read(&touch::get(&self.documents, Key::Led(shard)).await?);
         Ok(Standing { led, ..standing })
+    }
+
+    fn needs_led_mark(&self, standing: &Standing) -> bool {
+        self.documents.is_shared() && standing.document.is_none() && standing.led.is_none()
     }
 
     fn remember(&self, shard: &Shard, standing: &Standing) {

@@ -9,6 +9,7 @@ use super::claim::Rewrite;
 use super::document::{LedMark, Orders};
 use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part, Put};
 use super::marker::{Reader, lasting};
+use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, touch};
 use crate::lease::Shard;
 use crate::store::notes::unless_store_fails;
@@ -103,31 +104,47 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        let keys: Vec<Key<'_>> = wanted
-            .iter()
-            .map(|(shard, page)| if self.is_in_document(page) { Key::Shard(shard) } else { Key::Note(shard, page) })
-            .collect();
-        let found = match self.documents.get(&keys, false).await {
+        match self.read_at_once(wanted).await {
             // One that something else wrote does the others no harm.
             Err(error) if error.kind == ErrorKind::Misconfigured => {
                 let mut notes = Vec::with_capacity(wanted.len());
                 for (shard, page) in wanted {
                     notes.push(unless_store_fails(self.read(shard, page).await)?);
                 }
-                return Ok(notes);
+                Ok(notes)
             }
-            found => found?,
-        };
+            notes => notes,
+        }
+    }
+
+    async fn read_at_once(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        let keys: Vec<Key<'_>> = wanted
+            .iter()
+            .map(|(shard, page)| if self.is_in_document(page) { Key::Shard(shard) } else { Key::Note(shard, page) })
+            .collect();
+        let found = self.documents.get(&keys, false).await?;
         let mut notes = Vec::with_capacity(wanted.len());
-        for ((shard, page), found) in wanted.iter().zip(found) {
-            if !self.is_in_document(page) {
-                notes.push(self.note_in(Key::Note(shard, page), &found));
-                continue;
-            }
-            notes.push(match self.understand(shard, found) {
-                Ok(standing) => Ok(self.orders_in(&self.with_led_mark(shard, standing).await?)),
-                Err(error) => Err(error),
+        let mut without_led_mark = Vec::new();
+        for (index, ((shard, page), found)) in wanted.iter().zip(found).enumerate() {
+            notes.push(if self.is_in_document(page) {
+                self.understand(shard, found).map(|standing| {
+                    let orders = self.orders_in(&standing);
+                    if self.needs_led_mark(&standing) {
+                        without_led_mark.push((index, standing));
+                    }
+                    orders
+                })
+            } else {
+                self.note_in(Key::Note(shard, page), &found)
             });
+        }
+        if without_led_mark.is_empty() {
+            return Ok(notes);
+        }
+        let keys: Vec<Key<'_>> = without_led_mark.iter().map(|(index, _)| Key::Led(&wanted[*index].0)).collect();
+        let led = self.documents.get(&keys, false).await?;
+        for ((index, standing), led) in without_led_mark.into_iter().zip(led) {
+            notes[index] = Ok(self.orders_in(&Standing { led: LedMark::read(&led), ..standing }));
         }
         Ok(notes)
     }
