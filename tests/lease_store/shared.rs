@@ -5,7 +5,7 @@ use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
 use leaderrun::internals::store::lease_store::memory::Name;
 use leaderrun::internals::store::{
-    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
+    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Store,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +78,20 @@ fn orders_are_given_and_taken_back_while_another_program_leads_and_leave_its_doc
     let leader = world.client();
     leader.lead(&candidate("one"));
     assert_eq!(leader.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn the_led_marks_of_many_shards_are_read_with_one_more_request() {
+    let world = World::old(SHARED);
+    world.write_foreign(Some(held_by_another(&world, LEASE)), "");
+    let operator = paused(&world);
+    let others = ["second", "third"].map(|shard| shard.parse().unwrap());
+    let wanted: Vec<_> = others.into_iter().chain([shard()]).map(|shard| (shard, Page::Orders)).collect();
+    operator.line.steps();
+    let read = now(operator.store.read_notes(&wanted)).unwrap();
+    assert_eq!(operator.line.steps().len(), 2);
+    let texts: Vec<_> = read.into_iter().map(|note| note.unwrap().map(|note| note.text)).collect();
+    assert_eq!(texts, [None, None, Some("pause --keep".to_owned())]);
 }
 
 #[test]
