@@ -73,6 +73,22 @@ async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
 }
 
+/// A new connection takes longer there than a request may.
+#[tokio::test]
+async fn a_request_that_its_caller_gives_up_on_a_slow_network_costs_no_connection() {
+    let table = Table::new().await;
+    let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
+    let url = format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name);
+    let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    proxy.set(NetworkFault::Slow(Duration::from_secs(1)));
+    let given_up = tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, 1)).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+}
+
 #[tokio::test]
 async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     let table = Table::new().await;

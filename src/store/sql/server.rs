@@ -7,6 +7,8 @@
 //!   own.
 //! - A slow connection is not one that hangs, and to make another one takes several round trips. So where a connection
 //!   takes several requests, the next one is sent twice: behind the others on the kept connection, and over a new one.
+//!   For the same reason such a connection is kept when a caller gives up a request on it: a note of a few requests may
+//!   take longer than a renewal may.
 //! - A connection may have ended unnoticed. Then the request is sent once more: see `kept_connection`.
 //! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
 
@@ -94,25 +96,36 @@ pub struct Server<C: Connection> {
 struct Shared<C> {
     connection: C,
     in_use: AtomicUsize,
+    /// The last request whose end is known was given up before its answer came.
+    is_doubted: AtomicBool,
 }
 
 impl<C: Connection> Shared<C> {
     fn is_idle(&self) -> bool {
-        self.connection.is_open() && self.in_use.load(Ordering::Relaxed) == 0
+        let is_busy = self.in_use.load(Ordering::Relaxed) > 0 || self.is_doubted.load(Ordering::Relaxed);
+        self.connection.is_open() && !is_busy
     }
 }
 
-/// The use of a connection for one request. The connection is kept only if the request was answered.
+/// The use of a connection for one request.
 pub struct Loan<'a, C: Connection> {
     server: &'a Server<C>,
     shared: Arc<Shared<C>>,
-    answered: bool,
+    end: End,
+}
+
+/// How a request ended on its connection.
+enum End {
+    Answered,
+    Failed,
+    /// Nobody waits for the answer any more.
+    GivenUp,
 }
 
 impl<'a, C: Connection> Loan<'a, C> {
     fn of(server: &'a Server<C>, shared: Arc<Shared<C>>) -> Self {
         shared.in_use.fetch_add(1, Ordering::Relaxed);
-        Self { server, shared, answered: false }
+        Self { server, shared, end: End::Failed }
     }
 
     pub fn connection(&self) -> &C {
@@ -120,19 +133,24 @@ impl<'a, C: Connection> Loan<'a, C> {
     }
 
     pub fn give_back(mut self) {
-        self.answered = true;
+        self.end = End::Answered;
     }
 }
 
 impl<C: Connection> Drop for Loan<'_, C> {
     fn drop(&mut self) {
         self.shared.in_use.fetch_sub(1, Ordering::Relaxed);
-        if self.answered {
-            let listens = self.shared.connection.listens();
-            let is_better = |kept: &Shared<C>| kept.is_idle() && (kept.connection.listens() || !listens);
-            self.server.kept.keep_unless(&self.shared, is_better);
-        } else {
-            self.server.kept.forget(&self.shared);
+        match self.end {
+            End::Answered => {
+                self.shared.is_doubted.store(false, Ordering::Relaxed);
+                let listens = self.shared.connection.listens();
+                let is_better = |kept: &Shared<C>| kept.is_idle() && (kept.connection.listens() || !listens);
+                self.server.kept.keep_unless(&self.shared, is_better);
+            }
+            End::GivenUp if C::TAKES_SEVERAL => self.shared.is_doubted.store(true, Ordering::Relaxed),
+            End::Failed | End::GivenUp => {
+                self.server.kept.forget(&self.shared);
+            }
         }
     }
 }
@@ -202,7 +220,10 @@ impl<C: Connection> Server<C> {
 
     async fn borrow_new(&self, deadline: Instant) -> Result<Loan<'_, C>, StoreError> {
         let connection = self.connect(deadline).await?;
-        Ok(Loan::of(self, Arc::new(Shared { connection, in_use: AtomicUsize::new(0) })))
+        Ok(Loan::of(
+            self,
+            Arc::new(Shared { connection, in_use: AtomicUsize::new(0), is_doubted: AtomicBool::new(false) }),
+        ))
     }
 
     /// Sends the statements of a request, which must be safe to apply twice.
@@ -239,23 +260,25 @@ impl<C: Connection> Server<C> {
         }
     }
 
-    async fn ask_over(&self, loan: Loan<'_, C>, statements: &str, deadline: Instant) -> Result<Vec<Cells>, Failure> {
-        let connection = loan.connection();
-        let transaction = connection.transaction(statements);
-        for attempt in 0.. {
-            match timeout_at(deadline, connection.tell(&transaction)).await {
-                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => {}
-                Ok(answer) => {
-                    // After a failure its transaction may be open, or its server a standby by now.
-                    if answer.is_ok() {
-                        loan.give_back();
-                    }
-                    return answer;
-                }
-                Err(_) => break,
+    async fn ask_over(
+        &self,
+        mut loan: Loan<'_, C>,
+        statements: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Cells>, Failure> {
+        let transaction = loan.connection().transaction(statements);
+        loan.end = End::GivenUp;
+        let mut attempt = 0;
+        let answer = loop {
+            match timeout_at(deadline, loan.connection().tell(&transaction)).await {
+                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => attempt += 1,
+                Ok(answer) => break answer,
+                Err(_) => break Err(self.site.silent().into()),
             }
-        }
-        Err(self.site.silent().into())
+        };
+        // After a failure its transaction may be open, or its server a standby by now.
+        loan.end = if answer.is_ok() { End::Answered } else { End::Failed };
+        answer
     }
 
     /// Sends statements over a connection of one's own, outside of an election.
