@@ -244,7 +244,13 @@ impl Candidate {
     }
 }
 
+/// The name of this host. In a pod it is the pod's, also on the network of a node, whose name the kernel then has: if its
+/// environment says `POD_NAME`, by the downward API.
 pub fn host_name() -> std::io::Result<String> {
+    let is_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if let Some(pod) = std::env::var("POD_NAME").ok().filter(|pod| is_pod && !pod.is_empty()) {
+        return Ok(pod);
+    }
     Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 

@@ -26,8 +26,8 @@
 //!
 //! # Features
 //!
-//! `dynamodb`, `redis`, `postgres`, `mysql`, `nats` and `etcd` are the stores of these names, and `bucket` is `s3://`,
-//! `gs://` and `azblob://`. `cli` is the two programs. All of them are on by default. `file:` is always there. A program
+//! `dynamodb`, `redis`, `postgres`, `mysql`, `nats`, `etcd` and `kubernetes` are the stores of these names, and `bucket` is
+//! `s3://`, `gs://` and `azblob://`. `cli` is the two programs. All of them are on by default. `file:` is always there. A program
 //! that knows its store needs only that one:
 //!
 //! ```sh

@@ -21,7 +21,7 @@ use crate::lease::{Candidate, MOST_SLOTS, Shard, Term};
 use crate::notes::hosts;
 use crate::notes::orders::{self, Orders};
 use crate::store::{
-    Claim, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
+    Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
     StoreError, Takeover, parallel,
 };
 use crate::time::BootInstant;
@@ -51,9 +51,9 @@ pub fn parent(shard: &Shard) -> Option<Shard> {
 /// empty ones.
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
-/// possible slot by name.
+/// possible slot by name. (Kubernetes is spared requests, of which a list is one.)
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
-    if !store.is_metered() {
+    if !store.is_metered() || store.delivery() == Delivery::Push {
         match store.list(&format!("{shard}#")).await {
             Err(error) if error.kind == ErrorKind::Denied => {}
             list => {
@@ -98,6 +98,10 @@ pub fn check(location: &Location, slots: u32) -> Result<(), String> {
         #[cfg(feature = "redis")]
         Location::Redis(address) if address.shares_a_lock() && slots > 1 => {
             Err(format!("--slots {slots} does not work with lock_key=, which allows one leader"))
+        }
+        #[cfg(feature = "kubernetes")]
+        Location::Kubernetes(address) if address.lease.is_some() && slots > 1 => {
+            Err(format!("--slots {slots} does not work with lease=, which allows one leader"))
         }
         _ => {
             let _ = slots;

@@ -29,6 +29,8 @@ pub mod file;
 pub mod foreign_lock;
 #[cfg(feature = "tls")]
 mod kept_connection;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod lease_store;
 mod location;
 #[cfg(feature = "nats")]
@@ -186,7 +188,7 @@ pub trait Store: Leases + Notes + Administration {
         true
     }
 
-    /// Whether each request costs money.
+    /// Whether requests are dear: each costs money, or burdens what a cluster runs on.
     fn is_metered(&self) -> bool {
         false
     }

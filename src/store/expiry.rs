@@ -60,7 +60,7 @@ pub trait ServerTime {
 }
 
 /// Whole seconds since 1970, as a `Date` header says.
-#[cfg(feature = "aws")]
+#[cfg(any(feature = "aws", feature = "kubernetes"))]
 pub fn date(header: &str) -> Option<u64> {
     let date = httpdate::parse_http_date(header).ok()?;
     Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())

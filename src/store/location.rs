@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The forms that `--store` takes.
 pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
                            azblob://ACCOUNT/CONTAINER/PREFIX, redis://HOST, postgres://HOST/DATABASE, \
-                           mysql://HOST/DATABASE, nats://HOST/BUCKET, etcd://HOST/PREFIX";
+                           mysql://HOST/DATABASE, nats://HOST/BUCKET, etcd://HOST/PREFIX, kubernetes://NAMESPACE";
 
 /// The stores of this build, by their schemes.
 pub const BUILT_IN: &[&str] = &[
@@ -38,10 +38,12 @@ pub const BUILT_IN: &[&str] = &[
     "nats",
     #[cfg(feature = "etcd")]
     "etcd",
+    #[cfg(feature = "kubernetes")]
+    "kubernetes",
 ];
 
 /// Schemes that the program knows, although this build may lack their stores.
-const OPTIONAL: [&str; 17] = [
+const OPTIONAL: [&str; 18] = [
     "dynamodb",
     "s3",
     "gs",
@@ -59,6 +61,7 @@ const OPTIONAL: [&str; 17] = [
     "nats+tls",
     "etcd",
     "etcds",
+    "kubernetes",
 ];
 
 /// A store that was named, but is not open.
@@ -81,6 +84,8 @@ pub enum Location {
     Nats(super::nats::Address),
     #[cfg(feature = "etcd")]
     Etcd(super::etcd::Address),
+    #[cfg(feature = "kubernetes")]
+    Kubernetes(super::kubernetes::Address),
 }
 
 impl Location {
@@ -124,6 +129,8 @@ impl Location {
             "nats" | "nats+tls" => super::nats::Address::read(scheme, rest).map(Self::Nats),
             #[cfg(feature = "etcd")]
             "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
+            #[cfg(feature = "kubernetes")]
+            "kubernetes" => super::kubernetes::Address::read(rest).map(Self::Kubernetes),
             _ if OPTIONAL.contains(&scheme) => Err(format!(
                 "this leaderrun was built without the store {scheme}: build it with all stores, as README says"
             )),
@@ -175,6 +182,8 @@ impl Location {
             Self::Postgres(address) => address.advisory_lock.is_some(),
             #[cfg(feature = "nats")]
             Self::Nats(address) => address.lock_key.is_some(),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(address) => address.lease.is_some(),
             _ => false,
         }
     }
@@ -208,6 +217,8 @@ impl Location {
             Self::DynamoDb(_) => true,
             #[cfg(feature = "bucket")]
             Self::Bucket(_) => true,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => true,
             _ => false,
         }
     }
@@ -251,6 +262,8 @@ impl Location {
             Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout)?)),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(address) => Ok(Arc::new(super::kubernetes::Kubernetes::open(address, request_timeout))),
         }
     }
 }
@@ -276,6 +289,8 @@ impl Location {
             Self::Nats(address) => address.identity(),
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => address.identity(),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(address) => address.identity(),
         }
     }
 }
@@ -299,6 +314,8 @@ impl fmt::Display for Location {
             Self::Nats(address) => f.write_str(&address.server()),
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => write!(f, "{address}"),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(address) => write!(f, "{address}"),
         }
     }
 }

@@ -81,7 +81,7 @@ impl ServeFlags {
             let each = if self.reading.standbys { "two lists" } else { "one list" };
             log::warn(
                 PROGRAM,
-                &format!("this store charges for requests: {each} of all shards every {}", show(interval)),
+                &format!("requests to this store are dear: {each} of all shards every {}", show(interval)),
             );
         }
         if !is_loopback && !matches!(self.listen, Address::Unix(_)) {

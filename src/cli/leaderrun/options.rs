@@ -332,7 +332,7 @@ enum AfterEnd {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Announce {
-    /// Unless requests to the store cost money
+    /// Unless requests to the store are dear
     Auto,
     Always,
     Never,

@@ -29,7 +29,7 @@ impl Route {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let default_port = match scheme {
             "file" => return Err("the store is not behind a network".to_owned()),
-            "rediss" | "nats+tls" | "etcds" => return Err(OF_TLS.to_owned()),
+            "rediss" | "nats+tls" | "etcds" | "kubernetes" => return Err(OF_TLS.to_owned()),
             "redis+unix" => return Err(OF_SOCKET.to_owned()),
             "redis+sentinel" | "rediss+sentinel" => return Err("its Sentinels say where the server is".to_owned()),
             "s3" if has_option(rest, "path_style", "false") => {
@@ -82,6 +82,7 @@ pub fn without_shared_lock(url: &str) -> Option<(String, &'static str)> {
     let shared = match scheme {
         "postgres" | "postgresql" => "advisory_lock",
         "nats" | "nats+tls" => "lock_key",
+        "kubernetes" => "lease",
         _ if scheme.starts_with("redis") => "lock_key",
         _ => return None,
     };

@@ -137,7 +137,7 @@ impl Flags {
         Err(if announce == Announce::Always {
             "--announce always changes nothing here: on this store standbys always announce themselves; leave it out"
         } else {
-            "--announce never changes nothing here: this store charges for requests, so no standby announces itself; leave \
+            "--announce never changes nothing here: requests to this store are dear, so no standby announces itself; leave \
              it out"
         }
         .to_owned())

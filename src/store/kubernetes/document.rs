@@ -1,0 +1,520 @@
+//! What a Lease looks like that is a document, and what it is called.
+//!
+//! ```text
+//! NAME                               who leads the shard NAME; for one that is no name of a Lease: leaderrun.xESCAPED
+//! leaderrun.marker                   since when the namespace remembers
+//! leaderrun.led.NAME                 what must outlive NAME
+//! leaderrun.history.NAME, runs, jobs, once.JOB, standby.SESSION
+//! leaderrun.trial.NAME               what store init and store check write
+//! ```
+//!
+//! All of them are Leases, so a Role needs one resource. The label says which kind it is; annotations hold the document.
+//! The fields of a shard's Lease are filled as client-go's electors fill them, for `kubectl get leases` and for them.
+//!
+//! The hazard: another elector may take the Lease. Some leave our annotations as they are, and then these say who led
+//! before. So they count only while the fields are those that were written with them ([`Spec::sign`]).
+
+use crate::lease::{Session, Shard, Term};
+use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Leadership, Life, Ours, Part, Version};
+use crate::store::{Holder, Page};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The format of all annotations.
+const FORMAT: u64 = 1;
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
+/// Names that begin with this are ours.
+const OURS: &str = "leaderrun.";
+/// What shards begin with that hold orders for hosts. Other programs know nothing of them.
+const OF_HOSTS: &str = "leaderctl/";
+
+pub const KIND: &str = "leaderrun/kind";
+const SHARD: &str = "leaderrun/shard";
+const PAGE: &str = "leaderrun/page";
+const TEXT: &str = "leaderrun/text";
+const RECORD: &str = "leaderrun/record";
+
+/// A Lease. What is not named here stays as it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Lease {
+    api_version: String,
+    kind: String,
+    pub metadata: Metadata,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    resource_version: String,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder_identity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_duration_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acquire_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renew_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_transitions: Option<i32>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// What stands beside the text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    format: u64,
+    write: String,
+    session: Option<Session>,
+    term: u64,
+    sequence: u64,
+    /// Server time, in milliseconds since 1970; an upper bound of the end. None: it does not end.
+    ends_ms: Option<u64>,
+    /// Of the fields that were written with it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    sign: String,
+}
+
+/// A write, and the times that it needs.
+pub struct Write<'a> {
+    pub id: &'a str,
+    /// The end that `draft.ends` means.
+    pub ends_ms: Option<u64>,
+    /// What the server's clock may show now.
+    pub now_millis: u64,
+}
+
+impl Spec {
+    /// Another one after each renewal by whoever holds the Lease.
+    fn sign(&self) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (holder, renewed) = (text(&self.holder_identity), text(&self.renew_time));
+        let [duration, transitions] =
+            [self.lease_duration_seconds.unwrap_or(0), self.lease_transitions.map_or(0, i32::unsigned_abs).into()];
+        format!("{renewed} {transitions} {duration} {holder}")
+    }
+
+    /// Held from now on; by whom it is held already if no holder is named.
+    fn hold(&mut self, holder: Option<String>, lasts: Duration, now: SystemTime) {
+        if let Some(holder) = holder.filter(|holder| self.holder_identity.as_ref() != Some(holder)) {
+            self.acquire_time = Some(time(now));
+            self.lease_transitions = Some(self.lease_transitions.map_or(0, |before| before.saturating_add(1)));
+            self.holder_identity = Some(holder);
+        }
+        let whole_seconds = lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0);
+        self.lease_duration_seconds = Some(whole_seconds.max(1));
+        self.renew(now);
+    }
+
+    /// Free, as client-go releases it.
+    fn release(&mut self, now: SystemTime) {
+        self.holder_identity = Some(String::new());
+        self.lease_duration_seconds = Some(1);
+        self.renew(now);
+    }
+
+    /// Electors of client-go compare whole seconds, and take a renewal within the same one for none.
+    fn renew(&mut self, now: SystemTime) {
+        let last = self.renew_time.as_deref().and_then(|last| humantime::parse_rfc3339(last).ok());
+        let next = last.and_then(|last| last.checked_add(Duration::from_secs(1)));
+        self.renew_time = Some(time(next.map_or(now, |next| next.max(now))));
+    }
+}
+
+/// The API takes exactly six digits.
+fn time(time: SystemTime) -> String {
+    humantime::format_rfc3339_micros(time).to_string()
+}
+
+impl Lease {
+    /// Makes this Lease, as it stood, the draft.
+    pub fn draft(mut self, key: Key<'_>, name: String, draft: &Draft<'_>, over: &Found, write: &Write<'_>) -> Self {
+        self.api_version = "coordination.k8s.io/v1".to_owned();
+        self.kind = "Lease".to_owned();
+        self.metadata.name = name;
+        if matches!(key, Key::Shard(_)) {
+            let now = UNIX_EPOCH + Duration::from_millis(write.now_millis);
+            // Two candidates may have the same owner, and one of another program may be called like it.
+            let holder = draft.leadership.zip(draft.owner);
+            let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
+            match draft.ends {
+                // For others it ends when it would have ended.
+                Ends::Keep => {}
+                Ends::In(lasts) => self.spec.hold(holder, lasts, now),
+                Ends::Now | Ends::Never => self.spec.release(now),
+            }
+        }
+        let (sequence, ends_ms) = match (draft.ends, over.ours()) {
+            (Ends::Keep, Some(Ours { sequence, life: Life::Ends(ends), .. })) => (*sequence, Some(*ends)),
+            (Ends::Keep, Some(ours)) => (ours.sequence, None),
+            _ => (draft.sequence, write.ends_ms),
+        };
+        let record = Record {
+            format: FORMAT,
+            write: write.id.to_owned(),
+            session: draft.leadership.map(|of| of.session.clone()),
+            term: draft.leadership.map_or(0, |of| of.term.0),
+            sequence,
+            ends_ms,
+            sign: if matches!(key, Key::Shard(_)) { self.spec.sign() } else { String::new() },
+        };
+        let record = serde_json::to_string(&record).expect("it is plain data");
+        let (kind, shard, page) = described(key);
+        self.metadata.labels.insert(KIND.to_owned(), kind.to_owned());
+        let annotations = [(SHARD, shard), (PAGE, page), (TEXT, Some(draft.text.to_owned())), (RECORD, Some(record))];
+        let annotations = annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        self.metadata.annotations.extend(annotations);
+        self
+    }
+
+    /// The document of `key`.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn found(self, is_shard: bool, incarnation: String) -> Result<Found, String> {
+        let ours = self.ours()?.filter(|(_, sign)| !is_shard || *sign == self.spec.sign());
+        let content = match ours {
+            Some((ours, _)) => Content::Ours(ours),
+            None if is_shard => self.foreign(),
+            None => return Err("it has no annotation of ours".to_owned()),
+        };
+        Ok(Found { content, version: Version { write: self.version(), incarnation } })
+    }
+
+    fn ours(&self) -> Result<Option<(Ours, String)>, String> {
+        let annotation = |name: &str| self.metadata.annotations.get(name);
+        let Some((text, record)) = annotation(TEXT).zip(annotation(RECORD)) else { return Ok(None) };
+        let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
+        if record.format != FORMAT {
+            return Err(format!("its format is {}, and this release reads {FORMAT}", record.format));
+        }
+        let leadership = record.session.map(|session| Leadership { session, term: Term(record.term) });
+        let life = record.ends_ms.map_or(Life::ForEver, Life::Ends);
+        Ok(Some((Ours { text: text.clone(), leadership, sequence: record.sequence, life }, record.sign)))
+    }
+
+    /// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
+    fn foreign(&self) -> Content {
+        let owner = self.spec.holder_identity.clone().unwrap_or_default();
+        let life = match self.spec.lease_duration_seconds {
+            _ if owner.is_empty() => Life::Over,
+            Some(seconds) => Life::Unchanged { whole: Duration::from_secs(seconds) },
+            None => Life::ForEver,
+        };
+        let foreign_lock = Some(format!("the Lease {}", self.metadata.name));
+        Content::Foreign { holder: Holder { owner, foreign_lock, ..Holder::default() }, sign: self.spec.sign(), life }
+    }
+
+    /// The Lease without our annotations: what the next write needs of it. The server compares uid and resourceVersion; each
+    /// write makes another resourceVersion. What a list shows of it has no kind.
+    fn version(mut self) -> String {
+        for ours in [TEXT, RECORD] {
+            self.metadata.annotations.remove(ours);
+        }
+        for bulky in ["managedFields", "selfLink"] {
+            self.metadata.rest.remove(bulky);
+        }
+        self.api_version.clear();
+        self.kind.clear();
+        serde_json::to_string(&self).expect("it is plain data")
+    }
+
+    /// The Lease that a version names; a new one for the version of an absence.
+    pub fn of(found: &Found) -> Self {
+        if found.content == Content::Absent {
+            return Self::default();
+        }
+        serde_json::from_str(&found.version.write).unwrap_or_default()
+    }
+
+    /// Whether it is from this write.
+    pub fn is_of(&self, write: &str) -> bool {
+        let record = self.metadata.annotations.get(RECORD);
+        record
+            .and_then(|record| serde_json::from_str::<Record>(record).ok())
+            .is_some_and(|record| record.write == write)
+    }
+
+    /// The shard of a Lease in a list, and what it is to it. None if it is nothing of ours.
+    pub fn listed(&self) -> Option<(Shard, Part)> {
+        let annotation = |name: &str| self.metadata.annotations.get(name).map(String::as_str);
+        let part = match self.metadata.labels.get(KIND)?.as_str() {
+            "shard" => Part::Lease,
+            "led" => Part::Led,
+            "note" | "standby" => Part::Note(match annotation(PAGE)? {
+                "history" => Page::History,
+                "runs" => Page::Runs,
+                "jobs" => Page::Jobs,
+                page => match page.split_once(' ')? {
+                    ("once", job) => Page::Once(job.parse().ok()?),
+                    ("standby", session) => Page::Standby(Session::from_record(session)),
+                    _ => return None,
+                },
+            }),
+            _ => return None,
+        };
+        Some((annotation(SHARD)?.parse().ok()?, part))
+    }
+}
+
+/// The kind of a document, its shard, and which note it is.
+fn described(key: Key<'_>) -> (&'static str, Option<String>, Option<String>) {
+    let page = match key {
+        Key::Marker => return ("marker", None, None),
+        Key::Scratch(_) => return ("trial", None, None),
+        // Orders are in the shard's own document.
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => return ("shard", Some(shard.to_string()), None),
+        Key::Led(shard) => return ("led", Some(shard.to_string()), None),
+        Key::Note(shard, page) => (shard, page),
+    };
+    let (kind, name) = match page.1 {
+        Page::Orders | Page::History => ("note", "history".to_owned()),
+        Page::Runs => ("note", "runs".to_owned()),
+        Page::Jobs => ("note", "jobs".to_owned()),
+        Page::Once(job) => ("note", format!("once {job}")),
+        Page::Standby(session) => ("standby", format!("standby {}", session.as_str())),
+    };
+    (kind, Some(page.0.to_string()), Some(name))
+}
+
+/// Whether an object may be called so (RFC 1123, a subdomain).
+pub fn is_name(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_part = |part: &str| {
+        part.starts_with(is_letter) && part.ends_with(is_letter) && part.chars().all(|c| is_letter(c) || c == '-')
+    };
+    name.len() <= LONGEST_NAME && name.split('.').all(is_part)
+}
+
+/// Any text as one part of a name.
+fn escaped(text: &str) -> String {
+    let mut name = "x".to_owned();
+    for byte in text.bytes() {
+        if byte.is_ascii_lowercase() || byte.is_ascii_digit() {
+            name.push(byte.into());
+        } else {
+            let _ = write!(name, "-{byte:02x}");
+        }
+    }
+    name
+}
+
+fn of_shard(shard: &Shard) -> String {
+    let name = shard.as_str();
+    if is_name(name) && !name.starts_with(OURS) { name.to_owned() } else { format!("{OURS}{}", escaped(name)) }
+}
+
+/// The name of the Lease of a document. No two documents have the same. `lease` is that of a shard whose Lease other
+/// programs use.
+pub fn name_of(key: Key<'_>, lease: Option<&str>) -> String {
+    let name = match key {
+        Key::Marker => format!("{OURS}marker"),
+        Key::Scratch(name) => format!("{OURS}trial.{name}"),
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => match lease {
+            Some(lease) if !shard.as_str().starts_with(OF_HOSTS) => return lease.to_owned(),
+            _ => of_shard(shard),
+        },
+        Key::Led(shard) => format!("{OURS}led.{}", of_shard(shard)),
+        Key::Note(shard, page) => {
+            let page = match page {
+                Page::Orders | Page::History => "history".to_owned(),
+                Page::Runs => "runs".to_owned(),
+                Page::Jobs => "jobs".to_owned(),
+                Page::Once(job) => format!("once.{}", escaped(job.as_str())),
+                Page::Standby(session) => format!("standby.{}", escaped(session.as_str())),
+            };
+            format!("{OURS}{page}.{}", of_shard(shard))
+        }
+    };
+    if name.len() <= LONGEST_NAME {
+        return name;
+    }
+    Sha256::digest(name).iter().fold(format!("{OURS}sha256."), |name, byte| format!("{name}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use std::collections::HashSet;
+
+    fn shard(name: &str) -> Shard {
+        name.parse().expect("a shard")
+    }
+
+    fn led<'a>(text: &'a str, leadership: &'a Leadership, ends: Ends) -> Draft<'a> {
+        Draft { text, leadership: Some(leadership), sequence: 3, ends, wakes: false, owner: Some("one") }
+    }
+
+    fn absent() -> Found {
+        Found { content: Content::Absent, version: Version::default() }
+    }
+
+    #[test]
+    fn no_two_documents_meet_and_each_has_a_name_that_the_api_takes() {
+        let long = "A".repeat(200);
+        let shards = [
+            "db",
+            "a/b",
+            "a-2fb",
+            "xa-2fb",
+            "A",
+            "a.b",
+            "a..b",
+            "-a",
+            "w#2",
+            "leaderrun.xa-2fb",
+            "leaderrun.marker",
+            "leaderrun.led.db",
+            "led.db",
+            "db.history",
+            "x",
+            "leaderrun",
+            &long,
+        ];
+        let mut names = HashSet::from([name_of(Key::Marker, None)]);
+        for shard in shards.map(shard) {
+            let pages = [
+                Page::History,
+                Page::Runs,
+                Page::Jobs,
+                Page::Once("a-b".parse().expect("a job")),
+                Page::Once("a.b".parse().expect("a job")),
+                Page::Standby(Session::from_record("s-1")),
+            ];
+            let keys = pages.iter().map(|page| Key::Note(&shard, page)).chain([Key::Shard(&shard), Key::Led(&shard)]);
+            for key in keys {
+                let name = name_of(key, None);
+                assert!(is_name(&name), "{name}");
+                assert!(names.insert(name), "{key:?}");
+            }
+        }
+        assert_eq!(name_of(Key::Shard(&shard("db")), None), "db");
+        assert_eq!(name_of(Key::Shard(&shard("db")), Some("theirs")), "theirs");
+        assert_eq!(name_of(Key::Led(&shard("a/b")), Some("theirs")), "leaderrun.led.leaderrun.xa-2fb");
+    }
+
+    #[test]
+    fn a_lease_says_which_document_it_is_and_is_read_as_it_was_written() {
+        let shard = shard("a/B");
+        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
+        let once = Page::Once("j".parse().expect("a job"));
+        let standby = Page::Standby(Session::from_record("s"));
+        let keys = [
+            (Key::Shard(&shard), Part::Lease),
+            (Key::Led(&shard), Part::Led),
+            (Key::Note(&shard, &once), Part::Note(once.clone())),
+            (Key::Note(&shard, &standby), Part::Note(standby.clone())),
+        ];
+        for (key, part) in keys {
+            let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_000 };
+            let draft = led("{}", &leadership, Ends::In(Duration::from_millis(1_001)));
+            let lease = Lease::default().draft(key, name_of(key, None), &draft, &absent(), &write);
+            assert_eq!(lease.listed(), Some((shard.clone(), part)));
+            assert!(lease.is_of("w") && !lease.is_of("v"));
+            let found = lease.found(matches!(key, Key::Shard(_)), String::new()).expect("ours");
+            let ours =
+                Ours { text: "{}".to_owned(), leadership: Some(leadership.clone()), sequence: 3, life: Life::Ends(9) };
+            assert_eq!(found.ours(), Some(&ours));
+        }
+    }
+
+    #[test]
+    fn the_fields_are_filled_as_electors_of_client_go_fill_them_and_what_is_not_ours_stays() {
+        let shard = shard("db");
+        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
+        let theirs = r#"{"metadata": {"name": "db", "uid": "u", "resourceVersion": "5", "annotations": {"a": "b"},
+            "managedFields": [{}], "ownerReferences": [{"uid": "o"}]}, "spec": {"holderIdentity": "other",
+            "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:00.000000Z", "leaseTransitions": 4,
+            "strategy": "OldestEmulationVersion"}}"#;
+        let theirs: Lease = serde_json::from_str(theirs).expect("a Lease");
+        let found = theirs.found(true, String::new()).expect("somebody's");
+        let Content::Foreign { holder, life, .. } = &found.content else { panic!("another program's") };
+        assert_eq!((holder.owner.as_str(), *life), ("other", Life::Unchanged { whole: Duration::from_secs(15) }));
+        let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_400 };
+        let put = |over: &Found, draft: &Draft<'_>| {
+            Lease::of(over).draft(Key::Shard(&shard), "db".to_owned(), draft, over, &write)
+        };
+        let value = |lease: &Lease| serde_json::to_value(lease).expect("plain data");
+        let taken = put(&found, &led("{}", &leadership, Ends::In(Duration::from_millis(16_250))));
+        let seen = value(&taken);
+        assert_eq!(seen["spec"]["holderIdentity"], "one_s");
+        assert_eq!(seen["spec"]["leaseDurationSeconds"], 17);
+        assert_eq!(seen["spec"]["leaseTransitions"], 5);
+        // Of the last renewal and of now, the later; at the least a second later.
+        assert_eq!(seen["spec"]["renewTime"], "2027-01-15T08:00:01.000000Z");
+        assert_eq!(seen["spec"]["acquireTime"], "2027-01-15T08:00:00.400000Z");
+        assert_eq!(seen["spec"]["strategy"], "OldestEmulationVersion");
+        assert_eq!(seen["metadata"]["annotations"]["a"], "b");
+        assert_eq!(seen["metadata"]["ownerReferences"][0]["uid"], "o");
+        assert_eq!((&seen["metadata"]["uid"], &seen["metadata"]["resourceVersion"]), (&"u".into(), &"5".into()));
+        assert!(seen["metadata"].get("managedFields").is_none());
+        let found = taken.found(true, String::new()).expect("ours");
+        let kept = value(&put(&found, &led("{}", &leadership, Ends::Keep)));
+        assert_eq!(kept["spec"], seen["spec"], "for others, orders are no renewal");
+        let renewal = Draft { owner: None, ..led("{}", &leadership, Ends::In(Duration::from_secs(2))) };
+        let renewed = value(&put(&found, &renewal));
+        assert_eq!(renewed["spec"]["holderIdentity"], "one_s");
+        assert_eq!(renewed["spec"]["renewTime"], "2027-01-15T08:00:02.000000Z");
+        let release = Draft { leadership: None, ..led("{}", &leadership, Ends::Now) };
+        let released = value(&put(&found, &release));
+        assert_eq!(released["spec"]["holderIdentity"], "");
+        assert_eq!(
+            (&released["spec"]["leaseDurationSeconds"], &released["spec"]["leaseTransitions"]),
+            (&1.into(), &5.into())
+        );
+    }
+
+    #[test]
+    fn an_annotation_counts_while_the_fields_are_those_that_were_written_with_it() {
+        let shard = shard("db");
+        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
+        let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_000 };
+        let draft = led("{}", &leadership, Ends::In(Duration::from_secs(2)));
+        let ours = Lease::default().draft(Key::Shard(&shard), "db".to_owned(), &draft, &absent(), &write);
+        let mut taken = ours.clone();
+        taken.spec.hold(Some("other".to_owned()), Duration::from_secs(15), UNIX_EPOCH);
+        assert!(matches!(taken.found(true, String::new()).expect("somebody's").content, Content::Foreign { .. }));
+        let mut free = ours;
+        free.spec.release(UNIX_EPOCH);
+        let content = free.found(true, String::new()).expect("somebody's").content;
+        assert!(matches!(content, Content::Foreign { life: Life::Over, .. }), "{content:?}");
+    }
+
+    #[test]
+    fn a_million_leases_are_read_or_refused() {
+        let record = r#"{\"format\":1,\"write\":\"w\",\"session\":\"s\",\"term\":7,\"sequence\":3,\"ends_ms\":9}"#;
+        let ours = format!(
+            r#"{{"metadata":{{"name":"a","annotations":{{"leaderrun/text":"x","leaderrun/record":"{record}"}}}}}}"#
+        );
+        let theirs = r#"{"metadata":{"name":"a"},"spec":{"holderIdentity":"h","leaseDurationSeconds":15}}"#;
+        fuzz::bent("Lease", &[ours.as_bytes(), theirs.as_bytes()], |text, source| {
+            let lease = serde_json::from_slice::<Lease>(text).ok();
+            let found = lease.map(|lease| lease.found(source.one_in(2), String::new()));
+            if let Some(Err(why)) = &found {
+                fuzz::assert_is_one_line(why);
+            }
+            (&found.filter(Result::is_ok)).into()
+        });
+    }
+}
