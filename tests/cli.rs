@@ -1489,7 +1489,8 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     feature = "postgres",
     feature = "mysql",
     feature = "nats",
-    feature = "etcd"
+    feature = "etcd",
+    feature = "kubernetes"
 ))]
 #[test]
 fn an_operator_who_mistypes_gets_the_known_names() {

@@ -773,6 +773,10 @@ macro_rules! suite {
 }
 
 macro_rules! remote_suite {
+    // It starts for some seconds, and only its namespaces have to be apart.
+    (kubernetes, $start:expr, $cases:tt) => {
+        suite!(kubernetes, remote_bench(support::kubernetes::Server::shared), $cases);
+    };
     ($store:ident, $start:expr, $cases:tt) => {
         suite!($store, remote_bench(|| $start), $cases);
     };

@@ -9,7 +9,8 @@
     feature = "postgres",
     feature = "mysql",
     feature = "nats",
-    feature = "etcd"
+    feature = "etcd",
+    feature = "kubernetes"
 ))]
 
 #[macro_use]
@@ -22,7 +23,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::server::{Server, prepare};
-use support::{bucket, dynamo, etcd, mysql, nats, postgres, redis, wire};
+use support::{bucket, dynamo, etcd, kubernetes, mysql, nats, postgres, redis, wire};
 
 const TIMING: [&str; 8] = ["--lease", "3s", "--renew", "1s", "--retry", "400ms", "--kill-after", "1s"];
 /// A minute of the default timing.
@@ -225,6 +226,15 @@ fn etcd() {
     let all = ["Range", "Txn", "Put", "DeleteRange", "LeaseKeepAlive", "LeaseGrant", "LeaseRevoke", "LeaseTimeToLive"];
     let bench = bench("etcd", &server, || server.calls(&all));
     bench.reads_many_notes_in_few(|| true).runs_a_job(27, 9, || true).costs(24, 8);
+}
+
+#[test]
+fn kubernetes() {
+    let server = kubernetes::Server::start();
+    bench("Kubernetes", &server, || server.api.requests())
+        .reads_many_notes_in_few(|| true)
+        .runs_a_job(21, 5, || true)
+        .costs(12, 0);
 }
 
 #[test]

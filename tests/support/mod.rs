@@ -7,10 +7,12 @@ pub mod claims;
 pub mod denied;
 #[cfg(feature = "dynamodb")]
 pub mod dynamo;
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "kubernetes"))]
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod latency;
 pub mod load;
 pub mod mixed;

@@ -25,7 +25,7 @@ impl Place {
 
     /// Whether its store charges for requests, so that some are not made unasked.
     pub fn is_metered(&self) -> bool {
-        ["dynamodb:", "s3:"].iter().any(|scheme| self.url.starts_with(scheme))
+        ["dynamodb:", "s3:", "kubernetes:"].iter().any(|scheme| self.url.starts_with(scheme))
     }
 
     /// On a server that has what the store needs.

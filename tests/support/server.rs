@@ -152,5 +152,8 @@ macro_rules! every_store {
         $stories!(nats, crate::support::nats::Server::start(), [$($names)*]);
         #[cfg(feature = "etcd")]
         $stories!(etcd, crate::support::etcd::Server::start(), [$($names)*]);
+        // tests/run skips these where there is no kube-apiserver.
+        #[cfg(feature = "kubernetes")]
+        $stories!(kubernetes, crate::support::kubernetes::Server::start(), [$($names)*]);
     };
 }

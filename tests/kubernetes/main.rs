@@ -1,0 +1,52 @@
+//! The store `kubernetes:` against real API servers: what is particular to it. What every store promises is tested by the
+//! conformance suite.
+
+#![cfg(feature = "kubernetes")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod electors;
+mod examples;
+mod leases;
+mod login;
+mod rights;
+mod servers;
+mod watch;
+
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use support::claims::*;
+use support::fleet::PATIENCE;
+use support::kubernetes::{Server, name_of};
+use support::server::Server as _;
+use tokio::time::{sleep, timeout};
+
+async fn open(url: &str) -> Arc<dyn Store> {
+    let location = Location::from_url(url).expect("the URL is right");
+    location.open(Duration::from_secs(10)).await.expect("the configuration is right")
+}
+
+async fn store(server: &Server) -> Arc<dyn Store> {
+    open(&server.url_with("")).await
+}
+
+/// A namespace in which no lease can have been lost.
+fn server() -> Server {
+    let mut server = Server::shared();
+    server.grow_old();
+    server
+}
+
+fn of(shard: &str, owner: &str) -> Candidate {
+    Candidate { shard: shard.parse().expect("a shard"), ..candidate(owner) }
+}
+
+fn time(lease: &Value, name: &str) -> std::time::SystemTime {
+    let text = lease["spec"][name].as_str().unwrap_or_else(|| panic!("no {name} in {lease}"));
+    assert_eq!(text.split_once('.').map(|(_, rest)| rest.len()), Some("000000Z".len()), "{text}");
+    humantime::parse_rfc3339(text).expect("it is RFC 3339")
+}

@@ -1,0 +1,211 @@
+//! Several API servers behind one address, and one that is too busy.
+
+use super::*;
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use support::fleet::Fleet;
+use support::kubernetes::Member;
+use support::proxy::{NetworkFault, Proxy};
+
+/// The address of several servers: each connection goes to the next one that takes it.
+struct Balancer {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Which server has the last connection.
+    last: AtomicUsize,
+}
+
+impl Balancer {
+    fn before(servers: Vec<SocketAddr>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().unwrap();
+        let state = Arc::<State>::default();
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let first = shared.last.load(Ordering::Relaxed) + 1;
+                let order = (first..first + servers.len()).map(|index| index % servers.len());
+                let taken = order.into_iter().find_map(|index| {
+                    let server = TcpStream::connect_timeout(&servers[index], Duration::from_millis(500)).ok()?;
+                    Some((index, server))
+                });
+                if let Some((index, server)) = taken {
+                    shared.last.store(index, Ordering::Relaxed);
+                    pass_on(&client, &server);
+                }
+            }
+        });
+        Self { address, state }
+    }
+
+    fn last(&self) -> usize {
+        self.state.last.load(Ordering::Relaxed)
+    }
+}
+
+/// Until one of them ends.
+fn pass_on(client: &TcpStream, server: &TcpStream) {
+    for (from, to) in [(client, server), (server, client)] {
+        let mut from = from.try_clone().expect("a descriptor");
+        let mut to = to.try_clone().expect("a descriptor");
+        thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+            let _ = from.shutdown(Shutdown::Both);
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    Frozen,
+    CutOff,
+}
+
+/// The server that the leader is connected to suffers, for longer than a leader may be without any.
+fn one_of_three(fault: Fault) {
+    const OUTAGE: Duration = Duration::from_secs(20);
+    let times = std::env::var("TEST_CLUSTERS_TIMES").map_or(1, |times| times.parse().expect("a number"));
+    let mut server = Server::start();
+    server.grow_old();
+    let mut members: Vec<Member> = (0..3).map(|_| server.api.another()).collect();
+    let ways: Vec<Proxy> = members.iter().map(|member| Proxy::to(member.address())).collect();
+    let mut fleet = Fleet::titled("kubernetes, three API servers", "one of them fails");
+    let balancers: BTreeMap<String, Balancer> = ["one", "two", "three"]
+        .map(|owner| (owner.to_owned(), Balancer::before(ways.iter().map(|way| way.address).collect())))
+        .into();
+    for (owner, balancer) in &balancers {
+        fleet.start(owner, &["--store", &server.url(balancer.address)], &["ignore-term", "daemon"], &[]);
+    }
+    let mut lost = 0;
+    for _ in 0..times {
+        let leader = fleet.leader();
+        let struck = balancers[&leader.owner].last();
+        match fault {
+            Fault::Killed => members[struck].kill(),
+            Fault::Frozen => members[struck].signal(Signal::SIGSTOP),
+            Fault::CutOff => ways[struck].set(NetworkFault::Partition),
+        }
+        thread::sleep(OUTAGE);
+        lost += u32::from(fleet.leader().term != leader.term);
+        match fault {
+            Fault::Killed => members[struck].start_again(),
+            Fault::Frozen => members[struck].signal(Signal::SIGCONT),
+            Fault::CutOff => ways[struck].set(NetworkFault::Fair),
+        }
+        thread::sleep(Duration::from_secs(2));
+    }
+    println!("one of three is {fault:?} {times} times: {lost} leaderships lost");
+    let logs = fleet.logs();
+    fleet.conclude();
+    assert_eq!(lost, 0, "{logs}");
+}
+
+#[test]
+fn one_of_three_is_killed_and_the_leader_goes_on() {
+    one_of_three(Fault::Killed);
+}
+
+#[test]
+fn one_of_three_is_frozen_and_the_leader_goes_on() {
+    one_of_three(Fault::Frozen);
+}
+
+#[test]
+fn one_of_three_is_cut_off_and_the_leader_goes_on() {
+    one_of_three(Fault::CutOff);
+}
+
+/// Before a server without TLS: turns requests away while it is busy.
+struct Busy {
+    address: SocketAddr,
+    is_busy: Arc<AtomicBool>,
+    turned_away: Arc<AtomicU64>,
+}
+
+impl Busy {
+    fn before(server: SocketAddr, answer: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().unwrap();
+        let (is_busy, turned_away) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let busy = Self { address, is_busy: Arc::clone(&is_busy), turned_away: Arc::clone(&turned_away) };
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (is_busy, turned_away) = (Arc::clone(&is_busy), Arc::clone(&turned_away));
+                thread::spawn(move || serve(client, server, answer, &is_busy, &turned_away));
+            }
+        });
+        busy
+    }
+}
+
+/// One request a connection.
+fn serve(mut client: TcpStream, server: SocketAddr, answer: &str, is_busy: &AtomicBool, turned_away: &AtomicU64) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        if !matches!(client.read(&mut byte), Ok(1)) {
+            return;
+        }
+        head.push(byte[0]);
+    }
+    if is_busy.load(Ordering::Relaxed) {
+        turned_away.fetch_add(1, Ordering::Relaxed);
+        let _ = client.write_all(answer.as_bytes());
+        return;
+    }
+    let Ok(mut server) = TcpStream::connect(server) else { return };
+    let head = String::from_utf8(head).expect("a head is text").replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    if server.write_all(head.as_bytes()).is_ok() {
+        pass_on(&client, &server);
+    }
+}
+
+/// It turns all requests away for so long, and the leader goes on.
+fn is_busy_for(outage: Duration, answer: &'static str) {
+    let port = support::ports::free_port();
+    let server = Server::start_with(&[&format!("--insecure-port={port}")]);
+    support::server::prepare(&server);
+    let busy = Busy::before(SocketAddr::from(([127, 0, 0, 1], port)), answer);
+    let kubeconfig = server.kubeconfig_of(&format!("http://{}", busy.address), "token: admin", "busy");
+    let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
+    let mut fleet = Fleet::new();
+    fleet.start("one", &["--store", &url], &[], &[]);
+    let leader = fleet.leader();
+    for _ in 0..2 {
+        busy.turned_away.store(0, Ordering::Relaxed);
+        busy.is_busy.store(true, Ordering::Relaxed);
+        thread::sleep(outage);
+        busy.is_busy.store(false, Ordering::Relaxed);
+        let turned_away = busy.turned_away.load(Ordering::Relaxed);
+        // It asks again, and not as often as it can.
+        assert!((1..=20).contains(&turned_away), "{turned_away}");
+        thread::sleep(LEASE);
+        assert_eq!((fleet.leader().term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
+    }
+    fleet.conclude();
+}
+
+#[test]
+fn a_server_that_has_too_many_requests_is_asked_again_when_it_says_and_the_leader_goes_on() {
+    const ANSWER: &str =
+        "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    is_busy_for(Duration::from_secs(5), ANSWER);
+}
+
+/// A wait beyond what the leader has left must not cost it the lease.
+#[test]
+fn a_server_that_says_to_wait_for_an_hour_is_asked_at_the_next_renewal() {
+    const ANSWER: &str =
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    is_busy_for(Duration::from_secs(5), ANSWER);
+}

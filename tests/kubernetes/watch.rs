@@ -1,0 +1,121 @@
+//! What a standby hears, and how soon; and what it does not ask.
+
+use super::*;
+use leaderrun::internals::store::StoreError;
+use std::time::Instant;
+use tokio::task::JoinHandle;
+
+async fn leader_and_standby(server: &Server, lease: Duration) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
+    let (first, second) = (store(server).await, store(server).await);
+    let one = with_lease("one", lease);
+    let term = lead(&*first, &one).await;
+    refused(second.claim(&candidate("two")).await.unwrap());
+    (first, one, term, second)
+}
+
+fn listen(store: &Arc<dyn Store>) -> JoinHandle<Result<(), StoreError>> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { store.changed(&shard()).await })
+}
+
+async fn heard(news: JoinHandle<Result<(), StoreError>>) {
+    timeout(PATIENCE, news).await.expect("news come").expect("nothing panics").expect("the watch works");
+}
+
+/// Waits until the server has more watches than before.
+async fn watched(server: &Server, before: u64) {
+    eventually("the standby watches", async || server.api.watches() > before).await;
+}
+
+#[tokio::test]
+async fn a_release_is_heard_at_once() {
+    let server = Server::start();
+    support::server::prepare(&server);
+    let (first, second) = (store(&server).await, store(&server).await);
+    let one = candidate("one");
+    let mut times = Vec::new();
+    for round in 0..5 {
+        let term = granted_in_time(&*first, &one).await.term;
+        refused(second.claim(&candidate("two")).await.unwrap());
+        let before = server.api.watches();
+        let news = listen(&second);
+        watched(&server, before).await;
+        let begun = Instant::now();
+        assert_eq!(first.release(&one, term).await, Ok(Release::Released), "{round}");
+        heard(news).await;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    println!("from before the release to the news: median {:?}, most {:?}", times[2], times[4]);
+    assert!(times[2] < Duration::from_millis(500), "{times:?}");
+}
+
+#[tokio::test]
+async fn a_release_between_the_refusal_and_the_watch_is_heard() {
+    let server = server();
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    first.release(&one, term).await.unwrap();
+    heard(listen(&second)).await;
+    assert_eq!(second.observe(&one.shard).await, Ok(Observation::Free));
+}
+
+#[tokio::test]
+async fn a_deletion_by_hand_is_heard_and_renewals_are_not() {
+    let server = server();
+    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let mut news = listen(&second);
+    for sequence in 1..4 {
+        sleep(Duration::from_millis(300)).await;
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    timeout(Duration::from_millis(500), &mut news).await.expect_err("a renewal is no news");
+    server.delete(&name_of("db/main"));
+    heard(news).await;
+}
+
+/// The server forgets the versions that a watch began with, and ends it.
+#[tokio::test]
+async fn a_release_is_heard_though_the_server_was_restarted_and_has_forgotten_what_the_watch_began_with() {
+    let mut server = Server::start();
+    server.grow_old();
+    let lease = Duration::from_mins(2);
+    let (first, one, term, second) = leader_and_standby(&server, lease).await;
+    let mut news = listen(&second);
+    watched(&server, 0).await;
+    for sequence in 1..4 {
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    let compacted = server.api.compact();
+    server.kill();
+    server.start_again();
+    // The end of the watch may be news, and then the standby looks.
+    if let Ok(ended) = timeout(Duration::from_secs(2), &mut news).await {
+        println!("after {compacted}: {ended:?}");
+        assert!(matches!(second.observe(&one.shard).await, Ok(Observation::Held(_))));
+        news = listen(&second);
+    }
+    watched(&server, 0).await;
+    first.release(&one, term).await.unwrap();
+    heard(news).await;
+}
+
+/// A look for each renewal would be a request in five seconds from each standby.
+#[tokio::test]
+async fn a_standby_asks_nothing_while_the_leader_renews() {
+    let server = Server::start();
+    support::server::prepare(&server);
+    let (first, second) = (store(&server).await, store(&server).await);
+    let one = with_lease("one", Duration::from_secs(6));
+    let term = granted_in_time(&*first, &one).await.term;
+    refused(second.claim(&candidate("two")).await.unwrap());
+    let news = listen(&second);
+    watched(&server, 0).await;
+    let before = server.api.requests();
+    let renewals = 12;
+    for sequence in 1..=renewals {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    assert!(!news.is_finished());
+    assert_eq!(server.api.requests() - before, renewals, "the leader's alone, one a renewal");
+}
