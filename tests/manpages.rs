@@ -318,6 +318,7 @@ fn the_other_texts_name_no_variable_that_is_not_there() {
         "examples/Dockerfile",
         "examples/backup.sh",
         "examples/kubernetes/worker.yaml",
+        "examples/kubernetes/leader.yaml",
         "examples/kubernetes/sidecar.yaml",
     ]) {
         let named = variables_in(&read(text));
@@ -379,6 +380,7 @@ fn the_table_in_the_guide_has_every_exit_status_and_no_other() {
     feature = "mysql",
     feature = "nats",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "dynamodb",
     feature = "bucket"
 ))]
@@ -406,6 +408,7 @@ mod seconds {
             "mysql://h/d",
             "redis://h",
             "etcd://h/p",
+            "kubernetes://n",
             "nats://h/b",
             "dynamodb://locks?region=eu-west-1",
             "s3://bucket/p",
@@ -428,7 +431,7 @@ mod seconds {
                 rows += 1;
             }
         }
-        assert_eq!(rows, 8);
+        assert_eq!(rows, 9);
 
         let redis = url_of("redis:");
         let flat = |page: &str| read(page).split_whitespace().collect::<Vec<_>>().join(" ");
