@@ -48,9 +48,9 @@ fn a_token_that_is_revoked_is_named_and_the_tree_is_dead_before_the_lease_is_ove
     let kubeconfig = server.kubeconfig_of(&format!("https://{}", server.address()), &user, "token");
     let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
     let mut fleet = Fleet::new();
-    fleet.start("one", &["--store", &url], &["ignore-term"], &[]);
+    fleet.start("one", &["--stop-timeout", "1s", "--store", &url], &["ignore-term"], &[]);
     let leader = fleet.leader();
-    fleet.start("two", &["--store", &server.url_with("")], &["ignore-term"], &[]);
+    fleet.start("two", &["--store", &server.url_with("")], &[], &[]);
     server.delete_secret("first");
     let next = fleet.leader_where(|life| life.term > leader.term);
     assert_eq!(next.owner, "two");

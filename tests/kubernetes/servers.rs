@@ -5,6 +5,7 @@ use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use support::fleet::Fleet;
@@ -77,29 +78,35 @@ fn one_of_three(fault: Fault) {
     let times = std::env::var("TEST_CLUSTERS_TIMES").map_or(1, |times| times.parse().expect("a number"));
     let mut server = Server::start();
     server.grow_old();
-    let mut members: Vec<Member> = (0..3).map(|_| server.api.another()).collect();
-    let ways: Vec<Proxy> = members.iter().map(|member| Proxy::to(member.address())).collect();
+    let mut others = [server.api.another(), server.api.another()];
+    let addresses = [server.address(), others[0].address(), others[1].address()];
+    let ways = addresses.map(Proxy::to);
     let mut fleet = Fleet::titled("kubernetes, three API servers", "one of them fails");
     let balancers: BTreeMap<String, Balancer> = ["one", "two", "three"]
         .map(|owner| (owner.to_owned(), Balancer::before(ways.iter().map(|way| way.address).collect())))
         .into();
     for (owner, balancer) in &balancers {
-        fleet.start(owner, &["--store", &server.url(balancer.address)], &["ignore-term", "daemon"], &[]);
+        let flags = ["--stop-timeout", "1s", "--store", &server.url(balancer.address)];
+        fleet.start(owner, &flags, &["ignore-term", "daemon"], &[]);
     }
+    let mut struck_by = |index: usize, act: &mut dyn FnMut(&mut Member)| match index.checked_sub(1) {
+        None => act(&mut server.own().member),
+        Some(other) => act(&mut others[other]),
+    };
     let mut lost = 0;
     for _ in 0..times {
         let leader = fleet.leader();
         let struck = balancers[&leader.owner].last();
         match fault {
-            Fault::Killed => members[struck].kill(),
-            Fault::Frozen => members[struck].signal(Signal::SIGSTOP),
+            Fault::Killed => struck_by(struck, &mut Member::kill),
+            Fault::Frozen => struck_by(struck, &mut |member| member.signal(Signal::SIGSTOP)),
             Fault::CutOff => ways[struck].set(NetworkFault::Partition),
         }
         thread::sleep(OUTAGE);
         lost += u32::from(fleet.leader().term != leader.term);
         match fault {
-            Fault::Killed => members[struck].start_again(),
-            Fault::Frozen => members[struck].signal(Signal::SIGCONT),
+            Fault::Killed => struck_by(struck, &mut Member::start_again),
+            Fault::Frozen => struck_by(struck, &mut |member| member.signal(Signal::SIGCONT)),
             Fault::CutOff => ways[struck].set(NetworkFault::Fair),
         }
         thread::sleep(Duration::from_secs(2));
@@ -125,7 +132,7 @@ fn one_of_three_is_cut_off_and_the_leader_goes_on() {
     one_of_three(Fault::CutOff);
 }
 
-/// Before a server without TLS: turns requests away while it is busy.
+/// Before a server: turns requests away while it is busy, and speaks TLS by openssl(1).
 struct Busy {
     address: SocketAddr,
     is_busy: Arc<AtomicBool>,
@@ -163,20 +170,30 @@ fn serve(mut client: TcpStream, server: SocketAddr, answer: &str, is_busy: &Atom
         let _ = client.write_all(answer.as_bytes());
         return;
     }
-    let Ok(mut server) = TcpStream::connect(server) else { return };
     let head = String::from_utf8(head).expect("a head is text").replacen("\r\n", "\r\nConnection: close\r\n", 1);
-    if server.write_all(head.as_bytes()).is_ok() {
-        pass_on(&client, &server);
-    }
+    let mut tls = Command::new("openssl");
+    tls.args(["s_client", "-quiet", "-no_ign_eof", "-connect", &server.to_string()]);
+    tls.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut tls = tls.spawn().expect("openssl is missing: install the package openssl");
+    let mut to = tls.stdin.take().expect("it is piped");
+    let mut from = tls.stdout.take().expect("it is piped");
+    let mut more = client.try_clone().expect("a descriptor");
+    thread::spawn(move || {
+        if to.write_all(head.as_bytes()).is_ok() {
+            let _ = io::copy(&mut more, &mut to);
+        }
+    });
+    let _ = io::copy(&mut from, &mut client);
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = tls.wait();
 }
 
 /// It turns all requests away for so long, and the leader goes on.
 fn is_busy_for(outage: Duration, answer: &'static str) {
-    let port = support::ports::free_port();
-    let server = Server::start_with(&[&format!("--insecure-port={port}")]);
-    support::server::prepare(&server);
-    let busy = Busy::before(SocketAddr::from(([127, 0, 0, 1], port)), answer);
-    let kubeconfig = server.kubeconfig_of(&format!("http://{}", busy.address), "token: admin", "busy");
+    let server = server();
+    let busy = Busy::before(server.address(), answer);
+    let user = format!("token: {}", server.token("busy"));
+    let kubeconfig = server.kubeconfig_of(&format!("http://{}", busy.address), &user, "busy");
     let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
     let mut fleet = Fleet::new();
     fleet.start("one", &["--store", &url], &[], &[]);
@@ -188,7 +205,7 @@ fn is_busy_for(outage: Duration, answer: &'static str) {
         busy.is_busy.store(false, Ordering::Relaxed);
         let turned_away = busy.turned_away.load(Ordering::Relaxed);
         // It asks again, and not as often as it can.
-        assert!((1..=20).contains(&turned_away), "{turned_away}");
+        assert!((1..=20).contains(&turned_away), "{turned_away}\n{}", fleet.logs());
         thread::sleep(LEASE);
         assert_eq!((fleet.leader().term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
     }
@@ -199,7 +216,7 @@ fn is_busy_for(outage: Duration, answer: &'static str) {
 fn a_server_that_has_too_many_requests_is_asked_again_when_it_says_and_the_leader_goes_on() {
     const ANSWER: &str =
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    is_busy_for(Duration::from_secs(5), ANSWER);
+    is_busy_for(Duration::from_secs(6), ANSWER);
 }
 
 /// A wait beyond what the leader has left must not cost it the lease.
@@ -207,5 +224,5 @@ fn a_server_that_has_too_many_requests_is_asked_again_when_it_says_and_the_leade
 fn a_server_that_says_to_wait_for_an_hour_is_asked_at_the_next_renewal() {
     const ANSWER: &str =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    is_busy_for(Duration::from_secs(5), ANSWER);
+    is_busy_for(Duration::from_secs(6), ANSWER);
 }

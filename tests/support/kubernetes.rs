@@ -272,7 +272,7 @@ pub fn name_of(shard: &str) -> String {
 
 /// A kube-apiserver with its etcd.
 pub struct Api {
-    member: Member,
+    pub member: Member,
     etcd: etcd::Server,
     pub papers: Papers,
     data: TempDir,
