@@ -233,7 +233,7 @@ fn kubernetes() {
     let server = kubernetes::Server::start();
     bench("Kubernetes", &server, || server.api.requests())
         .reads_many_notes_in_few(|| true)
-        .runs_a_job(21, 5, || true)
+        .runs_a_job(23, 11, || true)
         .costs(12, 0);
 }
 
