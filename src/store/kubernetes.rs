@@ -221,7 +221,7 @@ impl Documents for Objects {
         let name = name_of(key, self.lease());
         let lease = Lease::of(over).draft(key, name.clone(), &draft, over, &write);
         let written = match self.api.write(&lease).await? {
-            Written::Done(written) => written,
+            Written::Done(written) => *written,
             Written::Refused { sent_twice: false } => return Ok(Put::Refused),
             Written::Refused { sent_twice: true } => match self.api.get(&name).await? {
                 Some(stands) if stands.is_of(write.id) => stands,

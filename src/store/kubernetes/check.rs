@@ -29,7 +29,12 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
         Err(error) => return Err(error),
     }
     for verb in Verb::ALL {
-        let attributes = json!({ "namespace": namespace, "verb": verb.name(), "group": "coordination.k8s.io", "resource": "leases" });
+        let attributes = json!({
+            "namespace": namespace,
+            "verb": verb.name(),
+            "group": "coordination.k8s.io",
+            "resource": "leases",
+        });
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

@@ -57,7 +57,7 @@ pub struct Connection {
 
 /// What a conditional write came to.
 pub enum Written {
-    Done(Lease),
+    Done(Box<Lease>),
     /// Something else stands there. If it was sent twice, that may be the first copy.
     Refused {
         sent_twice: bool,
@@ -241,7 +241,7 @@ impl Api {
             (Verb::Update, format!("{leases}/{}", lease.metadata.name))
         };
         match self.ask(Ask { verb, path: &path, body: &body }).await {
-            Ok(answer) => self.read(&answer).map(Written::Done),
+            Ok(answer) => self.read(&answer).map(|lease| Written::Done(Box::new(lease))),
             Err(refusal) if refusal.status == Some(StatusCode::CONFLICT) => {
                 Ok(Written::Refused { sent_twice: refusal.sent_twice })
             }

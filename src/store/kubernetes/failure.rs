@@ -116,7 +116,7 @@ pub fn broken(connection: &Connection, verb: Verb, error: &(dyn Error + 'static)
     });
     let has_login = causes(error).find_map(|cause| cause.downcast_ref::<kube::client::AuthError>());
     let error = if let Some(wrong) = certificate {
-        cause.push_str(&tls::advice(wrong, "certificate-authority in the kubeconfig"));
+        cause.push_str(&tls::advice(wrong, "certificate-authority"));
         StoreError::misconfigured(format!("the certificate of {place} cannot be trusted: {cause}"))
     } else if let Some(login) = has_login {
         no_login(&connection.server, login)
