@@ -7,6 +7,8 @@
 mod support;
 
 mod electors;
+// They take `--listen`.
+#[cfg(feature = "watch")]
 mod examples;
 mod leases;
 mod login;

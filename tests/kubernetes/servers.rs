@@ -180,12 +180,22 @@ fn serve(mut client: TcpStream, server: SocketAddr, answer: &str, is_busy: &Atom
     let mut more = client.try_clone().expect("a descriptor");
     thread::spawn(move || {
         if to.write_all(head.as_bytes()).is_ok() {
-            let _ = io::copy(&mut more, &mut to);
+            copy(&mut more, &mut to);
         }
     });
-    let _ = io::copy(&mut from, &mut client);
+    copy(&mut from, &mut client);
     let _ = client.shutdown(Shutdown::Both);
     let _ = tls.wait();
+}
+
+/// Each piece as it comes. [`io::copy`] would leave it to the kernel, which waits for more from a pipe.
+fn copy(from: &mut impl Read, to: &mut impl Write) {
+    let mut piece = [0; 8192];
+    while let Ok(length @ 1..) = from.read(&mut piece) {
+        if to.write_all(&piece[..length]).is_err() {
+            return;
+        }
+    }
 }
 
 /// It turns all requests away for so long, and the leader goes on.
