@@ -264,12 +264,11 @@ impl Documents for Objects {
             let mut has_worked = false;
             match self.follow(keys, each, &mut has_worked).await {
                 Ok(ControlFlow::Break(())) => return Ok(()),
-                Ok(ControlFlow::Continue(())) => {}
                 Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
                     sleep(MOST_PAUSE).await;
                     return Err(error);
                 }
-                Err(_) => {}
+                Ok(ControlFlow::Continue(())) | Err(_) => {}
             }
             pause = if has_worked { LEAST_PAUSE } else { (pause * 2).min(MOST_PAUSE) };
             sleep(pause).await;

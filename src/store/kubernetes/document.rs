@@ -149,8 +149,8 @@ fn time(time: SystemTime) -> String {
 impl Lease {
     /// Makes this Lease, as it stood, the draft.
     pub fn draft(mut self, key: Key<'_>, name: String, draft: &Draft<'_>, over: &Found, write: &Write<'_>) -> Self {
-        self.api_version = "coordination.k8s.io/v1".to_owned();
-        self.kind = "Lease".to_owned();
+        "coordination.k8s.io/v1".clone_into(&mut self.api_version);
+        "Lease".clone_into(&mut self.kind);
         self.metadata.name = name;
         if matches!(key, Key::Shard(_)) {
             let now = UNIX_EPOCH + Duration::from_millis(write.now_millis);

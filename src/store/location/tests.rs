@@ -147,6 +147,17 @@ fn assert_is_stable(url: &str, location: &Location) {
             let (_, rest) = whole.split_once(':').expect("it has a scheme");
             format!("{rest}?{}", options.finish())
         }
+        #[cfg(feature = "kubernetes")]
+        Location::Kubernetes(address) => {
+            let super::super::kubernetes::Address { namespace, context, kubeconfig, lease } = address;
+            let kubeconfig = kubeconfig.as_ref().and_then(|path| path.to_str()).map(str::to_owned);
+            let mut options = url::form_urlencoded::Serializer::new(String::new());
+            for (name, value) in [("context", context), ("kubeconfig", &kubeconfig), ("lease", lease)] {
+                options.extend_pairs(value.as_ref().map(|value| (name, value)));
+            }
+            let namespace = namespace.as_ref().map(|namespace| format!("//{namespace}")).unwrap_or_default();
+            format!("{namespace}?{}", options.finish())
+        }
         #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
         _ => {
             const OPTIONS: [&str; 27] = [
@@ -295,6 +306,15 @@ fn a_million_nats_urls_are_read_or_refused() {
             "nats://h/b?nkey=/x&cert=/c&key=/k",
             "nats://h/b?lock_key=c/d",
         ],
+    );
+}
+
+#[cfg(feature = "kubernetes")]
+#[test]
+fn a_million_kubernetes_urls_are_read_or_refused() {
+    bend_urls(
+        "kubernetes: URL",
+        &["kubernetes:", "kubernetes://web?context=a%20b&kubeconfig=/k&lease=a.b", "kubernetes:?lease=other"],
     );
 }
 
