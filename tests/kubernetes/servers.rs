@@ -133,25 +133,25 @@ fn one_of_three_is_cut_off_and_the_leader_goes_on() {
 }
 
 /// Before a server: turns requests away while it is busy, and speaks TLS by openssl(1).
-struct Busy {
+struct Gate {
     address: SocketAddr,
     is_busy: Arc<AtomicBool>,
     turned_away: Arc<AtomicU64>,
 }
 
-impl Busy {
+impl Gate {
     fn before(server: SocketAddr, answer: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = listener.local_addr().unwrap();
         let (is_busy, turned_away) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let busy = Self { address, is_busy: Arc::clone(&is_busy), turned_away: Arc::clone(&turned_away) };
+        let gate = Self { address, is_busy: Arc::clone(&is_busy), turned_away: Arc::clone(&turned_away) };
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let (is_busy, turned_away) = (Arc::clone(&is_busy), Arc::clone(&turned_away));
                 thread::spawn(move || serve(client, server, answer, &is_busy, &turned_away));
             }
         });
-        busy
+        gate
     }
 }
 
@@ -201,19 +201,19 @@ fn copy(from: &mut impl Read, to: &mut impl Write) {
 /// It turns all requests away for so long, and the leader goes on.
 fn is_busy_for(outage: Duration, answer: &'static str) {
     let server = server();
-    let busy = Busy::before(server.address(), answer);
+    let gate = Gate::before(server.address(), answer);
     let user = format!("token: {}", server.token("busy"));
-    let kubeconfig = server.kubeconfig_of(&format!("http://{}", busy.address), &user, "busy");
+    let kubeconfig = server.kubeconfig_of(&format!("http://{}", gate.address), &user, "busy");
     let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
     let mut fleet = Fleet::new();
     fleet.start("one", &["--store", &url], &[], &[]);
     let leader = fleet.leader();
     for _ in 0..2 {
-        busy.turned_away.store(0, Ordering::Relaxed);
-        busy.is_busy.store(true, Ordering::Relaxed);
+        gate.turned_away.store(0, Ordering::Relaxed);
+        gate.is_busy.store(true, Ordering::Relaxed);
         thread::sleep(outage);
-        busy.is_busy.store(false, Ordering::Relaxed);
-        let turned_away = busy.turned_away.load(Ordering::Relaxed);
+        gate.is_busy.store(false, Ordering::Relaxed);
+        let turned_away = gate.turned_away.load(Ordering::Relaxed);
         // It asks again, and not as often as it can.
         assert!((1..=20).contains(&turned_away), "{turned_away}\n{}", fleet.logs());
         thread::sleep(LEASE);

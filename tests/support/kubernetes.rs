@@ -296,7 +296,7 @@ impl Api {
         // With etcd's usual timing: the server passes on each change of its leader as an error.
         let etcd = etcd::Server::start_with(&["--heartbeat-interval", "100", "--election-timeout", "1000"]);
         let data = TempDir::new().expect("a scratch directory");
-        let papers = Papers::issue(&format!("IP:127.0.0.1,IP:{}", super::network::HUB));
+        let papers = Papers::issue_early(&format!("IP:127.0.0.1,IP:{}", super::network::HUB));
         std::fs::write(data.path().join("tokens"), TOKENS).expect("a file");
         let words = words(&etcd.host(), &papers, data.path(), flags);
         Self { member: Member::start(words), etcd, papers, data }

@@ -1,11 +1,15 @@
 //! Certificates for the servers and clients of a test, made by openssl(1).
 
+use super::world::wall_clock;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
 /// A key of its own for each certificate.
 const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+
+/// The file with the shift of openssl's wall clock.
+const CLOCK: &str = "clock";
 
 /// A directory with NAME.pem and NAME.key of each name.
 pub struct Papers(TempDir);
@@ -18,17 +22,27 @@ impl Papers {
 
     /// An authority `ca`, and what it has signed: `server`, which may be called by these names, and `app`, a client.
     pub fn issue(names: &str) -> Self {
+        Self::none().with_issued(names)
+    }
+
+    /// The same, for programs whose wall clocks are behind: valid since two hours ago.
+    pub fn issue_early(names: &str) -> Self {
         let papers = Self::none();
-        papers.add_authority("ca");
+        std::fs::write(papers.file(CLOCK), "-7200").unwrap();
+        papers.with_issued(names)
+    }
+
+    fn with_issued(self, names: &str) -> Self {
+        self.add_authority("ca");
         for (name, extension) in [("server", format!("subjectAltName={names}")), ("app", String::new())] {
-            std::fs::write(papers.file("extensions"), format!("basicConstraints=CA:FALSE\n{extension}\n")).unwrap();
-            papers.openssl(&format!("req {NEW_KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
-            papers.openssl(&format!(
+            std::fs::write(self.file("extensions"), format!("basicConstraints=CA:FALSE\n{extension}\n")).unwrap();
+            self.openssl(&format!("req {NEW_KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
+            self.openssl(&format!(
                 "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \
                  -out {name}.pem"
             ));
         }
-        papers
+        self
     }
 
     pub fn add_authority(&self, name: &str) {
@@ -48,8 +62,13 @@ impl Papers {
     }
 
     fn openssl(&self, arguments: &str) {
-        let output = Command::new("openssl").args(arguments.split_whitespace()).current_dir(self.0.path()).output();
-        let output = output.expect("openssl is missing: install the package openssl");
+        let mut command = Command::new("openssl");
+        command.args(arguments.split_whitespace()).current_dir(self.0.path());
+        let clock = self.file(CLOCK);
+        if clock.exists() {
+            command.env("LD_PRELOAD", wall_clock()).env("WALLCLOCK_FILE", clock);
+        }
+        let output = command.output().expect("openssl is missing: install the package openssl");
         assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
