@@ -206,7 +206,8 @@ fn is_busy_for(outage: Duration, answer: &'static str) {
     let kubeconfig = server.kubeconfig_of(&format!("http://{}", gate.address), &user, "busy");
     let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
     let mut fleet = Fleet::new();
-    fleet.start("one", &["--store", &url], &[], &[]);
+    // Such an outage must disturb nothing.
+    fleet.start("one", &["--renew", "2s", "--store", &url], &[], &[]);
     let leader = fleet.leader();
     for _ in 0..2 {
         gate.turned_away.store(0, Ordering::Relaxed);
