@@ -46,7 +46,7 @@ impl Address {
         let mut options = query_options(query, "kubernetes", &["context", "kubeconfig", "lease"])?;
         let lease = options.remove("lease");
         if lease.as_deref().is_some_and(|lease| !is_name(lease)) {
-            return Err("the option lease of kubernetes: is the name of a Lease: a-z, 0-9, - and .".to_owned());
+            return Err("the option lease of kubernetes:// is the name of a Lease: a-z, 0-9, - and .".to_owned());
         }
         Ok(Self {
             namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),

@@ -30,6 +30,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -45,6 +46,8 @@ pub struct Api {
     /// Locked while a client is made.
     making: Arc<tokio::sync::Mutex<()>>,
     clock: Mutex<Clock>,
+    /// This process was let update a Lease. A server that starts does not know the rights yet, and denies all.
+    may_update: AtomicBool,
 }
 
 pub struct Connection {
@@ -95,6 +98,7 @@ impl Api {
             shared: Kept::default(),
             making: Arc::default(),
             clock: Mutex::default(),
+            may_update: AtomicBool::new(false),
         }
     }
 
@@ -190,9 +194,15 @@ impl Api {
         let body = body.map_err(|error| failure::broken(connection, ask.verb, &*error))?.to_bytes();
         asked.answered();
         if status.is_success() {
+            self.may_update.fetch_or(ask.verb == Verb::Update, Ordering::Relaxed);
             return Ok(body.to_vec());
         }
-        Err(Refusal { retry_after, ..failure::refused(connection, ask.verb, status, &body) })
+        let mut refusal = failure::refused(connection, ask.verb, status, &body);
+        let is_update = ask.verb == Verb::Update && self.may_update.load(Ordering::Relaxed);
+        if status == StatusCode::FORBIDDEN && is_update {
+            refusal.error.kind = ErrorKind::NotApplied;
+        }
+        Err(Refusal { retry_after, ..refusal })
     }
 
     /// Sends a request, and reads what comes before the body.
