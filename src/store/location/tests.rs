@@ -220,6 +220,7 @@ fn bend_urls(what: &str, seeds: &[&str]) {
                     "scheme",
                     "store URL",
                     "no store is called",
+                    "was built without",
                     "endpoint=",
                     "DynamoDB",
                     "host=",
