@@ -460,7 +460,7 @@ mod seconds {
         has("docs/coming-from.md", &format!("when the lease is over, within {redis_crash} s"));
         has("docs/start.md", &format!("waits for {} s (in object storage {kept_in_s3} s)", kept.ceil()));
         has("man/leaderrun.1", &format!("as every candidate must: {} s with the default timing", kept.ceil()));
-        has("man/leaderrun.7", &format!("the next leader starts within {redis_crash} s, and not at once"));
+        has("man/leaderrun.1", &format!("the next leader starts within {redis_crash} s, and not at once"));
         has("man/leaderrun.7", &format!("with a lease of 15 s, it is .Ic kept for {kept} s"));
         has("man/leaderrun.7", &format!(".It kept Ta {kept} s Ta"));
         for (name, row) in [("stop signal", "Va term_at"), ("SIGKILL", "Va kill_at"), ("crash takeover", "takeover")] {
