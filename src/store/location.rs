@@ -162,13 +162,18 @@ impl Location {
     /// As [`Store::delivery`], but known before the store is open.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
+        let pushes = match self {
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => true,
+            // What has a price for each request has no push.
+            _ => !self.is_metered(),
+        };
         if matches!(self, Self::File { .. }) {
             Delivery::Kernel
-        } else if self.is_metered() {
-            // What has a price for each request has no push.
-            Delivery::Poll
-        } else {
+        } else if pushes {
             Delivery::Push
+        } else {
+            Delivery::Poll
         }
     }
 
