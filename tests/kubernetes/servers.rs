@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use support::fleet::Fleet;
 use support::kubernetes::Member;
@@ -136,14 +137,16 @@ fn one_of_three_is_cut_off_and_the_leader_goes_on() {
 struct Gate {
     address: SocketAddr,
     is_busy: Arc<AtomicBool>,
-    turned_away: Arc<AtomicU64>,
+    /// The first lines of the requests.
+    turned_away: Arc<Mutex<Vec<String>>>,
 }
 
 impl Gate {
     fn before(server: SocketAddr, answer: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = listener.local_addr().unwrap();
-        let (is_busy, turned_away) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let is_busy = Arc::<AtomicBool>::default();
+        let turned_away = Arc::<Mutex<Vec<String>>>::default();
         let gate = Self { address, is_busy: Arc::clone(&is_busy), turned_away: Arc::clone(&turned_away) };
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -156,7 +159,13 @@ impl Gate {
 }
 
 /// One request a connection.
-fn serve(mut client: TcpStream, server: SocketAddr, answer: &str, is_busy: &AtomicBool, turned_away: &AtomicU64) {
+fn serve(
+    mut client: TcpStream,
+    server: SocketAddr,
+    answer: &str,
+    is_busy: &AtomicBool,
+    turned_away: &Mutex<Vec<String>>,
+) {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -166,7 +175,8 @@ fn serve(mut client: TcpStream, server: SocketAddr, answer: &str, is_busy: &Atom
         head.push(byte[0]);
     }
     if is_busy.load(Ordering::Relaxed) {
-        turned_away.fetch_add(1, Ordering::Relaxed);
+        let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        turned_away.lock().expect("nobody panicked").push(String::from_utf8_lossy(line).into_owned());
         let _ = client.write_all(answer.as_bytes());
         return;
     }
@@ -198,25 +208,62 @@ fn copy(from: &mut impl Read, to: &mut impl Write) {
     }
 }
 
-/// It turns all requests away for so long, and the leader goes on.
-fn is_busy_for(outage: Duration, answer: &'static str) {
-    let server = server();
-    let gate = Gate::before(server.address(), answer);
+const TOO_MANY: &str =
+    "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const IN_AN_HOUR: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// What `--store` takes for the server behind the gate.
+fn url_through(gate: &Gate, server: &Server) -> String {
     let user = format!("token: {}", server.token("busy"));
     let kubeconfig = server.kubeconfig_of(&format!("http://{}", gate.address), &user, "busy");
-    let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
+    format!("kubernetes:?kubeconfig={}", kubeconfig.display())
+}
+
+/// How often each request comes that a look needs, if it may take four seconds and the server is busy all the time.
+async fn requests_of_a_look(answer: &'static str) -> BTreeMap<String, usize> {
+    let server = server();
+    let gate = Gate::before(server.address(), answer);
+    let location = Location::from_url(&url_through(&gate, &server)).expect("the URL is right");
+    let store = location.open(Duration::from_secs(4)).await.expect("the configuration is right");
+    let shard = "shard".parse().expect("a shard");
+    store.observe(&shard).await.expect("nobody is busy");
+    gate.is_busy.store(true, Ordering::Relaxed);
+    store.observe(&shard).await.expect_err("it is busy");
+    let mut times = BTreeMap::new();
+    for request in gate.turned_away.lock().expect("nobody panicked").drain(..) {
+        *times.entry(request).or_default() += 1;
+    }
+    times
+}
+
+#[tokio::test]
+async fn a_request_that_is_turned_away_is_sent_again_when_the_server_says() {
+    let times = requests_of_a_look(TOO_MANY).await;
+    assert!(!times.is_empty() && times.values().all(|times| (2..=4).contains(times)), "{times:?}");
+}
+
+#[tokio::test]
+async fn a_request_for_which_the_server_has_no_time_is_sent_once() {
+    let times = requests_of_a_look(IN_AN_HOUR).await;
+    assert!(!times.is_empty() && times.values().all(|times| *times == 1), "{times:?}");
+}
+
+/// It turns all requests away for a while, and the leader goes on.
+fn a_busy_server_disturbs_nobody(answer: &'static str) {
+    let server = server();
+    let gate = Gate::before(server.address(), answer);
+    let url = url_through(&gate, &server);
     let mut fleet = Fleet::new();
     // Such an outage must disturb nothing.
     fleet.start("one", &["--renew", "2s", "--store", &url], &[], &[]);
     let leader = fleet.leader();
     for _ in 0..2 {
-        gate.turned_away.store(0, Ordering::Relaxed);
+        gate.turned_away.lock().expect("nobody panicked").clear();
         gate.is_busy.store(true, Ordering::Relaxed);
-        thread::sleep(outage);
+        thread::sleep(Duration::from_secs(6));
         gate.is_busy.store(false, Ordering::Relaxed);
-        let turned_away = gate.turned_away.load(Ordering::Relaxed);
-        // It asks again, and not as often as it can.
-        assert!((1..=60).contains(&turned_away), "{turned_away}\n{}", fleet.logs());
+        assert!(!gate.turned_away.lock().expect("nobody panicked").is_empty(), "it was not asked");
         thread::sleep(LEASE);
         assert_eq!((fleet.leader().term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
     }
@@ -224,16 +271,12 @@ fn is_busy_for(outage: Duration, answer: &'static str) {
 }
 
 #[test]
-fn a_server_that_has_too_many_requests_is_asked_again_when_it_says_and_the_leader_goes_on() {
-    const ANSWER: &str =
-        "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    is_busy_for(Duration::from_secs(6), ANSWER);
+fn while_a_server_has_too_many_requests_the_leader_goes_on() {
+    a_busy_server_disturbs_nobody(TOO_MANY);
 }
 
 /// A wait beyond what the leader has left must not cost it the lease.
 #[test]
-fn a_server_that_says_to_wait_for_an_hour_is_asked_at_the_next_renewal() {
-    const ANSWER: &str =
-        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    is_busy_for(Duration::from_secs(6), ANSWER);
+fn while_a_server_says_to_wait_for_an_hour_the_leader_goes_on() {
+    a_busy_server_disturbs_nobody(IN_AN_HOUR);
 }
