@@ -355,27 +355,3 @@ impl fmt::Debug for Member {
             .finish()
     }
 }
-
-#[cfg(all(test, feature = "bucket"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_member_has_the_timing_that_the_program_has_on_the_same_store() {
-        let on = |chosen, url| timing(chosen, &Location::from_url(url).expect("a URL")).expect("it fits");
-        let seconds = Duration::from_secs;
-        let bucket = on(TimingOptions::default(), "s3://bucket/leases");
-        assert_eq!(
-            (bucket.lease, bucket.renew_interval, bucket.retry_interval),
-            (seconds(60), seconds(20), seconds(10))
-        );
-        let local = on(TimingOptions::default(), "file:/leases");
-        assert_eq!((local.lease, local.renew_interval, local.stop_grace), (seconds(15), seconds(5), seconds(3)));
-        let short = on(TimingOptions { lease: Some(seconds(6)), ..TimingOptions::default() }, "file:/leases");
-        assert_eq!((short.lease, short.renew_interval), (seconds(6), seconds(2)));
-        let chosen =
-            TimingOptions { renew: Some(seconds(7)), kill_after: Some(seconds(1)), ..TimingOptions::default() };
-        let asked = on(chosen, "s3://bucket/leases");
-        assert_eq!((asked.lease, asked.renew_interval, asked.stop_grace), (seconds(60), seconds(7), seconds(1)));
-    }
-}

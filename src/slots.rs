@@ -532,17 +532,3 @@ impl Leases for Slots {
         self.inner.with_lease_files(self.led().map_or(shard, |(slot, _)| &self.shards[slot]), act);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_of_a_slot_tells_its_shard_and_its_number() {
-        let shard = |name: &str| name.parse::<Shard>().unwrap();
-        assert_eq!(name(&shard("db/main"), 7).as_ref().map(Shard::as_str), Ok("db/main#7"));
-        assert_eq!(parent(&shard("db/main#7")), Some(shard("db/main")));
-        assert_eq!(parent(&shard("db/main/7")), None);
-        assert!(name(&shard(&"x".repeat(199)), 1).unwrap_err().contains("201 bytes"));
-    }
-}

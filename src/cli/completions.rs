@@ -17,7 +17,6 @@ pub enum Program {
 }
 
 impl Program {
-    #[must_use]
     pub fn command(self) -> Command {
         match self {
             Self::Leaderrun => super::leaderrun::Flags::command(),
@@ -28,9 +27,6 @@ impl Program {
 
 /// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of its
 /// function, so there what clap generates gets another name.
-///
-/// # Errors
-/// Those of the writer.
 pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::Result<()> {
     let mut command = hinted(program.command());
     let name = command.get_name().to_owned();

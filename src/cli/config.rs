@@ -35,9 +35,6 @@ const SHARDS: &str = "shard";
 const FOR_ALL_SHARDS: [&str; 3] = ["store", "store-file", "request-timeout"];
 
 /// What the file that is named, or the default one, sets for the shard, and what it sets for all shards.
-///
-/// # Errors
-/// One line that names the file and what is wrong with it.
 pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Settings), String> {
     let path = named.unwrap_or(Path::new(DEFAULT));
     let shown = text::shown(&path.to_string_lossy());
@@ -216,14 +213,6 @@ fn line_of(text: &str, at: Range<usize>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{self, Fate};
-    use clap::parser::ValueSource;
-
-    const PASSWORD: &str = "hunter!2";
-
-    fn read(text: &str) -> Result<Whole, Wrong> {
-        Whole::from_text(text, &known())
-    }
 
     #[test]
     fn every_option_with_a_variable_is_a_key_and_no_other() {
@@ -237,48 +226,5 @@ mod tests {
         let read: Vec<&str> = keys(&ctl).filter_map(Arg::get_long).collect();
         assert_eq!(read, FOR_ALL_SHARDS);
         assert!(read.iter().all(|name| names.contains(name)));
-    }
-
-    #[test]
-    fn the_first_mistake_is_reported_first() {
-        let text = "wait = 'a'\nb = 1\nannounce = 'c'";
-        let wrong = read(text).unwrap_err();
-        assert!(wrong.why.starts_with("wait: "), "{}", wrong.why);
-        assert_eq!(line_of(text, wrong.at.unwrap()), 1);
-    }
-
-    #[test]
-    fn a_million_configurations_become_defaults_or_are_refused_in_one_line_without_the_password() {
-        let seeds = [
-            "store = \"redis://u:hunter!2@h\"\nlease = '30s'\nrenew = 7.5\n",
-            "store-file = '/a'\nverbose = 2\n[shard.\"db/main\"]\nwait = 5",
-            "quiet = true\nsignal = 15\nannounce = \"never\"",
-            "[shard.a]\nno-wait = false\nowner = \"\u{e4}\\u00e4\"\n[shard.b]\nconflict-exit-code = 0\n",
-            "store = '''nats://hunter!2@h/b'''\nlease.x = { a = [1979-05-27], b = 0x1F }\n",
-        ];
-        let known = Program::Leaderrun.command();
-        fuzz::bent_text("configuration", &seeds, |text, source| {
-            let whole = match Whole::from_text(text, &known) {
-                Ok(whole) => whole,
-                Err(Wrong { at, why }) => {
-                    fuzz::assert_is_one_line(&why);
-                    assert!(!why.contains(PASSWORD), "{why}");
-                    assert!(at.is_none_or(|at| at.start <= text.len()));
-                    return Fate::Refused;
-                }
-            };
-            assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
-            let settings = whole.shards.into_values().next().unwrap_or(whole.all);
-            assert_eq!(settings.contradiction(), None);
-            // This is slow. In this build, clap asserts that an option accepts its default.
-            if source.one_in(256) {
-                let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();
-                let matches = settings.put_into(known.clone()).try_get_matches_from(["leaderrun"]).unwrap();
-                // The environment of this test may overrule the file.
-                let set = [Some(ValueSource::DefaultValue), Some(ValueSource::EnvVariable)];
-                assert!(ids.iter().all(|id| set.contains(&matches.value_source(id))));
-            }
-            Fate::Accepted
-        });
     }
 }

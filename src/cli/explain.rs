@@ -10,7 +10,6 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// The timing budget: a name, a value and a meaning in each line.
-#[must_use]
 pub fn budget(
     shard: &Shard,
     location: &Location,

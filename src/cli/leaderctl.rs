@@ -220,7 +220,6 @@ enum StoreVerb {
     },
 }
 
-#[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
     let asked = selftest::run_if_respawned().or_else(complete::run_if_asked);

@@ -52,7 +52,6 @@ use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
 
-#[must_use]
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
     if let Some(status) = guard::run_if_respawned().or_else(orphan_release::run_if_respawned) {

@@ -19,7 +19,6 @@ pub enum Relinquish {
 }
 
 impl Relinquish {
-    #[must_use]
     pub fn after(&self) -> Option<Duration> {
         match self {
             Self::After(duration) => Some(*duration),
@@ -27,7 +26,6 @@ impl Relinquish {
         }
     }
 
-    #[must_use]
     pub fn schedule(&self) -> Option<Schedule> {
         match self {
             Self::After(_) => None,
@@ -36,9 +34,6 @@ impl Relinquish {
     }
 
     /// Parses the value. `duration` parses durations as all options do.
-    ///
-    /// # Errors
-    /// A fragment that says what to write.
     pub fn parse(text: &str, duration: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
         let usage = || "write a duration such as 1h, a name such as @daily, or a crontab's five fields".to_owned();
         let text = text.trim();
@@ -98,7 +93,6 @@ fn brief(said: &str) -> String {
 mod tests {
     use super::super::flags::duration;
     use super::*;
-    use crate::fuzz;
     use std::time::UNIX_EPOCH;
 
     fn parse(text: &str) -> Result<Relinquish, String> {
@@ -112,13 +106,6 @@ mod tests {
     fn at(text: &str) -> u64 {
         let since = humantime::parse_rfc3339(text).unwrap().duration_since(UNIX_EPOCH).unwrap();
         u64::try_from(since.as_millis()).unwrap()
-    }
-
-    fn times(text: &str, after: &str, number: usize) -> Vec<String> {
-        let schedule = schedule(text);
-        let times = std::iter::successors(Some(at(after)), |&millis| schedule.next(millis)).skip(1);
-        let shown = |millis| humantime::format_rfc3339(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
-        times.take(number).map(shown).collect()
     }
 
     #[test]
@@ -163,38 +150,5 @@ mod tests {
             let error = parse(text).err().unwrap_or_else(|| panic!("{text:?} is taken"));
             assert!(error.contains(part) && !error.contains('\n'), "{text:?}: {error}");
         }
-    }
-
-    #[test]
-    fn a_leap_day_comes() {
-        assert_eq!(times("0 0 29 2 * UTC", "2026-11-21T20:30:00Z", 1), ["2028-02-29T00:00:00Z"]);
-    }
-
-    #[test]
-    fn a_skipped_hour_has_no_time_and_a_repeated_hour_has_two() {
-        let spring = times("30 2 * * * Europe/Berlin", "2026-03-27T12:00:00Z", 2);
-        assert_eq!(spring, ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]);
-        let autumn = times("30 2 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 3);
-        assert_eq!(autumn, ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
-        let daily = times("0 4 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 2);
-        assert_eq!(daily, ["2026-10-25T03:00:00Z", "2026-10-26T03:00:00Z"]);
-    }
-
-    #[test]
-    fn a_million_specifications_are_read_or_refused_in_one_line() {
-        let seeds =
-            ["@every 1h", "@daily", "*/5 0-6,22 1,15W L * Europe/Berlin", "0 12 L * 5#3", "1h30m", "0 0 29 2 7"];
-        fuzz::bent_text("relinquish", &seeds, |text, source| {
-            let read = parse(text);
-            match &read {
-                Ok(Relinquish::After(after)) => assert!(*after >= SHORTEST),
-                Ok(Relinquish::At(schedule)) => {
-                    let now = source.number();
-                    assert!(schedule.next(now).is_none_or(|next| next > now.min(LATEST_MILLIS)));
-                }
-                Err(message) => fuzz::assert_is_one_line(message),
-            }
-            (&read).into()
-        });
     }
 }

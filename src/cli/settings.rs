@@ -53,9 +53,6 @@ pub struct Settings(pub BTreeMap<String, OsString>);
 
 impl Settings {
     /// What is set besides the command line that `line` has read, for a program with the options of `command`.
-    ///
-    /// # Errors
-    /// One line that names a setting and what is wrong with it.
     pub fn besides(line: &ArgMatches, command: &Command) -> Result<Self, String> {
         let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
         let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
@@ -81,9 +78,6 @@ impl Settings {
     }
 
     /// Whether a variable or the configuration file sets the option `name`, which the command line sets too.
-    ///
-    /// # Errors
-    /// As [`Settings::besides`].
     pub fn is_overruled(name: &str, line: &ArgMatches, command: &Command) -> Result<bool, String> {
         let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
         let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
@@ -140,13 +134,11 @@ impl Settings {
         Ok(settings)
     }
 
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.get(name).map(OsString::as_os_str)
     }
 
     /// Makes them the defaults of those options that `command` has.
-    #[must_use]
     pub fn put_into(self, mut command: Command) -> Command {
         for (name, text) in self.0 {
             let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
@@ -170,7 +162,6 @@ impl Settings {
 }
 
 /// The message on two options that exclude each other, under the names by which they were given.
-#[must_use]
 pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
     format!("{one} and {other} exclude each other: {advice}")
 }
@@ -230,9 +221,6 @@ pub enum Wrong {
 }
 
 /// Checks a value with the option's own parser. Returns what one would write on the command line.
-///
-/// # Errors
-/// What is wrong with it, and what to write.
 pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
     // What clap's `FalseyValueParser` takes for false.
     const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
@@ -270,9 +258,6 @@ fn takes_text(arg: &Arg) -> bool {
 
 /// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.
 /// What a shell or COMMAND gets may hold one, and is not shown; only those values are of type [`OsString`].
-///
-/// # Errors
-/// One line that names it as `called`.
 pub fn refuse_secret(arg: &Arg, value: &OsStr, called: &str) -> Result<(), String> {
     if arg.get_long() == Some("store") || arg.get_value_parser().type_id() == TypeId::of::<OsString>() {
         return Ok(());

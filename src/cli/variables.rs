@@ -34,7 +34,6 @@ const GIVEN: [&str; 19] = [
 const PREFIX: &str = "LEADERRUN_";
 
 /// A line about each variable that leaderrun does not set and neither program reads. `command` is this program's.
-#[must_use]
 pub fn doubts(command: &Command) -> Vec<String> {
     let own: Vec<String> = command.get_arguments().filter_map(variable_of).collect();
     let is_own = |name: &str| own.iter().any(|own| own.strip_prefix(PREFIX) == Some(name));

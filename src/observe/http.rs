@@ -210,15 +210,3 @@ pub fn routes(metrics: Arc<Metrics>) -> Router {
         .fallback((StatusCode::NOT_FOUND, "there are /livez, /readyz, /leader and /metrics\n"))
         .with_state(metrics)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_without_a_host_listens_on_every_address() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let bound = runtime.block_on(bind_everywhere(0)).unwrap();
-        assert!(bound.local_addr().unwrap().ip().is_unspecified());
-    }
-}

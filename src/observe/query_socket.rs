@@ -323,15 +323,4 @@ mod tests {
         let text = serde_json::to_vec(&Standing::of(&view, now)).unwrap();
         assert!(text.len() < 4096, "{}", text.len());
     }
-
-    #[test]
-    fn query_sockets_are_found_among_all_sockets() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-                     0000: 00000002 00000000 00010000 0001 01 123 @leaderrun-b\n\
-                     0000: 00000003 00000000 00000000 0001 03 124 @leaderrun-b\n\
-                     0000: 00000002 00000000 00010000 0001 01 125 /run/leaderrun-x\n\
-                     0000: 00000002 00000000 00010000 0001 01 126\n\
-                     0000: 00000002 00000000 00010000 0001 01 127 @leaderrun-a\n";
-        assert_eq!(listed(table), ["leaderrun-a", "leaderrun-b"]);
-    }
 }

@@ -248,16 +248,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_shown_with_the_time_that_is_left() {
-        let paused = |left| Obstacle::Hold(Hold::Paused { said: "by root@vm (deploy)".to_owned(), left });
-        assert_eq!(
-            shown(Some(paused(Some(Duration::from_mins(1)))), None),
-            "waiting 1m 5s: paused by root@vm (deploy), for another 57s"
-        );
-        assert_eq!(shown(Some(paused(None)), None), "waiting 1m 5s: paused by root@vm (deploy)");
-    }
-
-    #[test]
     fn trouble_with_the_store_comes_first_and_nothing_in_it_moves_the_cursor() {
         let trouble = ("cannot reach redis at 10.0.0.5:6379:\u{1b}[2J\nrefused".to_owned(), at(150));
         assert_eq!(

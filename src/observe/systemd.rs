@@ -294,40 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_manager_knows_is_not_sent_again() {
-        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
-        notifier.show(&view(Role::Standby(None)));
-        assert_eq!(heard(&manager), ["STATUS=standby, the leader is not known yet"]);
-        notifier.show(&behind("somebody"));
-        assert_eq!(heard(&manager), ["READY=1", "STATUS=standby: somebody leads"]);
-        notifier.show(&behind("somebody"));
-        assert!(heard(&manager).is_empty());
-        notifier.saw(&Event::Asked { signal: 15 });
-        notifier.show(&view(Role::Leader(Term(4))));
-        assert_eq!(heard(&manager), ["STOPPING=1", "STATUS=stopping; leading in term 4"]);
-    }
-
-    #[test]
-    fn the_status_names_the_slot_from_its_start_to_the_end_of_its_leadership() {
-        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Command, None);
-        notifier.began(&"shard".parse().unwrap(), Some(2), Term(4), Deadline::NONE);
-        notifier.show(&view(Role::Leader(Term(4))));
-        assert_eq!(heard(&manager), ["STATUS=leading in term 4 (slot 2)"]);
-        notifier.show(&view(Role::Leaving));
-        notifier.show(&view(Role::Leader(Term(5))));
-        assert_eq!(heard(&manager), ["STATUS=giving the lease back", "STATUS=leading in term 5"]);
-    }
-
-    #[test]
-    fn a_leader_that_waits_to_restart_its_command_says_so_and_is_ready() {
-        let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
-        let end = crate::election::CommandEnd::Exited(3);
-        notifier.show(&view(Role::Restarting { term: Term(4), end }));
-        let status = "STATUS=leading in term 4; the command exited with 3 and waits to be restarted";
-        assert_eq!(heard(&manager), ["READY=1", status]);
-    }
-
-    #[test]
     fn a_service_manager_that_does_not_read_is_notified_later() {
         let (mut notifier, manager, _scratch) = notifier_to(Readiness::Candidate, None);
         while notifier.wake.is_none() {
@@ -369,28 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_do_not_expire_do_not_starve_a_watchdog() {
-        let (mut notifier, _manager, _scratch) = notifier_to(Readiness::Candidate, None);
-        notifier.saw(&Event::Renewed { sent: at(100), answer: Ok(Renewal::Renewed), orders: None });
-        notifier.show(&view(Role::Leader(Term(1))));
-        assert!(!notifier.has_overstayed(at(1_000_000)));
-    }
-
-    #[test]
     fn a_status_is_one_line_of_limited_length() {
         let text = status(&behind(&"é\n".repeat(3000)), None, false);
         assert!(text.len() <= LONGEST_STATUS && !text.contains('\n'), "{text}");
         let mut view = behind("b");
         view.trouble = Some(("no\nanswer".to_owned(), at(1)));
         assert_eq!(status(&view, None, false), "standby: b leads; trouble with the store: no answer");
-    }
-
-    #[test]
-    fn an_unknown_kind_of_address_is_refused() {
-        for named in ["", "notify", "vsock:2:1234", "tcp://localhost"] {
-            assert!(address(OsStr::new(named)).is_err(), "{named}");
-        }
-        assert!(address(OsStr::new("/run/systemd/notify")).is_ok());
-        assert_eq!(address(OsStr::new("@a")).unwrap().as_abstract_name(), Some(&b"a"[..]));
     }
 }

@@ -353,17 +353,3 @@ impl Pause {
         pause
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_standby_command_that_keeps_ending_starts_less_and_less_often_until_it_is_healthy() {
-        let mut pause = Pause::default();
-        let seconds = [0, 1, 2, 3, 30, 59, 0, 0].map(|ran| pause.after(Duration::from_secs(ran)).as_secs());
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(pause.after(WELL_AFTER), Duration::from_secs(1));
-        assert_eq!(pause.after(Duration::ZERO), Duration::from_secs(2));
-    }
-}

@@ -200,27 +200,3 @@ fn left(outcome: &Outcome) -> String {
 fn millis(duration: Duration) -> String {
     show(Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::Term;
-    use crate::store::{Grant, Takeover};
-
-    #[test]
-    fn an_answer_is_logged_with_its_duration_and_instants_as_the_time_until_then() {
-        let at = |millis: u64| BootInstant::from_nanos(millis * 1_000_000);
-        let grant = Grant { term: Term(7), start_after: Some(at(13_000)), takeover: Takeover::Expired };
-        let claimed = Event::Claimed { sent: at(900), answer: Ok(Claim::Granted(grant)) };
-        assert_eq!(heard(&claimed, at(1000)).as_deref(), Some("claim: granted, term 7, to start in 12s (after 100ms)"));
-        let away = Event::Observed { answer: Err(StoreError::not_applied("cannot reach it: refused")) };
-        assert_eq!(heard(&away, at(0)).as_deref(), Some("look: cannot reach it: refused"));
-        assert_eq!(
-            heard(&Event::Ordered { answer: Ok(Directives::default()) }, at(0)).as_deref(),
-            Some("orders: none")
-        );
-        assert_eq!(heard(&Event::Tick, at(0)), None);
-        let start = Action::Start { term: Term(7), deadline: Deadline::NONE };
-        assert_eq!(done(&start, at(0)).as_deref(), Some("start the command, without a deadline"));
-    }
-}

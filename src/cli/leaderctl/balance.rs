@@ -121,8 +121,6 @@ impl From<StoreError> for Stop {
 }
 
 impl BalanceFlags {
-    /// # Errors
-    /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.wait.is_zero() || self.max == Some(0) || self.if_uneven == 0 {
             return Err("--wait, --max and --if-uneven must be more than 0".to_owned());

@@ -26,7 +26,6 @@ const MOST: usize = 300;
 const HERE: &str = "the/word/that/is/being/written";
 
 /// Prints the names, if that is what was asked for.
-#[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
     let begun = Instant::now();
     let mut words = std::env::args_os().skip(1);

@@ -348,18 +348,4 @@ mod tests {
         assert_eq!(condition(None, 0, Some(ran(0)), None), Condition::Idle);
         assert_eq!(condition(None, 0, Some(ran(3)), None), Condition::Failed);
     }
-
-    #[test]
-    fn trouble_begins_once_and_changes_nothing_that_was_known() {
-        let mut picture = Picture::default();
-        picture.shards.insert("a".parse().unwrap(), Seen::default());
-        picture.fail(&StoreError::unknown("no answer"));
-        let since = picture.trouble.clone().unwrap().since;
-        let revision = picture.revision;
-        picture.fail(&StoreError::unknown("no answer"));
-        assert_eq!((picture.revision, picture.errors.unknown, picture.shards.len()), (revision, 2, 1));
-        picture.fail(&StoreError::unknown("something else"));
-        assert_eq!(picture.trouble.as_ref().unwrap().since, since);
-        assert!(picture.revision > revision);
-    }
 }

@@ -51,8 +51,6 @@ impl From<StoreError> for Failure {
 }
 
 impl ForgetFlags {
-    /// # Errors
-    /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.lease < Duration::from_secs(1) || self.lease > Duration::from_hours(24) {
             return Err("--lease must be at least 1s and at most 1day".to_owned());

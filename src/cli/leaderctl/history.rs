@@ -182,25 +182,3 @@ pub fn cause_in_words(entry: &Entry) -> String {
     });
     cause.unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::election::Ended;
-
-    #[test]
-    fn a_leadership_without_an_end_leads_or_crashed() {
-        let entry = Entry { owner: "me\n".to_owned(), from_millis: 0, ..Entry::example(3) };
-        let text = |leads| as_text(&entry, ended(&entry, leads));
-        let from = dated(0);
-        assert_eq!(text(Some(Term(3))), format!("{from} to now: term 3, me  on db1: leads"));
-        assert_eq!(text(None), format!("{from} to ?: term 3, me  on db1: {UNTOLD}"));
-        assert_eq!(text(Some(Term(4))), text(None));
-        let ordered = Some(Ordered::now(history::PAUSE, Some("migration"), None));
-        let by = ordered.as_ref().map(|ordered| ordered.by.clone()).unwrap();
-        let mut paused = Entry { ordered, ..entry };
-        paused.close(0, &Ended::Paused, None);
-        let text = as_text(&paused, ended(&paused, None));
-        assert_eq!(text, format!("{from} to {from}: term 3, me  on db1: paused, by {by}: migration"));
-    }
-}

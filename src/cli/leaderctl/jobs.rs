@@ -329,39 +329,3 @@ fn as_text(shard: &Shard, job: &JobId, state: State, ledger: &Ledger) -> String 
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::Session;
-    use crate::store::Holder;
-
-    fn ledger(status: Option<u8>, ended: Option<&str>) -> Ledger {
-        let run = Run {
-            owner: "me\n".to_owned(),
-            host: "db1".to_owned(),
-            session: Session::from_record("s"),
-            term: Term(3),
-            from_millis: 0,
-            to_millis: ended.map(|_| 1000),
-            status,
-            ended: ended.map(str::to_owned),
-        };
-        Ledger { period: None, attempts: 2, run, succeeded: None }
-    }
-
-    #[test]
-    fn a_run_without_an_end_goes_on_while_its_term_leads() {
-        let led = |term| {
-            let holder = Holder { term: Some(Term(term)), ..Holder::default() };
-            Report { holder: Some(holder), last_term: None }
-        };
-        let state = |status, ended, report: &Report| State::of_run(&ledger(status, ended).run, report);
-        assert_eq!(state(None, None, &led(3)), State::Running);
-        assert_eq!(state(None, None, &led(4)), State::Failed);
-        assert_eq!(state(None, None, &Report::default()), State::Failed);
-        assert_eq!(state(Some(3), Some("exited with 3"), &led(3)), State::Failed);
-        assert_eq!(state(None, Some("lost"), &led(3)), State::Failed);
-        assert_eq!(state(Some(0), Some("exited with 0"), &Report::default()), State::Succeeded);
-    }
-}

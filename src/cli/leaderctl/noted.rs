@@ -31,9 +31,6 @@ pub struct Notes {
 
 impl Notes {
     /// None if they are not to be read unasked.
-    ///
-    /// # Errors
-    /// If the store cannot be reached.
     pub async fn of(store: &dyn Store, list: &[(Shard, Report)], asked: bool) -> Result<Option<Self>, StoreError> {
         if !asked && (store.is_metered() || list.len() > MOST) {
             return Ok(None);

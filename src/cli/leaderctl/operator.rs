@@ -139,17 +139,11 @@ impl Operator<'_> {
     }
 
     /// Refuses a shard that the store has never seen. None if it is known, which a pause before its first leader makes it.
-    ///
-    /// # Errors
-    /// If the store does not answer.
     pub async fn refuse_unknown(&self, report: &Report, slots: &Slots) -> Result<Option<ExitCode>, StoreError> {
         if never_led(report, slots) { self.refuse_never_led().await } else { Ok(None) }
     }
 
     /// The same of a shard that was [`never_led`].
-    ///
-    /// # Errors
-    /// If the store does not answer.
     pub async fn refuse_never_led(&self) -> Result<Option<ExitCode>, StoreError> {
         let Some(unknown) = Unknown::of_never_led(self.store, self.shard, self.patience).await? else {
             return Ok(None);

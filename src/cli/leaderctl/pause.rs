@@ -128,8 +128,6 @@ pub struct ResumeFlags {
 }
 
 impl PauseFlags {
-    /// # Errors
-    /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         self.targets.check("pause")?;
         match self.lasts {
@@ -246,8 +244,6 @@ impl PauseFlags {
 }
 
 impl ResumeFlags {
-    /// # Errors
-    /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         self.targets.check("resume")
     }

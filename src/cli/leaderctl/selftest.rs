@@ -85,7 +85,6 @@ pub struct SelftestFlags {
 }
 
 impl SelftestFlags {
-    #[must_use]
     pub fn run(&self, named: &NamedStore, request_timeout: Duration) -> ExitCode {
         let timing = Timing::new(TimingRequest {
             lease: self.lease,

@@ -62,9 +62,6 @@ pub struct ServeFlags {
 
 impl ServeFlags {
     /// Serves until a signal asks to stop.
-    ///
-    /// # Errors
-    /// If the store refuses the first reading for good.
     pub async fn serve(self, store: Arc<dyn Store>, patience: Duration) -> Result<ExitCode, StoreError> {
         let (is_metered, interval) = (store.is_metered(), self.reading.interval(&*store));
         let reader = Reader::new(store, self.prefix.unwrap_or_default(), self.reading, patience);

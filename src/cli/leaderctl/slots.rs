@@ -24,8 +24,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// # Errors
-    /// As [`slots::inspect`], except for a denied permission.
     pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
         match within(patience * 4, slots::inspect(store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
@@ -88,10 +86,7 @@ pub struct ParentPause {
 }
 
 impl Kin {
-    /// Of the shard that `report` is about.
-    ///
-    /// # Errors
-    /// As [`Slots::of`] and [`orders::read`]. What is denied is reported and left out.
+    /// Of the shard that `report` is about. What is denied is reported and left out.
     pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Result<Self, StoreError> {
         let slots = match report.holder {
             None => Some(Slots::of(store, shard, patience).await?),

@@ -71,8 +71,6 @@ const USUAL_WAIT: Duration = Duration::from_mins(1);
 const MOST_HOLD: Duration = Duration::from_hours(1);
 
 impl StepDownFlags {
-    /// # Errors
-    /// One line that says what is wrong with the flags.
     pub fn check(&self) -> Result<(), String> {
         let hold = self.hold.unwrap_or(USUAL_HOLD);
         if self.host.is_some() {
@@ -167,9 +165,6 @@ pub enum Progress {
 
 impl Handover<'_> {
     /// Orders `holder` to hand over, and waits for that.
-    ///
-    /// # Errors
-    /// If the store does not answer, or denies it.
     pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Progress, StoreError> {
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),

@@ -257,23 +257,4 @@ mod tests {
             assert_eq!(mark(&entry, None), expected, "{how}");
         }
     }
-
-    #[test]
-    fn a_leader_without_an_entry_leads_since_its_record_says() {
-        let holder =
-            Holder { term: Some(Term(9)), since_millis: Some(600), host: Some("c".to_owned()), ..Holder::default() };
-        let history = [entry(1, "a", 100, Some((200, &Ended::Relinquished)))];
-        let present = Present { holder: Some(&holder), paused: false, is_job: false, now: 1000 };
-        let expected = [
-            (100, 200, State::Led, Some(Mark::HandedOver)),
-            (200, 600, State::Free, None),
-            (600, 1000, State::Led, None),
-        ];
-        assert_eq!(states(&history, present), expected);
-        assert_eq!(states(&[], present), [(600, 1000, State::Led, None)]);
-        let lines = as_text(&present.stretches(&history), 48);
-        let expected =
-            ["a       ===H", "c                             ==================", "nobody      ##################"];
-        assert_eq!(lines[..3], expected);
-    }
 }

@@ -39,8 +39,6 @@ pub struct TopFlags {
 }
 
 impl TopFlags {
-    /// # Errors
-    /// One line that says what is wrong.
     pub fn check() -> Result<(), Failure> {
         if !stdin().is_terminal() || !stdout().is_terminal() {
             return Err(Failure::Usage("top needs a terminal: use leaderctl watch".to_owned()));
@@ -49,9 +47,6 @@ impl TopFlags {
     }
 
     /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
-    ///
-    /// # Errors
-    /// None: the picture shows the errors of the store.
     pub async fn show(self, store: Arc<dyn Store>, named: bool, patience: Duration) -> Result<ExitCode, StoreError> {
         let reader = Reader::new(Arc::clone(&store), self.prefix, self.reading, patience);
         let top = Top { store, fleet: reader.fleet(), named, patience, view: View::default() };

@@ -39,9 +39,7 @@ impl Unknown {
     }
 
     /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
-    ///
-    /// # Errors
-    /// If the store does not answer. What it denies is not known.
+    /// What the store denies is not known.
     pub async fn of_never_led(
         store: &dyn Store,
         shard: &Shard,
@@ -93,23 +91,5 @@ fn allowed<T>(answer: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match answer {
         Err(error) if error.kind == ErrorKind::Denied => Ok(None),
         answer => answer.map(Some),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shard_that_was_never_led_is_reported_with_the_nearest_name() {
-        let known: Vec<Shard> = ["nc-prod", "db#1", "db#2", "z"].map(|name| name.parse().unwrap()).into();
-        let among = |name: &str| Unknown::among(&name.parse().unwrap(), known.iter());
-        let near = |name: &str| Some(Unknown { nearest: Some(name.parse().unwrap()) });
-        assert_eq!(among("nc-prd"), near("nc-prod"));
-        assert_eq!(among("nc-pord"), near("nc-prod"));
-        assert_eq!(among("quite/another"), Some(Unknown { nearest: None }));
-        for name in ["nc-prod", "db", "db#2", "db#3"] {
-            assert_eq!(among(name), None, "{name}");
-        }
     }
 }

@@ -62,8 +62,6 @@ struct Answer<'a> {
 }
 
 impl VerifyFlags {
-    /// # Errors
-    /// One line that says what is missing.
     pub fn question(&self) -> Result<Question, String> {
         let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
@@ -96,9 +94,6 @@ impl Question {
     }
 
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
-    ///
-    /// # Errors
-    /// When nobody answers.
     pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Result<ExitCode, StoreError> {
         if let Some((query_socket, key)) = &self.query_socket {
             match query_socket::ask_own(query_socket, key.as_ref()).await {

@@ -43,8 +43,6 @@ pub struct WaitFlags {
 }
 
 impl WaitFlags {
-    /// # Errors
-    /// If the first check fails, or a later one for another reason than an outage.
     pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let wants_nobody = self.free;

@@ -46,9 +46,6 @@ pub struct WatchFlags {
 }
 
 /// Prints until the output cannot be written, or its reader is gone.
-///
-/// # Errors
-/// If a first check fails.
 pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
     let watch = Watch { store, json: flags.json, orders: flags.orders, patience };
     if flags.shards.is_empty() {

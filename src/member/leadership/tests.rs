@@ -100,18 +100,6 @@ fn a_certain_loss_may_follow_a_late_renewal() {
 }
 
 #[test]
-fn no_time_is_left_of_a_lease_that_is_certainly_lost() {
-    let (shared, mut told) = leading(Overrun::Warn, Deadline::NONE);
-    let leadership = shared.hold().unwrap();
-    assert_eq!(leadership.remaining(), Duration::MAX);
-    shared.stop(Stop::Losing { reason: Reason::Lost, certain: true });
-    assert_eq!((leadership.remaining(), leadership.why_ending()), (Duration::ZERO, Some(Ending::Lost)));
-    assert_eq!(Roles::new(shared.watch()).current(), Role::Ending { term: 5, why: Ending::Lost });
-    drop(leadership);
-    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
-}
-
-#[test]
 fn after_a_failed_election_no_leadership_is_valid() {
     let (shared, _told) = leading(Overrun::Warn, Deadline::NONE);
     let leadership = shared.hold().unwrap();
@@ -151,13 +139,4 @@ fn an_overrun_is_logged_without_holding_the_lock() {
     let asking = Asking(Arc::downgrade(&shared), Arc::clone(&heard));
     tracing::subscriber::with_default(asking, || shared.stop(Stop::Kill));
     assert_eq!(*heard.lock(), [true]);
-}
-
-#[test]
-fn a_member_asks_its_election_to_end_once() {
-    let (shared, mut told) = shared(Overrun::Abort);
-    shared.ask();
-    shared.ask();
-    assert!(matches!(told.try_recv(), Ok(Event::Asked { .. })));
-    assert!(told.try_recv().is_err(), "a second time it would not wait for the work");
 }

@@ -278,17 +278,6 @@ mod tests {
         assert_eq!(indexed("every:7200000", 8).job.to_string(), "(every_2h)");
     }
 
-    #[tokio::test]
-    async fn a_job_without_a_ledger_leaves_the_index() {
-        let (store, shard) = (Reference::default(), "db".parse().unwrap());
-        let standing = note(&[indexed("a", 2), indexed("b", 1)]);
-        assert_eq!(store.replace(&shard, &Page::Jobs, None, Some(&standing)).await, Ok(true));
-        write_named(&store, &shard, &"a".parse().unwrap()).await.unwrap();
-        assert_eq!(read(&store, &shard, None).await, Ok(vec![indexed("b", 1)]));
-        write_named(&store, &shard, &"b".parse().unwrap()).await.unwrap();
-        assert_eq!(store.read(&shard, &Page::Jobs).await, Ok(None));
-    }
-
     #[test]
     fn a_million_notes_are_an_index_or_refused() {
         let shard: Shard = "a".parse().unwrap();

@@ -225,43 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn hourly_starts_of_a_daily_job_run_it_once_a_day() {
-        let runs = |rule| {
-            let mut play = Play::of(DAY, rule);
-            for hour in 0..200 * 24 {
-                let _ = play.start(BEGIN + hour * HOUR, 0);
-            }
-            play.runs.len()
-        };
-        assert_eq!(runs(Period::turn), 201);
-        assert!(runs(half_from_the_last_run) > 380, "{}", runs(half_from_the_last_run));
-    }
-
-    #[test]
-    fn a_daily_job_misses_no_day_when_clocks_go_forward_or_back() {
-        let mut play = Play::of(DAY, Period::turn);
-        for day in 0..3 * 365 {
-            let is_summer = (89..299).contains(&(day % 365));
-            let due = BEGIN + day * DAY - if is_summer { HOUR } else { 0 };
-            assert!(play.start(due, 0), "day {day}");
-            assert!(!play.start(due + 1000, 0), "day {day}");
-        }
-    }
-
-    #[test]
-    fn hosts_that_start_a_job_at_any_minute_of_the_hour_run_it_once() {
-        for minute in [0, 1, 29, 30, 31, 59] {
-            let mut play = Play::of(HOUR, Period::turn);
-            for hour in 1..100 {
-                let due = BEGIN + hour * HOUR + minute * MINUTE;
-                // The clock of the first host is 800 ms ahead, and the last one is a second behind.
-                let ran = [play.start(due - 800, 800), play.start(due, 0), play.start(due + 1000, -1000)];
-                assert_eq!(ran, [true, false, false], "{minute} {hour}");
-            }
-        }
-    }
-
-    #[test]
     fn a_run_by_hand_counts_as_the_one_that_is_next() {
         let nightly = period(BEGIN, DAY).turn(None).unwrap();
         assert_eq!(

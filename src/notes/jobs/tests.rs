@@ -118,27 +118,6 @@ fn a_job_with_a_name_that_failed_is_repeated_by_a_later_start_and_not_by_who_wai
     assert_skips(judge(&once("id", None), Some(&failed(2, Some(0))), "b", None), 0, "skipped: db1 did job id at ");
 }
 
-#[test]
-fn command_is_told_which_run_this_is_and_how_the_one_before_ended() {
-    let told = |attempts, before: Option<&Ledger>| once("id", Some(1)).booked(attempts, None, before);
-    let words = |booked: &Booked| {
-        booked.variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-    };
-    let first = told(1, None);
-    assert_eq!(words(&first), "LEADERRUN_JOB=id LEADERRUN_ATTEMPT=1 LEADERRUN_PREVIOUS=none");
-    assert!(first.again && first.counts_as.is_none());
-    let failed = |status| Ledger { period: None, ..ledger(0, 1, status) };
-    let second = told(2, Some(&failed(Some(3))));
-    assert_eq!(words(&second), "LEADERRUN_JOB=id LEADERRUN_ATTEMPT=2 LEADERRUN_PREVIOUS=failed:3");
-    assert!(!second.again);
-    assert!(words(&told(2, Some(&failed(None)))).ends_with("LEADERRUN_PREVIOUS=unknown"));
-    // The period before is another matter.
-    let turn = period(1_800_000_001_000).turn(None);
-    let next = every(0, None).booked(1, turn, Some(&ledger(0, 1, Some(3))));
-    assert_eq!(words(&next), "LEADERRUN_DUE=2027-01-15T08:00:00Z LEADERRUN_ATTEMPT=1 LEADERRUN_PREVIOUS=none");
-    assert!(!next.again && next.counts_as.unwrap().contains("the run of 2027-01-15T08:00:01Z"));
-}
-
 fn candidate(session: &str) -> Candidate {
     Candidate {
         owner: session.to_owned(),
@@ -230,18 +209,6 @@ async fn a_run_whose_end_could_not_be_written_is_not_taken_for_one_that_never_be
     assert!(second.variables.contains(&("LEADERRUN_PREVIOUS", "unknown".to_owned())), "{second:?}");
     assert_eq!(gate.settle(&store, &shard, Some(&ended(1))).await, Ok(()));
     assert!(matches!(gate.book(&store, &candidate("a"), Term(3), &ALONE).await, Ok(Booking::Done(_))));
-}
-
-#[test]
-fn a_ledger_of_another_format_is_refused() {
-    let shard = "db".parse().unwrap();
-    let of_a_period = ledger(0, 1, Some(0)).text();
-    let of_a_name = Ledger { period: None, ..ledger(0, 1, Some(0)) }.text();
-    let id = Page::Once("id".parse().unwrap());
-    for (text, page) in [(of_a_name, Page::Runs), (of_a_period, id), ("{}".to_owned(), Page::Runs)] {
-        let error = Ledger::read(Some(&text), &page, &shard).unwrap_err();
-        assert_eq!(error.exit_status(), exit::CONFIGURATION, "{text}: {error:?}");
-    }
 }
 
 #[test]

@@ -307,17 +307,4 @@ mod tests {
         assert_eq!(loads(3, &carried_out(&families, &moves)), [2, 2, 2]);
         assert_eq!(moves.len(), 2, "{moves:?}");
     }
-
-    #[test]
-    fn a_shard_makes_room_where_another_one_must_go() {
-        let one = |name: &str, on: usize, waiting: [usize; 3]| Family {
-            led: vec![Led { shard: name.parse().unwrap(), on, stays: false }],
-            waiting: waiting.to_vec(),
-        };
-        // `a` and `b` can only leave the first host for the second; `c` makes room there.
-        let families = [one("a", 0, [0, 1, 0]), one("b", 0, [0, 1, 0]), one("c", 1, [0, 0, 1])];
-        let moves = plan(3, &families, None);
-        assert_eq!(moves.len(), 2, "{moves:?}");
-        assert_eq!(loads(3, &carried_out(&families, &moves)), [1, 1, 1]);
-    }
 }

@@ -39,13 +39,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    #[must_use]
     pub fn name(self) -> String {
         self.to_possible_value().expect("none is skipped").get_name().to_owned()
     }
 
     /// What the COMMANDs are started with.
-    #[must_use]
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::KillGuard | Self::Stubborn => &[STUBBORN, DAEMON],
@@ -60,7 +58,6 @@ impl Fault {
     }
 
     /// Whether it needs a proxy between each candidate and the store.
-    #[must_use]
     pub fn is_of_network(self) -> bool {
         match self {
             Self::Slow | Self::ShortPartition | Self::Partition => true,
@@ -69,19 +66,15 @@ impl Fault {
     }
 
     /// Whether it is impossible if leases last while a process holds them open.
-    #[must_use]
     pub fn needs_expiry(self) -> bool {
         self == Self::Stubborn
     }
 
     /// The longest that it may take.
-    #[must_use]
     pub fn limit(timing: &Timing) -> Duration {
         timing.lease * 15 + Duration::from_mins(1)
     }
 
-    /// # Errors
-    /// Why it did not go as it should.
     pub async fn happen(self, fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
         match self {
             Self::Stop => leader_is_sent(Signal::SIGTERM, fleet).await,

@@ -276,7 +276,6 @@ impl<'a> Fleet<'a> {
     }
 
     /// The last lines of each candidate's log, which contains no secrets.
-    #[must_use]
     pub fn log_ends(&self) -> Vec<String> {
         let mut ends = Vec::new();
         for index in 1..=CANDIDATES {

@@ -39,7 +39,6 @@ const STAMP_EVERY: Duration = Duration::from_millis(2);
 static CLOCK_FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// Becomes one of them, or a process that such a candidate needs, if this process was respawned for that.
-#[must_use]
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;

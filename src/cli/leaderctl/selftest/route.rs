@@ -22,9 +22,6 @@ const OF_SOCKET: &str = "it is reached over a unix socket";
 
 impl Route {
     /// The route of a URL that was read as a store's location.
-    ///
-    /// # Errors
-    /// Why there is no way through a proxy.
     pub fn of(url: &str, location: &Location) -> Result<Self, String> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let default_port = match scheme {
@@ -67,7 +64,6 @@ impl Route {
         })
     }
 
-    #[must_use]
     pub fn through(&self, proxy: SocketAddr) -> Secret {
         format!("{}{proxy}{}", self.before.expose(), self.after.expose()).into()
     }
@@ -75,7 +71,6 @@ impl Route {
 
 /// The URL without the lock that all its shards share with other programs, and the option that names that lock. None if
 /// it has no such lock.
-#[must_use]
 pub fn without_shared_lock(url: &str) -> Option<(String, &'static str)> {
     let (scheme, rest) = url.split_once(':')?;
     let (before, query) = rest.split_once('?')?;

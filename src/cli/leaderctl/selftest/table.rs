@@ -32,7 +32,6 @@ struct Fields<'a> {
 }
 
 impl Row {
-    #[must_use]
     pub fn not_run(fault: String, why: impl Into<String>) -> Self {
         Self { fault, verdict: Verdict::NotRun(why.into()), evidence: None }
     }
@@ -46,7 +45,6 @@ impl Row {
     }
 
     /// One line.
-    #[must_use]
     pub fn as_json(&self) -> String {
         let (verdict, why) = self.words();
         let evidence = self.evidence.as_ref();
@@ -64,7 +62,6 @@ impl Row {
     }
 
     /// Six columns, of which the last goes on to the end of the line.
-    #[must_use]
     pub fn as_text(&self) -> String {
         let evidence = self.evidence.as_ref();
         let terms = evidence.map(|evidence| match evidence.terms {
@@ -89,7 +86,6 @@ impl Row {
     }
 }
 
-#[must_use]
 pub fn header() -> String {
     line(["FAULT", "OVERLAP", "ORPHANS", "TERMS", "HANDOVER", "VERDICT"])
 }
@@ -97,47 +93,4 @@ pub fn header() -> String {
 /// Rows are printed one by one, so the widths are fixed.
 fn line([fault, overlap, orphans, terms, handover, verdict]: [&str; 6]) -> String {
     format!("{fault:<15}  {overlap:<7}  {orphans:<7}  {terms:<5}  {handover:<8}  {verdict}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::faults::Fault;
-    use super::*;
-    use clap::ValueEnum;
-    use std::time::Duration;
-
-    fn rows() -> [Row; 3] {
-        let evidence = Evidence {
-            terms: 2,
-            terms_rise: true,
-            overlap: Duration::ZERO,
-            orphans: 0,
-            handover: Some(Duration::from_micros(1_234_500)),
-        };
-        let breach = Evidence { overlap: Duration::from_nanos(1), handover: None, ..evidence.clone() };
-        [
-            Row { fault: "kill".to_owned(), verdict: Verdict::Held, evidence: Some(evidence) },
-            Row {
-                fault: "freeze".to_owned(),
-                verdict: Verdict::Failed("two\nat once".to_owned()),
-                evidence: Some(breach),
-            },
-            Row::not_run("partition".to_owned(), "the store is not behind a network"),
-        ]
-    }
-
-    #[test]
-    fn columns_are_aligned_and_a_row_is_a_line() {
-        let lines: Vec<String> = std::iter::once(header()).chain(rows().iter().map(Row::as_text)).collect();
-        assert_eq!(
-            lines,
-            [
-                "FAULT            OVERLAP  ORPHANS  TERMS  HANDOVER  VERDICT",
-                "kill             0ms      0        rose   1235ms    held",
-                "freeze           1ms      0        rose   -         failed: two at once",
-                "partition        -        -        -      -         not run: the store is not behind a network",
-            ]
-        );
-        assert!(Fault::value_variants().iter().all(|fault| fault.name().len() <= 15));
-    }
 }

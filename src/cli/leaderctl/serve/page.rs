@@ -540,7 +540,6 @@ fn title(stretch: &Stretch<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Holder;
 
     #[test]
     fn what_a_visitor_asks_for_is_read_and_leads_there_again() {
@@ -548,31 +547,5 @@ mod tests {
             assert_eq!(Wish::read(&query[1..]).query(), query);
         }
         assert_eq!(Wish::read("sort=x&range=&nothing=1"), Wish::default());
-    }
-
-    #[test]
-    fn an_uneven_fleet_is_told_above_its_shards() {
-        let mut picture = Picture::default();
-        let page_with = |picture: &mut Picture, shard: &str, host: &str| {
-            let mut seen = Seen::default();
-            seen.shown.report.holder = Some(Holder { host: Some(host.to_owned()), ..Holder::default() });
-            picture.shards.insert(shard.parse().unwrap(), seen);
-            fleet(picture, &Wish::default(), 0)
-        };
-        for (shard, host) in [("a", "web2"), ("b", "web1"), ("c", "web1")] {
-            assert!(!page_with(&mut picture, shard, host).contains("id=\"shares\""), "{shard}");
-        }
-        let page = page_with(&mut picture, "d", "web1");
-        assert!(page.contains("<p id=\"shares\">uneven: web1 leads 3 of 4, web2 1</p>"), "{page}");
-    }
-
-    #[test]
-    fn text_from_the_store_is_escaped() {
-        let mut seen = Seen::default();
-        seen.shown.report.holder = Some(Holder { owner: "<b>&\"\n\u{1b}".to_owned(), ..Holder::default() });
-        let mut picture = Picture::default();
-        picture.shards.insert("a".parse().unwrap(), seen);
-        let page = fleet(&picture, &Wish::default(), 0);
-        assert!(page.contains("title=\"&lt;b&gt;&amp;&quot;  \">&lt;b&gt;&amp;&quot;  </td>"), "{page}");
     }
 }

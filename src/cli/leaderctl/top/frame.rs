@@ -171,13 +171,10 @@ fn detail(shard: &Shard, seen: &Seen, columns: u16) -> Vec<Line<'static>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::fleet::Reading;
     use super::*;
     use crate::store::{Holder, Report};
-    use crate::time::BootInstant;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use std::time::Duration;
 
     fn picture(shards: &[(&str, Option<&str>)]) -> Picture {
         let mut picture = Picture::default();
@@ -217,18 +214,6 @@ mod tests {
         view.search = "X".to_owned();
         lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "b");
-    }
-
-    #[test]
-    fn the_first_line_tells_how_many_shards_each_host_leads() {
-        let mut uneven = picture(&[("a", Some("x")), ("b", Some("x")), ("c", Some("x")), ("d", Some("y"))]);
-        for (shard, seen) in &mut uneven.shards {
-            let host = if shard.as_str() == "d" { "web2" } else { "web1" };
-            seen.shown.report.holder.as_mut().unwrap().host = Some(host.to_owned());
-        }
-        uneven.reading = Some(Reading { at: BootInstant::now(), at_millis: 0, took: Duration::ZERO });
-        let shown = lines(&mut View::default(), &uneven, 100, 10);
-        assert!(shown[0].contains("uneven: web1 leads 3 of 4, web2 1"), "{shown:#?}");
     }
 
     #[test]

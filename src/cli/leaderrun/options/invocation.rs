@@ -26,9 +26,6 @@ pub struct Invocation {
 
 impl Flags {
     /// Refuses an option of the command line that has no effect without another one.
-    ///
-    /// # Errors
-    /// One line that names both.
     pub(in super::super) fn refuse_useless(&self, matches: &ArgMatches) -> Result<(), String> {
         let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
