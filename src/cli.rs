@@ -2,7 +2,7 @@
 //!
 //! `leaderrun` and `leaderctl` each have a file and a folder. They share the rest: `start` is their common `main`;
 //! `flags`, `settings` and `config` find out what the user set; `mistakes` and `variables` say what is wrong with it.
-//! Only `leaderrun` uses `slots` (the value of `--slots`), `relinquish` (of `--relinquish`) and `explain` (`--explain`).
+//! Only `leaderrun` uses `relinquish` (the value of `--relinquish`) and `explain` (`--explain`).
 
 pub mod completions;
 pub mod config;
@@ -13,7 +13,6 @@ pub mod leaderrun;
 mod mistakes;
 pub mod relinquish;
 mod settings;
-pub mod slots;
 mod start;
 mod variables;
 mod version;

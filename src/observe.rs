@@ -20,27 +20,17 @@ use crate::lease::{Deadline, Shard, Term};
 /// What follows a candidate and shows it to others. Each takes what it can use.
 pub trait Observer {
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
-    fn began(&mut self, shard: &Shard, slot: Option<u32>, term: Term, deadline: Deadline) {
-        let _ = (shard, slot, term, deadline);
-    }
+    fn began(&mut self, _shard: &Shard, _slot: Option<u32>, _term: Term, _deadline: Deadline) {}
 
     /// Its backstop and its guard run, as these processes.
-    fn guarded(&mut self, backstop: i32, guard: i32) {
-        let _ = (backstop, guard);
-    }
+    fn guarded(&mut self, _backstop: i32, _guard: i32) {}
 
     /// Sees an event before the election does.
-    fn saw(&mut self, event: &Event) {
-        let _ = event;
-    }
+    fn saw(&mut self, _event: &Event) {}
 
     /// Sees an action before it is carried out.
-    fn did(&mut self, action: &Action) {
-        let _ = action;
-    }
+    fn did(&mut self, _action: &Action) {}
 
     /// Sees the state after a step of the election.
-    fn show(&mut self, view: &View) {
-        let _ = view;
-    }
+    fn show(&mut self, _view: &View) {}
 }

@@ -3,6 +3,7 @@
 //! The hazard: a shell splits a command line in its own way (bash at each colon, which shards may have). So the scripts hand
 //! over the line as it is, and `leaderctl --complete` finds out what stands at its end.
 
+use super::settings::variable_of;
 use clap::{Arg, Command, CommandFactory, ValueEnum, ValueHint};
 use clap_complete::{Shell, generate};
 use std::any::TypeId;
@@ -17,18 +18,27 @@ pub enum Program {
 }
 
 impl Program {
-    pub fn command(self) -> Command {
+    /// Its options, as clap reads them: from the command line alone.
+    pub fn options(self) -> Command {
         match self {
             Self::Leaderrun => super::leaderrun::Flags::command(),
             Self::Leaderctl => super::leaderctl::Flags::command(),
         }
+    }
+
+    /// Its options with their variables.
+    pub fn command(self) -> Command {
+        self.options().mut_args(|arg| match variable_of(&arg) {
+            Some(variable) => arg.env(variable),
+            None => arg,
+        })
     }
 }
 
 /// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of its
 /// function, so there what clap generates gets another name.
 pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::Result<()> {
-    let mut command = hinted(program.command());
+    let mut command = hinted(program.options());
     let name = command.get_name().to_owned();
     let (begins, generated, asks) = match shell {
         Shell::Bash => (String::new(), name.clone(), BASH),

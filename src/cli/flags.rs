@@ -33,16 +33,16 @@ const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_60
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// The store that keeps the leases, such as redis://HOST
-    #[arg(long, value_name = "URL", env = "LEADERRUN_STORE", value_parser = url, global = true)]
+    #[arg(long, value_name = "URL", value_parser = url, global = true)]
     store: Option<String>,
 
     /// Read the store's URL from this file
-    #[arg(long, value_name = "FILE", env = "LEADERRUN_STORE_FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true)]
     store_file: Option<PathBuf>,
 
     /// Read this configuration file [default: /etc/leaderrun.toml]
     // Read before the other flags are known, by [`Settings::besides`].
-    #[arg(long, value_name = "FILE", env = "LEADERRUN_CONFIG", global = true)]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
@@ -226,25 +226,19 @@ impl FirstPage {
     }
 }
 
-/// An option has a variable, which clap would refuse where the command line excludes it. [`Settings`] drops it.
-fn without_variables(command: Command) -> Command {
-    command.mut_args(|arg| arg.env(None::<&str>))
-}
-
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
-/// `declared` has the options of `program`, and is returned as clap has built it. `fail` says that help could not be
+/// `command` has the options of `program`, and is returned as clap has built it. `fail` says that help could not be
 /// printed.
 ///
 /// # Errors
 /// The status to exit with: also after `--help` and `--version`.
 pub fn parse<T: Options>(
-    declared: Command,
+    mut command: Command,
     program: &str,
     words: impl IntoIterator<Item = OsString>,
     fail: impl Fn(u8, &str) -> ExitCode,
 ) -> Result<(T, ArgMatches, Command), ExitCode> {
-    let words = joined(&declared, words.into_iter().collect());
-    let mut command = without_variables(declared);
+    let words = joined(&command, words.into_iter().collect());
     let read = |command: &mut Command| {
         let line = command.try_get_matches_from_mut(&words)?;
         // Completions are printed for an installation, whatever is configured.
@@ -260,11 +254,8 @@ pub fn parse<T: Options>(
         if settings.get("log-format").is_some_and(|format| format == "json") {
             log::choose(log::Format::Json);
         }
-        let matches = if settings.0.is_empty() {
-            line
-        } else {
-            settings.put_into(without_variables(T::command())).try_get_matches_from(&words)?
-        };
+        let matches =
+            if settings.0.is_empty() { line } else { settings.put_into(T::command()).try_get_matches_from(&words)? };
         T::from_arg_matches(&matches).map(|flags| Ok((flags, matches)))
     };
     match read(&mut command) {
@@ -273,7 +264,7 @@ pub fn parse<T: Options>(
         Err(error) => Err(match error.kind() {
             ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
             ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
-                start::printed(T::FIRST_PAGE.of(without_variables(T::command())).print_help(), fail)
+                start::printed(T::FIRST_PAGE.of(T::command()).print_help(), fail)
             }
             ErrorKind::DisplayHelp => start::printed(error.print(), fail),
             _ => usage(program, &mistakes::told(&error)),

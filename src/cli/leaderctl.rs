@@ -120,7 +120,7 @@ pub struct Flags {
     store: flags::StoreFlags,
 
     /// Limit for one request to the store
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_REQUEST_TIMEOUT", default_value = "5s",
+    #[arg(long, value_name = "DURATION", default_value = "5s",
           value_parser = flags::duration, allow_hyphen_values = true, global = true, help_heading = COMMON)]
     request_timeout: Duration,
 
@@ -265,7 +265,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
         Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
         Verb::Watch(watch) => {
-            target()?.ask(async |store, patience| while_read(watch::watch(store, &watch, patience)).await)
+            target()?.ask(async |store, patience| while_read(watch::watch(&*store, &watch, patience)).await)
         }
         Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
         Verb::StepDown(step_down) => {

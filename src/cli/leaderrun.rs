@@ -259,14 +259,7 @@ fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
         }
         Outcome::Done(Skipped { said, failed: false, .. }) => tracing::info!(event, shard, owner, "{said}"),
         Outcome::Done(Skipped { said, failed: true, .. }) => tracing::warn!(event, shard, owner, "{said}"),
-        Outcome::Ended(_)
-        | Outcome::Overran
-        | Outcome::EndedByKey(_)
-        | Outcome::Interrupted(_)
-        | Outcome::Lost(_)
-        | Outcome::NotStarted(_)
-        | Outcome::Unreachable(_)
-        | Outcome::Refused(_) => {}
+        _ => {}
     }
 }
 
@@ -286,13 +279,7 @@ fn fail_to_run(outcome: Outcome, status: u8, program: &OsStr) -> Result<(), Fail
         Outcome::NotStarted(error) => Err(not_started(program, error)),
         Outcome::Unreachable(message) => Err(Failure::Other { status, message }),
         Outcome::Refused(error) => Err(Failure::Other { status, message: error.message }),
-        Outcome::Ended(_)
-        | Outcome::Overran
-        | Outcome::EndedByKey(_)
-        | Outcome::Interrupted(_)
-        | Outcome::Lost(_)
-        | Outcome::NotAcquired(_)
-        | Outcome::Done(_) => Ok(()),
+        _ => Ok(()),
     }
 }
 

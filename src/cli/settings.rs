@@ -234,7 +234,7 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
         (_, None) if takes_text(arg) => return Err(Wrong::NotText),
         _ => {}
     }
-    let alone = arg.clone().env(None::<&str>).default_value(None::<&str>);
+    let alone = arg.clone().default_value(None::<&str>);
     let name = arg.get_long().expect("what is set has the long name of its option");
     let mut line = OsString::from(format!("--{name}="));
     line.push(value);

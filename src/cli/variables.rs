@@ -52,17 +52,9 @@ fn known() -> BTreeSet<String> {
 }
 
 fn of_options() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for program in [Program::Leaderrun, Program::Leaderctl] {
-        collect(&program.command(), &mut found);
-    }
-    found
-}
-
-fn collect(command: &Command, known: &mut BTreeSet<String>) {
-    let variables = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()?.strip_prefix(PREFIX));
-    known.extend(variables.map(str::to_owned));
-    command.get_subcommands().for_each(|verb| collect(verb, known));
+    let programs = [Program::Leaderrun, Program::Leaderctl].map(Program::options);
+    let variables = programs.iter().flat_map(Command::get_arguments).filter_map(variable_of);
+    variables.filter_map(|variable| variable.strip_prefix(PREFIX).map(str::to_owned)).collect()
 }
 
 fn doubt(name: &str, known: &BTreeSet<String>) -> String {

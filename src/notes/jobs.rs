@@ -18,7 +18,7 @@ pub mod period;
 
 pub use self::gate::JobGate;
 use self::period::{Period, Turn};
-use super::update::{Edit, update_and_make_sure};
+use super::update::{Edit, Start, update};
 use crate::election::{Behind, Booked, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term};
@@ -196,7 +196,7 @@ pub async fn clear<S: Notes + ?Sized>(
 ) -> Result<Cleared, StoreError> {
     let page = Page::Once(job.clone());
     let mut is_ours = false;
-    update_and_make_sure(store, shard, &page, "ledger", |standing| {
+    update(store, shard, &page, "ledger", Start::ReadAndMakeSure, |standing| {
         let Some(ledger) = Ledger::read(text_of(standing), &page, shard)? else {
             // The answer to our own write may have been lost.
             return Ok(Edit::Leave(if is_ours { Cleared::Done } else { Cleared::Never }));

@@ -7,7 +7,7 @@
 //! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause
 //! with them.
 
-use super::update::{Edit, Start, update, update_and_make_sure};
+use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Session, Shard, Term, host_name};
 use crate::store::{Note, Notes, Page, StoreError};
@@ -152,7 +152,7 @@ pub async fn change<S: Notes + ?Sized>(
     shard: &Shard,
     mut edit: impl FnMut(&mut Orders) -> bool,
 ) -> Result<Orders, StoreError> {
-    update_and_make_sure(store, shard, &Page::Orders, "orders", |standing| {
+    update(store, shard, &Page::Orders, "orders", Start::ReadAndMakeSure, |standing| {
         let before = Orders::read(standing, shard)?;
         let mut after = before.clone();
         if !edit(&mut after) || after == before {

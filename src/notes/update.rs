@@ -1,9 +1,8 @@
 //! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
 //! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
-//! would change what another writer has put there since. So [`update`] returns the error, and
-//! [`update_and_make_sure`] reads the note again and applies the edit to what is there now. Each edit recognises its
-//! own work, and leaves it.
+//! would change what another writer has put there since. So [`update`] returns the error, or
+//! reads the note again and applies the edit to what is there now. Each edit recognises its own work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
@@ -18,83 +17,52 @@ pub enum Edit<T> {
     Replace(Option<Note>, T),
 }
 
-/// The text that the first attempt starts from.
+/// What the first attempt starts from.
 pub enum Start {
     Read,
     /// The note probably has this text (None: it is absent), so it is not read first.
     Expect(Option<String>),
+    /// As `Read`, for changes that nobody makes again: after a write whose outcome is unknown the note is read again.
+    ReadAndMakeSure,
 }
 
 /// Applies `edit` to the note on `page`. Calls `edit` again with the present note whenever the note has changed. `what`
 /// names the note in messages.
 ///
 /// # Errors
-/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note.
+/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note. Unknown where a write may
+/// have been applied, whatever became of the last attempt.
 pub async fn update<S: Notes + ?Sized, T>(
     store: &S,
     shard: &Shard,
     page: &Page,
     what: &str,
     start: Start,
-    edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
+    mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
 ) -> Result<T, StoreError> {
-    let attempts = Attempts { store, shard, page, what, looks_again: false };
-    attempts.make(start, edit).await
-}
-
-/// As [`update`], for changes that nobody makes again: after a write whose outcome is unknown it reads the note again.
-///
-/// # Errors
-/// As [`update`]. Unknown where a write may have been applied, whatever became of the last attempt.
-pub async fn update_and_make_sure<S: Notes + ?Sized, T>(
-    store: &S,
-    shard: &Shard,
-    page: &Page,
-    what: &str,
-    edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
-) -> Result<T, StoreError> {
-    Attempts { store, shard, page, what, looks_again: true }.make(Start::Read, edit).await
-}
-
-struct Attempts<'a, S: ?Sized> {
-    store: &'a S,
-    shard: &'a Shard,
-    page: &'a Page,
-    what: &'a str,
-    /// After a write whose outcome is unknown.
-    looks_again: bool,
-}
-
-impl<S: Notes + ?Sized> Attempts<'_, S> {
-    async fn make<T>(
-        &self,
-        mut start: Start,
-        mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
-    ) -> Result<T, StoreError> {
-        let Self { store, shard, page, what, looks_again } = *self;
-        let mut doubt: Option<StoreError> = None;
-        for _ in 0..MOST_ATTEMPTS {
-            let standing = match std::mem::replace(&mut start, Start::Read) {
-                Start::Read => store.read(shard, page).await,
-                Start::Expect(text) => Ok(text.map(Note::for_ever)),
-            };
-            let edited = standing.and_then(|standing| Ok((edit(standing.as_ref())?, standing)));
-            let (draft, answer, standing) = match edited {
-                Ok((Edit::Leave(answer), _)) => return Ok(answer),
-                Ok((Edit::Replace(draft, answer), standing)) => (draft, answer, standing),
-                Err(error) => return Err(doubt.unwrap_or(error)),
-            };
-            let before = standing.as_ref().map(|note| note.text.as_str());
-            match store.replace(shard, page, before, draft.as_ref()).await {
-                Ok(true) => return Ok(answer),
-                Ok(false) => {}
-                Err(error) if looks_again && error.kind == ErrorKind::Unknown => doubt = Some(error),
-                Err(error) => return Err(doubt.unwrap_or(error)),
-            }
+    let makes_sure = matches!(start, Start::ReadAndMakeSure);
+    let mut expected = if let Start::Expect(text) = start { Some(text) } else { None };
+    let mut doubt: Option<StoreError> = None;
+    for _ in 0..MOST_ATTEMPTS {
+        let standing = match expected.take() {
+            Some(text) => Ok(text.map(Note::for_ever)),
+            None => store.read(shard, page).await,
+        };
+        let edited = standing.and_then(|standing| Ok((edit(standing.as_ref())?, standing)));
+        let (draft, answer, standing) = match edited {
+            Ok((Edit::Leave(answer), _)) => return Ok(answer),
+            Ok((Edit::Replace(draft, answer), standing)) => (draft, answer, standing),
+            Err(error) => return Err(doubt.unwrap_or(error)),
+        };
+        let before = standing.as_ref().map(|note| note.text.as_str());
+        match store.replace(shard, page, before, draft.as_ref()).await {
+            Ok(true) => return Ok(answer),
+            Ok(false) => {}
+            Err(error) if makes_sure && error.kind == ErrorKind::Unknown => doubt = Some(error),
+            Err(error) => return Err(doubt.unwrap_or(error)),
         }
-        Err(doubt
-            .unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
     }
+    Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
 }
 
 #[cfg(test)]
@@ -150,19 +118,14 @@ mod tests {
         }
     }
 
-    fn with_an_x(standing: Option<&Note>) -> Edit<()> {
-        let text = standing.map_or("", |note| note.text.as_str());
-        if text.contains('x') { Edit::Leave(()) } else { Edit::Replace(Some(Note::for_ever(format!("{text}x"))), ()) }
-    }
-
+    /// Appends an x to a text without one.
     async fn append(store: &Lossy, start: Start) -> Result<(), StoreError> {
-        let edit = |standing: Option<&Note>| Ok(with_an_x(standing));
+        let edit = |standing: Option<&Note>| {
+            let text = standing.map_or("", |note| note.text.as_str());
+            let more = || Edit::Replace(Some(Note::for_ever(format!("{text}x"))), ());
+            Ok(if text.contains('x') { Edit::Leave(()) } else { more() })
+        };
         update(store, &"db".parse().unwrap(), &Page::History, "history", start, edit).await
-    }
-
-    async fn append_and_make_sure(store: &Lossy) -> Result<(), StoreError> {
-        let edit = |standing: Option<&Note>| Ok(with_an_x(standing));
-        update_and_make_sure(store, &"db".parse().unwrap(), &Page::History, "history", edit).await
     }
 
     async fn text(store: &Lossy) -> Option<String> {
@@ -172,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_whose_answer_was_lost_is_found_and_not_made_again() {
         let store = Lossy { losses: Mutex::new(1), ..Lossy::default() };
-        append_and_make_sure(&store).await.unwrap();
+        append(&store, Start::ReadAndMakeSure).await.unwrap();
         assert_eq!((text(&store).await.as_deref(), *store.reads.lock().unwrap()), (Some("x"), 2));
         let store = Lossy { losses: Mutex::new(1), ..Lossy::default() };
         assert_eq!(append(&store, Start::Read).await.unwrap_err().kind, ErrorKind::Unknown);
@@ -181,9 +144,9 @@ mod tests {
     #[tokio::test]
     async fn an_outcome_stays_unknown_if_the_note_cannot_be_read_again() {
         let store = Lossy { losses: Mutex::new(1), denied_after: Some(1), ..Lossy::default() };
-        assert_eq!(append_and_make_sure(&store).await.unwrap_err().kind, ErrorKind::Unknown);
+        assert_eq!(append(&store, Start::ReadAndMakeSure).await.unwrap_err().kind, ErrorKind::Unknown);
         let store = Lossy { denied_after: Some(0), ..Lossy::default() };
-        assert_eq!(append_and_make_sure(&store).await.unwrap_err().kind, ErrorKind::Denied);
+        assert_eq!(append(&store, Start::ReadAndMakeSure).await.unwrap_err().kind, ErrorKind::Denied);
     }
 
     #[tokio::test]
@@ -204,7 +167,7 @@ mod tests {
             let ends = Some(Duration::from_mins(1));
             Ok(Edit::Replace(Some(Note::lasting("x".to_owned(), ends)), ()))
         };
-        let error = update_and_make_sure(&store, &shard, &Page::Orders, "orders", edit).await.unwrap_err();
+        let error = update(&store, &shard, &Page::Orders, "orders", Start::ReadAndMakeSure, edit).await.unwrap_err();
         assert_eq!((error.kind, count), (ErrorKind::Unknown, MOST_ATTEMPTS));
     }
 }

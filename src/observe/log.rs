@@ -97,13 +97,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     // A second call is a second election in this process. The log of the first one stays.
     let _ = match format {
         Format::Text => registry
-            .with(
-                lines
-                    .fmt_fields(debug_fn(field))
-                    .event_format(WithPriority(Text { program }))
-                    .with_filter(level)
-                    .with_filter(ours),
-            )
+            .with(lines.fmt_fields(debug_fn(field)).event_format(Text { program }).with_filter(level).with_filter(ours))
             .try_init(),
         Format::Json => registry
             .with(
@@ -111,7 +105,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
                     .json()
                     .flatten_event(true)
                     .with_target(false)
-                    .map_event_format(|format| WithPriority(WithEvent(format)))
+                    .map_event_format(Json)
                     .with_filter(level)
                     .with_filter(ours),
             )
@@ -146,27 +140,10 @@ pub fn end_on_panic(program: &'static str) {
     }));
 }
 
-/// Formats a line with its priority before it.
-struct WithPriority<F>(F);
+/// Formats a line as JSON, and gives it an `event` if it has none: only the lines about an election have one of their own.
+struct Json<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for WithPriority<F>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-    F: FormatEvent<S, N>,
-{
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut line = String::new();
-        self.0.format_event(context, Writer::new(&mut line), event)?;
-        // An event without words is for programs alone.
-        if line.is_empty() { Ok(()) } else { write!(writer, "{}{line}", priority(*event.metadata().level())) }
-    }
-}
-
-/// Gives each line of JSON an `event`, if it has none: only the lines about an election have one of their own.
-struct WithEvent<F>(F);
-
-impl<S, N, F> FormatEvent<S, N> for WithEvent<F>
+impl<S, N, F> FormatEvent<S, N> for Json<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -174,13 +151,14 @@ where
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let metadata = event.metadata();
-        if metadata.fields().field("event").is_some() {
-            return self.0.format_event(context, writer, event);
-        }
+        let level = *metadata.level();
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        let is_warning = *metadata.level() <= Level::WARN;
-        let what = if is_warning { LogEvent::Warning } else { LogEvent::Detail };
+        writer.write_str(priority(level))?;
+        if metadata.fields().field("event").is_some() {
+            return writer.write_str(&line);
+        }
+        let what = if level <= Level::WARN { LogEvent::Warning } else { LogEvent::Detail };
         let rest = line.strip_prefix('{').unwrap_or(&line);
         write!(writer, "{{\"event\":\"{}\",{rest}", what.as_str())
     }
@@ -208,11 +186,12 @@ where
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = String::new();
         context.format_fields(Writer::new(&mut line), event)?;
+        // An event without words is for programs alone.
         if line.is_empty() {
             return Ok(());
         }
-        write!(writer, "{}{}: ", time(), self.program)?;
         // One event is one line, even if a message of the store has line breaks.
-        writeln!(writer, "{}", line.replace(['\n', '\r'], " "))
+        let line = line.replace(['\n', '\r'], " ");
+        writeln!(writer, "{}{}{}: {line}", priority(*event.metadata().level()), time(), self.program)
     }
 }

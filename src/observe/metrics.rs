@@ -14,7 +14,8 @@ use crate::time::{BootInstant, rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
 use prometheus::TextEncoder;
 use serde::Serialize;
-use series::{Series, conclusion_label};
+use series::Series;
+pub use series::{CONCLUSIONS, conclusion};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ impl Metrics {
                 match answer {
                     Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
                     Err(error) => {
-                        self.series.renew_failures.with_label_values(&[conclusion_label(error.kind)]).inc();
+                        self.series.renew_failures.with_label_values(&[conclusion(error.kind)]).inc();
                     }
                 }
             }
@@ -157,25 +158,8 @@ impl Metrics {
                 self.state.lock().leadership = None;
                 self.series.ends.with_label_values(&[how.reason().as_str()]).inc();
             }
-            // The lease is renewed while COMMAND drains.
-            Action::Stop(Stop::Orderly { .. })
-            | Action::Claim
-            | Action::Observe
-            | Action::Renew { .. }
-            | Action::Release { .. }
-            | Action::ReadOrders
-            | Action::CountStandbys
-            | Action::Book { .. }
-            | Action::Settle { .. }
-            | Action::ForgetHandover { .. }
-            | Action::ForgetRenewals
-            | Action::StartStandbyTasks
-            | Action::StopStandbyTasks(_)
-            | Action::SeizeStandbyTasks
-            | Action::LeaderChanged(_)
-            | Action::ReleaseOver { .. }
-            | Action::Say(_)
-            | Action::End(_) => {}
+            // Also where it stops in order: the lease is renewed while COMMAND drains.
+            _ => {}
         }
     }
 

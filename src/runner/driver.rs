@@ -55,14 +55,10 @@ pub trait Host {
     }
 
     /// Shows people an event before the election handles it.
-    fn saw(&mut self, event: &Event) {
-        let _ = event;
-    }
+    fn saw(&mut self, _event: &Event) {}
 
     /// Shows people the state of the election.
-    fn show(&mut self, view: View) {
-        let _ = view;
-    }
+    fn show(&mut self, _view: View) {}
 }
 
 /// What a candidate does in addition to the election.

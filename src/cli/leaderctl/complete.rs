@@ -51,7 +51,7 @@ fn names(asked: Asked, begun: Instant) -> Option<()> {
     dup2_stderr(File::options().write(true).open("/dev/null").ok()?).ok()?;
     let words = [super::PROGRAM.to_owned()].into_iter().chain(asked.store).chain(["list".to_owned()]);
     let (flags, matches, _) =
-        flags::parse::<Flags>(Program::Leaderctl.command(), super::PROGRAM, words.map(OsString::from), super::fail)
+        flags::parse::<Flags>(Program::Leaderctl.options(), super::PROGRAM, words.map(OsString::from), super::fail)
             .ok()?;
     let named = flags.store.named(&matches).ok()?;
     named.url.as_ref()?;
@@ -87,7 +87,7 @@ impl Asked {
         if prefix.starts_with('-') || prefix.parse::<Prefix>().is_err() {
             return None;
         }
-        let mut command = program.command().ignore_errors(true).mut_args(|arg| arg.env(None::<&str>));
+        let mut command = program.options().ignore_errors(true);
         // What comes before the program's name, such as sudo, is not ours.
         let first = words.iter().position(|word| word.rsplit('/').next() == Some(command.get_name()))?;
         let words = words.drain(first..).chain([HERE.to_owned()]).map(OsString::from);

@@ -18,7 +18,6 @@ use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
 use parking_lot::Mutex;
-use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 pub use tally::{Job, Tally};
@@ -30,14 +29,7 @@ const LATE: f64 = 0.6;
 const MOST_HOSTS: usize = 4096;
 
 /// What is known of the fleet, shared between its reader and those who show it.
-#[derive(Debug, Default)]
-pub struct Fleet(Mutex<Picture>);
-
-impl Fleet {
-    pub fn picture(&self) -> MutexGuard<'_, Picture> {
-        self.0.lock()
-    }
-}
+pub type Fleet = Mutex<Picture>;
 
 #[derive(Debug, Default)]
 pub struct Picture {
@@ -46,7 +38,8 @@ pub struct Picture {
     pub reading: Option<Reading>,
     /// Some while the store does not answer.
     pub trouble: Option<Trouble>,
-    pub errors: Errors,
+    /// How many requests failed, by what is known of them.
+    pub errors: HashMap<ErrorKind, u64>,
     pub readings: u64,
     /// Rises whenever the picture changes by more than its age.
     pub revision: u64,
@@ -73,15 +66,6 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// How many requests failed, by what is known of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Errors {
-    pub not_applied: u64,
-    pub unknown: u64,
-    pub denied: u64,
-    pub misconfigured: u64,
-}
-
 /// What is known of one shard.
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -99,12 +83,14 @@ pub struct Seen {
 }
 
 /// What an operator wants to know first. The later ones need attention sooner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Condition {
     Led,
     /// A job between two runs.
     Idle,
     /// Led, and no standby could take over.
+    #[strum(serialize = "no_standby")]
     Alone,
     /// Nobody leads and nobody waits: its last COMMAND has ended.
     Free,
@@ -114,6 +100,7 @@ pub enum Condition {
     /// The leader has not renewed for long.
     Late,
     /// Nobody leads, although the shard should have a leader.
+    #[strum(serialize = "no_leader")]
     Leaderless,
 }
 
@@ -125,16 +112,7 @@ impl Condition {
 
     /// As a class of the page, and in JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Led => "led",
-            Self::Idle => "idle",
-            Self::Alone => "no_standby",
-            Self::Free => "free",
-            Self::Paused => "paused",
-            Self::Failed => "failed",
-            Self::Late => "late",
-            Self::Leaderless => "no_leader",
-        }
+        self.into()
     }
 
     /// Whether an operator should look at it.
@@ -225,22 +203,14 @@ pub fn lateness(holder: &Holder) -> Option<f64> {
     (ago + left > 0.0).then(|| ago / (ago + left))
 }
 
-impl Errors {
-    fn count(&mut self, kind: ErrorKind) {
-        let counter = match kind {
-            ErrorKind::NotApplied => &mut self.not_applied,
-            ErrorKind::Unknown => &mut self.unknown,
-            ErrorKind::Denied => &mut self.denied,
-            ErrorKind::Misconfigured => &mut self.misconfigured,
-        };
-        *counter += 1;
-    }
-}
-
 impl Picture {
+    fn count(&mut self, kind: ErrorKind) {
+        *self.errors.entry(kind).or_default() += 1;
+    }
+
     /// Records that the store did not answer.
     pub fn fail(&mut self, error: &StoreError) {
-        self.errors.count(error.kind);
+        self.count(error.kind);
         let message = on_one_line(error.message.clone());
         match &mut self.trouble {
             Some(trouble) if trouble.message == message => return,

@@ -44,7 +44,7 @@ pub struct JobsFlags {
 }
 
 /// What `jobs --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Became<'a> {
     shard: &'a str,
     /// None for a job that runs once a period.
@@ -71,9 +71,11 @@ struct Became<'a> {
     attempts: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum State {
+    #[default]
     Never,
     Running,
     Succeeded,
@@ -100,12 +102,7 @@ impl State {
     }
 
     fn word(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-        }
+        self.into()
     }
 
     fn exit_status(self) -> u8 {
@@ -252,21 +249,7 @@ fn row(job: &Indexed, report: &Report) -> [String; 6] {
 
 impl<'a> Became<'a> {
     fn never(shard: &'a Shard, job: Option<&'a JobId>) -> Self {
-        Self {
-            shard: shard.as_str(),
-            job: job.map(JobId::as_str),
-            every_seconds: None,
-            period: None,
-            state: State::Never,
-            host: None,
-            owner: None,
-            term: None,
-            started: None,
-            ended: None,
-            exit_status: None,
-            how: None,
-            attempts: 0,
-        }
+        Self { shard: shard.as_str(), job: job.map(JobId::as_str), ..Self::default() }
     }
 
     fn of(shard: &'a Shard, job: Option<&'a JobId>, ledger: &'a Ledger, state: State) -> Self {

@@ -7,7 +7,7 @@ use super::age::{ago, coarse};
 use super::noted::{MOST, Notes, note};
 use super::screen;
 use super::shares;
-use super::slots::{self, Unled, count_waiting, sessions};
+use super::slots::{self, Unled, sessions};
 use super::status::{Shown, as_json};
 use super::{PROGRAM, printed};
 use crate::lease::{Prefix, Shard};
@@ -123,7 +123,7 @@ pub fn shown(
     let standbys = standbys.map(slots::by_name);
     let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
     let shown = |(shard, report): &(Shard, Report)| {
-        let standbys = standbys.as_ref().map(|all| count_waiting(all, shard, &leaders));
+        let standbys = standbys.as_ref().map(|all| slots::waiting(all, shard, &leaders).len());
         let mut shown = Shown { report: report.clone(), standbys, ..Shown::default() };
         if let Some(notes) = notes {
             notes.add_to(shard, &mut shown);

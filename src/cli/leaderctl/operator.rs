@@ -3,7 +3,7 @@
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
 //! note in one step, and then only waits and reports; if it is run again, it finds its work done.
 
-use super::slots::{self, Slots};
+use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
 use super::unknown::{Unknown, never_led};
 use super::{fail, inspect, printed, say_retrying};
@@ -169,7 +169,7 @@ impl Operator<'_> {
     /// The standbys that have announced themselves, while `leader` leads.
     pub async fn standbys(&self, leader: &Holder) -> Result<Vec<Standby>, StoreError> {
         let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
-        Ok(slots::waiting(&all, self.shard, &slots::sessions([leader])).cloned().collect())
+        Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
     }
 }
 

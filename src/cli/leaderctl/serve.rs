@@ -124,18 +124,18 @@ fn routes(board: &Arc<Board>) -> Router {
         .route("/icon.svg", get(([(CONTENT_TYPE, "image/svg+xml")], page::ICON)))
         .route(
             "/metrics",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, METRICS)], metrics::text(&board.fleet.picture()))),
+            get(async |State(board): Asked| ([(CONTENT_TYPE, METRICS)], metrics::text(&board.fleet.lock()))),
         )
         .route("/livez", get("alive\n"))
-        .route("/readyz", get(async |State(board): Asked| ready(&board.fleet.picture())))
+        .route("/readyz", get(async |State(board): Asked| ready(&board.fleet.lock())))
         .route("/api/openapi.yaml", get(([(CONTENT_TYPE, "application/yaml")], OPENAPI)))
         .route(
             "/api/shards",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::shards(&board.fleet.picture()))),
+            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::shards(&board.fleet.lock()))),
         )
         .route(
             "/api/hosts",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::hosts(&board.fleet.picture()))),
+            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::hosts(&board.fleet.lock()))),
         )
         .route("/api/shards/{*history}", get(history))
         .method_not_allowed_fallback(http::REFUSED)
@@ -166,18 +166,18 @@ async fn with_policies(mut answer: Response) -> Response {
 
 async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
     let wish = page::Wish::read(&query.unwrap_or_default());
-    page(&headers, &board.fleet.picture(), |picture, now| page::fleet(picture, &wish, now))
+    page(&headers, &board.fleet.lock(), |picture, now| page::fleet(picture, &wish, now))
 }
 
 async fn shard_page(State(board): Asked, uri: Uri, headers: HeaderMap) -> Response {
-    let (picture, wish) = (board.fleet.picture(), page::Wish::read(uri.query().unwrap_or_default()));
+    let (picture, wish) = (board.fleet.lock(), page::Wish::read(uri.query().unwrap_or_default()));
     let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&picture, name));
     let Some((shard, seen)) = named else { return NOTHING.into_response() };
     page(&headers, &picture, |picture, now| page::shard(picture, shard, seen, &wish, now))
 }
 
 async fn history(State(board): Asked, uri: Uri) -> Response {
-    let picture = board.fleet.picture();
+    let picture = board.fleet.lock();
     let name = uri.path().strip_prefix("/api/shards/").and_then(|rest| rest.strip_suffix("/history"));
     let Some((shard, seen)) = name.and_then(|name| find(&picture, name)) else { return NOTHING.into_response() };
     ([(CONTENT_TYPE, JSON)], json::history_of(&picture, shard, seen)).into_response()

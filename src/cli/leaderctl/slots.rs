@@ -7,7 +7,7 @@
 use super::PROGRAM;
 use crate::lease::{Session, Shard};
 use crate::notes::orders::{self, PauseOrder};
-use crate::notes::standbys;
+use crate::notes::standbys::{self, Announced, Standby};
 use crate::observe::terminal;
 use crate::slots;
 use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
@@ -129,12 +129,12 @@ pub async fn standbys(
     store: &dyn Store,
     prefix: &str,
     patience: Duration,
-) -> Result<Vec<(Shard, standbys::Standby)>, StoreError> {
+) -> Result<Vec<(Shard, Standby)>, StoreError> {
     announced(store, prefix, patience).await.map(|announced| announced.standbys)
 }
 
 /// The same, with the shards that were paused before anybody led them.
-pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<standbys::Announced, StoreError> {
+pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Announced, StoreError> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');
     let wider = above.map_or(prefix, |(shard, _)| shard);
@@ -188,20 +188,8 @@ pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
     of == shard.as_str() || slots::parent(shard).is_some_and(|parent| of == parent.as_str())
 }
 
-/// Those that wait for a shard. A candidate that leads by now does not wait, whatever it announced.
-pub fn waiting<'a>(
-    standbys: &'a [(Shard, standbys::Standby)],
-    shard: &Shard,
-    leaders: &HashSet<&Session>,
-) -> impl Iterator<Item = &'a standbys::Standby> {
-    let waits = move |(of, standby): &&(Shard, standbys::Standby)| {
-        is_waited_for(shard, of.as_str()) && !leaders.contains(&standby.session)
-    };
-    standbys.iter().filter(waits).map(|(_, standby)| standby)
-}
-
 /// Standbys, by the name that each announced: a list of many shards looks there, and not at every standby for each.
-pub fn by_name(standbys: &[(Shard, standbys::Standby)]) -> HashMap<&str, Vec<&standbys::Standby>> {
+pub fn by_name(standbys: &[(Shard, Standby)]) -> HashMap<&str, Vec<&Standby>> {
     let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
     for (of, standby) in standbys {
         by_name.entry(of.as_str()).or_default().push(standby);
@@ -209,16 +197,16 @@ pub fn by_name(standbys: &[(Shard, standbys::Standby)]) -> HashMap<&str, Vec<&st
     by_name
 }
 
-/// How many of them [wait](waiting) for a shard.
-pub fn count_waiting(
-    standbys: &HashMap<&str, Vec<&standbys::Standby>>,
+/// Those that wait for a shard. A candidate that leads by now does not wait, whatever it announced.
+pub fn waiting<'a>(
+    standbys: &HashMap<&str, Vec<&'a Standby>>,
     shard: &Shard,
     leaders: &HashSet<&Session>,
-) -> usize {
+) -> Vec<&'a Standby> {
     let parent = slots::parent(shard);
     let names = std::iter::once(shard).chain(&parent);
-    let all = names.filter_map(|name| standbys.get(name.as_str())).flatten();
-    all.filter(|standby| !leaders.contains(&standby.session)).count()
+    let all = names.filter_map(|name| standbys.get(name.as_str())).flatten().copied();
+    all.filter(|standby| !leaders.contains(&standby.session)).collect()
 }
 
 pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {

@@ -285,7 +285,7 @@ impl StatusFlags {
         shown.waiting = all.map(|all| {
             let leaders = shown.kin.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
             let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
-            slots::waiting(&all, shard, &sessions).cloned().collect()
+            slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
         });
         shown.standbys = shown.waiting.as_ref().map(Vec::len);
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };

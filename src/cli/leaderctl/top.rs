@@ -118,7 +118,7 @@ impl Top {
         let mut events = events();
         let mut stop = pin!(asked_to_stop());
         loop {
-            screen.0.draw(|frame| self.view.draw(frame, &self.fleet.picture()))?;
+            screen.0.draw(|frame| self.view.draw(frame, &self.fleet.lock()))?;
             let event = tokio::select! {
                 event = events.recv() => event,
                 () = sleep(FRAME) => continue,

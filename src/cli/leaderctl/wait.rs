@@ -61,7 +61,7 @@ impl WaitFlags {
         let waiting = async {
             while !holds(&seen) {
                 let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
-                until_it_may_have_changed(store, next).await;
+                until_it_may_have_changed(store, std::slice::from_ref(next)).await;
                 seen = watched.look_again().await?;
             }
             Ok::<_, StoreError>(())

@@ -20,9 +20,7 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::io::{self, Write, stdout};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// How often a shard is checked if the store reports no change.
@@ -45,85 +43,67 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints until the output cannot be written, or its reader is gone.
-pub async fn watch(store: Arc<dyn Store>, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
-    let watch = Watch { store, json: flags.json, orders: flags.orders, patience };
-    if flags.shards.is_empty() {
-        return watch.all().await;
-    }
-    let watch = Arc::new(watch);
-    let mut watches = JoinSet::new();
-    for shard in &flags.shards {
-        let first = watch.look(shard).await?;
-        if first.report == Report::default()
-            && !watch.store.is_metered()
-            && let Some(unknown) = Unknown::find(&*watch.store, shard, patience).await
+/// Prints until the output cannot be written, or its reader is gone. If a first check fails, it ends with that error.
+pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
+    let watch = Watch { store, flags, patience };
+    let mut list = watch.look().await?;
+    for (shard, shown) in &list {
+        if !flags.shards.is_empty()
+            && shown.report == Report::default()
+            && !store.is_metered()
+            && let Some(unknown) = Unknown::find(store, shard, patience).await
         {
             unknown.say(shard);
         }
-        watches.spawn(Arc::clone(&watch).follow(shard.clone(), first));
     }
-    // The first one that ends says why. The others have nowhere to go either, and end when they are dropped.
-    let over = watches.join_next().await.expect("there is a watch for each shard");
-    Ok(printed(Err(over.expect("a watch neither panics nor is cancelled"))))
+    let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
+    loop {
+        let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
+        // The store does not list it any more, so nobody leads it.
+        for shard in known.keys() {
+            now.entry(shard.clone()).or_default();
+        }
+        for (shard, shown) in &now {
+            let told = watch.tell(shard, known.get(shard), shown);
+            if told.is_err() {
+                return Ok(printed(told));
+            }
+        }
+        known = now;
+        list = watch.look_again().await;
+    }
 }
 
-struct Watch {
-    store: Arc<dyn Store>,
-    json: bool,
-    orders: bool,
+struct Watch<'a> {
+    store: &'a dyn Store,
+    flags: &'a WatchFlags,
     patience: Duration,
 }
 
-impl Watch {
-    async fn all(&self) -> Result<ExitCode, StoreError> {
-        let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
-        let mut list = self.list().await?;
-        loop {
-            let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
-            // The store does not list it any more, so nobody leads it.
-            for shard in known.keys() {
-                now.entry(shard.clone()).or_default();
-            }
-            for (shard, shown) in &now {
-                let told = self.tell(shard, known.get(shard), shown);
-                if told.is_err() {
-                    return Ok(printed(told));
-                }
-            }
-            known = now;
-            let mut away = false;
-            list = loop {
-                sleep(LOOK_EVERY).await;
-                match self.list().await {
-                    Ok(list) => break list,
-                    Err(_) if away => {}
-                    Err(error) => {
-                        away = true;
-                        say_retrying(&error);
-                    }
-                }
-            };
+impl Watch<'_> {
+    async fn look(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let Self { store, flags, patience } = *self;
+        let mut list = Vec::new();
+        for shard in &flags.shards {
+            list.push((shard.clone(), inspect(store, shard, patience).await?));
         }
+        if flags.shards.is_empty() {
+            list = store.list("").await?;
+            if flags.orders || !store.is_metered() {
+                list = Unled::named(slots::paused(store, "", patience).await?).among(list);
+            }
+        }
+        let notes = Notes::of(store, &list, flags.orders).await?;
+        Ok(list::shown(&list, None, notes.as_ref()))
     }
 
-    /// Returns when the output cannot be written any more.
-    async fn follow(self: Arc<Self>, shard: Shard, first: Shown) -> io::Error {
-        let mut known = first;
+    /// The same when it is time, and once the store answers.
+    async fn look_again(&self) -> Vec<(Shard, Shown)> {
         let mut away = false;
-        if let Err(error) = self.tell(&shard, None, &known) {
-            return error;
-        }
         loop {
-            until_it_may_have_changed(&*self.store, &shard).await;
-            match self.look(&shard).await {
-                Ok(shown) => {
-                    away = false;
-                    if let Err(error) = self.tell(&shard, Some(&known), &shown) {
-                        return error;
-                    }
-                    known = shown;
-                }
+            until_it_may_have_changed(self.store, &self.flags.shards).await;
+            match self.look().await {
+                Ok(list) => return list,
                 Err(error) => {
                     if !std::mem::replace(&mut away, true) {
                         say_retrying(&error);
@@ -132,25 +112,6 @@ impl Watch {
                 }
             }
         }
-    }
-
-    async fn look(&self, shard: &Shard) -> Result<Shown, StoreError> {
-        let report = inspect(&*self.store, shard, self.patience).await?;
-        let one = self.with_notes(&[(shard.clone(), report)]).await?;
-        Ok(one.into_iter().map(|(_, shown)| shown).next().unwrap_or_default())
-    }
-
-    async fn list(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let mut list = self.store.list("").await?;
-        if self.orders || !self.store.is_metered() {
-            list = Unled::named(slots::paused(&*self.store, "", self.patience).await?).among(list);
-        }
-        self.with_notes(&list).await
-    }
-
-    async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let notes = Notes::of(&*self.store, list, self.orders).await?;
-        Ok(list::shown(list, None, notes.as_ref()))
     }
 
     /// Prints what has changed since `known`; all that matters if that is None.
@@ -166,7 +127,7 @@ impl Watch {
         }
         let mut out = stdout().lock();
         let now = rfc3339(wall_clock_millis());
-        let written = if self.json {
+        let written = if self.flags.json {
             writeln!(out, "{}", as_json(shard, shown))
         } else {
             let leader = match &shown.report.holder {
@@ -191,12 +152,12 @@ fn pause_id(shown: &Shown) -> Option<&Session> {
     pauses(shown).next().map(|(pause, _)| &pause.id)
 }
 
-/// Returns when it is time to check the shard again.
-pub async fn until_it_may_have_changed(store: &dyn Store, shard: &Shard) {
+/// Returns when it is time to check the shards again. If there are none, all are listed.
+pub async fn until_it_may_have_changed(store: &dyn Store, shards: &[Shard]) {
     sleep(LOOKS_APART).await;
-    if store.delivery() == Delivery::Push {
+    if store.delivery() == Delivery::Push && !shards.is_empty() {
         // Whatever the result, a check follows.
-        let _ = timeout(LOOK_EVERY, store.changed(shard)).await;
+        let _ = timeout(LOOK_EVERY, store.any_changed(shards)).await;
     } else {
         sleep(LOOK_EVERY).await;
     }

@@ -80,7 +80,8 @@ fn line_of(pid: u32) -> Vec<u32> {
     line
 }
 
-fn parent_of(pid: u32) -> Option<u32> {
+/// The parent of a process; None if that is gone, or has none.
+pub fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may have more of them in it: proc_pid_stat(5).
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|&parent| parent > 0)

@@ -9,7 +9,6 @@ mod values;
 pub(super) use invocation::Invocation;
 
 use super::super::flags::{self, FirstPage};
-use super::super::slots;
 use super::PROGRAM;
 use crate::cli::relinquish::Relinquish;
 use crate::election::{OnLoss, Patience, Restart, RestartWhen};
@@ -31,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, metrics_file, relinquish, signal, status, times, verbosity};
+use values::{every, hook, metrics_file, relinquish, signal, slots, status, times, verbosity};
 
 /// A run of at least this long resets the number of restarts.
 const HEALTHY: Duration = Duration::from_mins(1);
@@ -66,7 +65,7 @@ See leaderctl, which shows and controls who leads, and leaderrun(1) and leaderru
 )]
 pub struct Flags {
     /// Run STRING with /bin/sh -c instead of COMMAND
-    #[arg(short, long, value_name = "STRING", env = "LEADERRUN_COMMAND")]
+    #[arg(short, long, value_name = "STRING")]
     command: Option<OsString>,
 
     #[command(flatten, next_help_heading = "Store")]
@@ -107,82 +106,76 @@ pub struct Flags {
 #[derive(Debug, Args)]
 pub(super) struct Waiting {
     /// Do not wait: exit with 75 if another leads
-    #[arg(short = 'n', long, visible_alias = "nonblock", env = "LEADERRUN_NO_WAIT",
+    #[arg(short = 'n', long, visible_alias = "nonblock",
           value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     no_wait: bool,
 
     /// Wait at most this long, then exit with 75
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", env = "LEADERRUN_WAIT", value_parser = flags::duration,
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = flags::duration,
           allow_hyphen_values = true)]
     wait: Option<Duration>,
 
     /// Exit status if another leads or the shard is paused
-    #[arg(short = 'E', long, value_name = "CODE", env = "LEADERRUN_CONFLICT_EXIT_CODE",
+    #[arg(short = 'E', long, value_name = "CODE",
           default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     pub(super) conflict_exit_code: u8,
 
     /// When leadership is lost: standby or exit [default: standby]
-    #[arg(long, value_name = "WHAT", env = "LEADERRUN_AFTER_LOSS", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
     after_loss: Option<AfterLoss>,
 }
 
 #[derive(Debug, Args)]
 struct Jobs {
     /// Run COMMAND once in each period of this length, over all hosts
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_EVERY", value_parser = every, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = every, allow_hyphen_values = true)]
     every: Option<Duration>,
 
     /// Run COMMAND until it has succeeded once under this name
-    #[arg(long, value_name = "ID", env = "LEADERRUN_ONCE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     once: Option<JobId>,
 
     /// Repeat a failed job without a new start, up to N times
-    #[arg(long, value_name = "N", env = "LEADERRUN_RETRY_FAILED", value_parser = times,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = times, allow_hyphen_values = true)]
     retry_failed: Option<u32>,
 
     /// Exit status if the job is done and did not run here [default: 0]
-    #[arg(long, value_name = "CODE", env = "LEADERRUN_DONE_EXIT_CODE", value_parser = status,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "CODE", value_parser = status, allow_hyphen_values = true)]
     done_exit_code: Option<u8>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Stopping {
     /// The signal that asks COMMAND to stop
-    #[arg(short, long, value_name = "SIGNAL", env = "LEADERRUN_SIGNAL", default_value = "TERM",
+    #[arg(short, long, value_name = "SIGNAL", default_value = "TERM",
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
     /// Time to SIGKILL as the lease is lost [default: 3s, at most lease/5]
-    #[arg(short = 'k', long, value_name = "DURATION", env = "LEADERRUN_KILL_AFTER",
-          value_parser = flags::duration, allow_hyphen_values = true)]
+    #[arg(short = 'k', long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
 
     /// Time to SIGKILL in an orderly stop [default: no limit]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_STOP_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     pub(super) stop_timeout: Option<Duration>,
 
     /// Stop COMMAND after this long, and exit with 124
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_MAX_RUN", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     pub(super) max_run: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
 struct Restarts {
     /// Restart COMMAND: never, on-failure, always
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RESTART", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
+    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = AfterEnd::Never)]
     restart: AfterEnd,
 
     /// Restarts in a row before the lease is released
-    #[arg(long, value_name = "N", env = "LEADERRUN_RESTART_LIMIT", default_value = "5", value_parser = times,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = times, allow_hyphen_values = true)]
     restart_limit: u32,
 
     /// Pause before the first restart; doubles up to 1m
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RESTART_DELAY", default_value = "1s",
+    #[arg(long, value_name = "DURATION", default_value = "1s",
           value_parser = flags::duration, allow_hyphen_values = true)]
     restart_delay: Duration,
 }
@@ -190,127 +183,119 @@ struct Restarts {
 #[derive(Debug, Args)]
 struct HealthFlags {
     /// Release the lease if CMD keeps failing while COMMAND runs
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_HEALTH", value_parser = hook)]
+    #[arg(long, value_name = "CMD", value_parser = hook)]
     health: Option<OsString>,
 
     /// Time before the first check and between two [default: 10s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_INTERVAL", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     health_interval: Option<Duration>,
 
     /// Kill a check that takes longer than this [default: 5s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HEALTH_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     health_timeout: Option<Duration>,
 
     /// Failures in a row before the lease is released [default: 3]
-    #[arg(long, value_name = "N", env = "LEADERRUN_HEALTH_FAILURES", value_parser = times,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = times, allow_hyphen_values = true)]
     health_failures: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 struct HookFlags {
     /// Run CMD once the lease is held, before COMMAND starts
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_PRE_START", value_parser = hook)]
+    #[arg(long, value_name = "CMD", value_parser = hook)]
     pre_start: Option<OsString>,
 
     /// Run CMD before COMMAND gets the stop signal
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_PRE_STOP", value_parser = hook)]
+    #[arg(long, value_name = "CMD", value_parser = hook)]
     pre_stop: Option<OsString>,
 
     /// Run CMD when COMMAND is dead, before the lease is released
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_POST_STOP", value_parser = hook)]
+    #[arg(long, value_name = "CMD", value_parser = hook)]
     post_stop: Option<OsString>,
 
     /// Kill a hook that takes longer than this [default: 2s]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_HOOK_TIMEOUT", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     hook_timeout: Option<Duration>,
 
     /// Run CMD while this candidate does not lead
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_STANDBY", value_parser = hook, allow_hyphen_values = true)]
+    #[arg(long, value_name = "CMD", value_parser = hook, allow_hyphen_values = true)]
     standby: Option<OsString>,
 
     /// Run CMD on a standby when it sees a new leader
-    #[arg(long, value_name = "CMD", env = "LEADERRUN_ON_LEADER_CHANGE", value_parser = hook, allow_hyphen_values = true)]
+    #[arg(long, value_name = "CMD", value_parser = hook, allow_hyphen_values = true)]
     on_leader_change: Option<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct TimingFlags {
     /// How long a lease lasts unrenewed [default: 15s (object storage 1m)]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_LEASE", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
 
     /// How often to renew [default: 5s (object storage 20s), at most lease/3]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RENEW", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     renew: Option<Duration>,
 
     /// How often a standby checks the lease [default: 2s (object storage 10s)]
-    #[arg(long, value_name = "DURATION", env = "LEADERRUN_RETRY", value_parser = flags::duration,
-          allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     retry: Option<Duration>,
 
     /// Print the timing budget of these options and exit
-    #[arg(long, env = "LEADERRUN_EXPLAIN", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    #[arg(long, value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     pub(super) explain: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Observability {
     /// Serve probes and Prometheus metrics on this address
-    #[arg(long, value_name = "ADDR", env = "LEADERRUN_LISTEN")]
+    #[arg(long, value_name = "ADDR")]
     pub(super) listen: Option<listen::Address>,
 
     /// Write the result of each run to this file, for node_exporter
-    #[arg(long, value_name = "FILE", env = "LEADERRUN_METRICS_FILE", value_parser = metrics_file)]
+    #[arg(long, value_name = "FILE", value_parser = metrics_file)]
     pub(super) metrics_file: Option<PathBuf>,
 
     /// The name that others see [default: HOST-PID-HEX]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_OWNER", value_parser = flags::line::<256>)]
+    #[arg(long, value_name = "NAME", value_parser = flags::line::<256>)]
     pub(super) owner: Option<String>,
 
     /// The name of this host that others see [default: the machine's]
-    #[arg(long, value_name = "NAME", env = "LEADERRUN_HOST", value_parser = flags::line::<256>)]
+    #[arg(long, value_name = "NAME", value_parser = flags::line::<256>)]
     pub(super) host: Option<String>,
 
     /// When to notify systemd: candidate, leader, command
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_NOTIFY", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
+    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = Readiness::Candidate)]
     pub(super) notify: Readiness,
 
     /// The format of log lines: text or json
-    #[arg(long, value_name = "FORMAT", env = "LEADERRUN_LOG_FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
+    #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true, default_value_t = Format::Text)]
     pub(super) log_format: Format,
 
     /// Log more; give it twice for still more
-    #[arg(short, long, env = "LEADERRUN_VERBOSE", action = ArgAction::Count, value_parser = verbosity)]
+    #[arg(short, long, action = ArgAction::Count, value_parser = verbosity)]
     pub(super) verbose: u8,
 
     /// Log only errors: no warnings, and not who leads
-    #[arg(short, long, env = "LEADERRUN_QUIET", value_parser = FalseyValueParser::new(),
-          action = ArgAction::SetTrue)]
+    #[arg(short, long, value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     pub(super) quiet: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Advanced {
     /// Let up to N candidates lead at once, each in its own slot
-    #[arg(long, value_name = "N", env = "LEADERRUN_SLOTS", value_parser = slots::number, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = slots, allow_hyphen_values = true)]
     pub(super) slots: Option<u32>,
 
     /// Hand over after a time, or on a schedule such as '0 4 * * *'
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_RELINQUISH", value_parser = relinquish, allow_hyphen_values = true)]
+    #[arg(long, value_name = "WHEN", value_parser = relinquish, allow_hyphen_values = true)]
     pub(super) relinquish: Option<Relinquish>,
 
     /// The kill method: auto, walk, cgroup, pidns
-    #[arg(long, value_name = "HOW", env = "LEADERRUN_CONTAIN", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t = Contain::Auto)]
     pub(super) contain: Contain,
 
     /// Announce standbys: auto, always, never
-    #[arg(long, value_name = "WHEN", env = "LEADERRUN_ANNOUNCE", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
+    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
     announce: Announce,
 }
 

@@ -6,7 +6,7 @@
 
 use super::{Frequency, Ledger, last, of_job};
 use crate::lease::{JobId, Shard, Term, show};
-use crate::notes::update::{Edit, update_and_make_sure};
+use crate::notes::update::{Edit, Start, update};
 use crate::store::notes::LONGEST;
 use crate::store::{Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
@@ -199,7 +199,7 @@ pub async fn write_named<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobI
 
 /// Puts `new` in the place of what the index has of the job `name`.
 async fn put<S: Notes + ?Sized>(store: &S, shard: &Shard, name: &Name, new: Option<Indexed>) -> Result<(), StoreError> {
-    update_and_make_sure(store, shard, &Page::Jobs, "index of jobs", |standing| {
+    update(store, shard, &Page::Jobs, "index of jobs", Start::ReadAndMakeSure, |standing| {
         let mut jobs = all_in(standing, shard)?;
         let before = jobs.iter().position(|known| known.job.is_same(name)).map(|index| jobs.remove(index));
         if before == new || matches!((&before, &new), (Some(before), Some(new)) if before.is_after(new)) {

@@ -10,7 +10,9 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-const CONCLUSIONS: [&str; 4] = ["not_applied", "unknown", "denied", "misconfigured"];
+/// All that may be known of a request that failed.
+pub const CONCLUSIONS: [ErrorKind; 4] =
+    [ErrorKind::NotApplied, ErrorKind::Unknown, ErrorKind::Denied, ErrorKind::Misconfigured];
 /// Seconds. A nearby store answers within the first few of them, an overloaded one within the last.
 const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
@@ -38,9 +40,11 @@ impl Series {
     pub(super) fn new(shard: &str) -> Self {
         let labels = [("shard".to_owned(), shard.to_owned())].into();
         let registry = Registry::new_custom(Some("leaderrun".to_owned()), Some(labels)).expect(SOUND);
-        let gauge = |name, help| IntGauge::new(name, help).expect(SOUND);
+        let gauge = |name, help| add(&registry, IntGauge::new(name, help));
+        let seconds = |name, help| add(&registry, Gauge::new(name, help));
+        let counter = |name, help| add(&registry, IntCounter::new(name, help));
         let counters = |name, help, label, values: &[&str]| {
-            let counters = IntCounterVec::new(Opts::new(name, help), &[label]).expect(SOUND);
+            let counters = add(&registry, IntCounterVec::new(Opts::new(name, help), &[label]));
             // Start at zero, so that the first increase shows as one.
             for value in values {
                 counters.with_label_values(&[value]).reset();
@@ -50,75 +54,52 @@ impl Series {
         let latency = HistogramOpts::new("renew_seconds", "From sending a renewal to the store's answer.");
         let deadline = Opts::new("deadline_seconds", "Until COMMAND is stopped or killed if the lease is not renewed.");
         let observed = Opts::new("observed_leader_term", "The term of the leader that a standby waits for.");
-        let series = Self {
+        let build = Opts::new("build_info", "1, with the version and the commit of this leaderrun, if it is known.");
+        // As Prometheus' own exporters have it.
+        let build = add(&registry, IntGaugeVec::new(build, &["version", "commit"]));
+        let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), commit]).set(1);
+        Self {
             is_leader: gauge("is_leader", "1 while COMMAND runs and the lease is not lost, else 0."),
             term: gauge("term", "The term of this candidate's leadership, 0 while it has none."),
             slot: gauge("slot", "The slot of this candidate's leadership, 0 while it has none, or the shard no slots."),
-            starts: IntCounter::new("command_starts_total", "Starts of COMMAND.").expect(SOUND),
+            starts: counter("command_starts_total", "Starts of COMMAND."),
             ends: counters(
                 "leadership_ends_total",
                 "Ends of leaderships, by their reasons.",
                 "reason",
                 &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
             ),
-            renewals: Histogram::with_opts(latency.buckets(LATENCIES.to_vec())).expect(SOUND),
+            renewals: add(&registry, Histogram::with_opts(latency.buckets(LATENCIES.to_vec()))),
             renew_failures: counters(
                 "renew_failures_total",
                 "Renewals that failed, by what is known of them.",
                 "conclusion",
-                &CONCLUSIONS,
+                &CONCLUSIONS.map(conclusion),
             ),
-            deadline: GaugeVec::new(deadline, &["action"]).expect(SOUND),
-            observed: IntGaugeVec::new(observed, &["owner", "host"]).expect(SOUND),
-            restarts: IntCounter::new("command_restarts_total", "Starts of COMMAND after the first of its leadership.")
-                .expect(SOUND),
-            silence: Gauge::new("store_trouble_seconds", "For how long the store has given errors alone.")
-                .expect(SOUND),
-            late: Gauge::new("late_seconds", "How late guard or backstop was woken at the worst in the last minutes.")
-                .expect(SOUND),
+            deadline: add(&registry, GaugeVec::new(deadline, &["action"])),
+            observed: add(&registry, IntGaugeVec::new(observed, &["owner", "host"])),
+            restarts: counter("command_restarts_total", "Starts of COMMAND after the first of its leadership."),
+            silence: seconds("store_trouble_seconds", "For how long the store has given errors alone."),
+            late: seconds("late_seconds", "How late guard or backstop was woken at the worst in the last minutes."),
             beyond: gauge("outside_guarantee", "1 while guard or backstop is woken too late for the lease, else 0."),
             registry,
-        };
-        series.register([
-            Box::new(series.is_leader.clone()),
-            Box::new(series.term.clone()),
-            Box::new(series.slot.clone()),
-            Box::new(series.starts.clone()),
-            Box::new(series.ends.clone()),
-            Box::new(series.renewals.clone()),
-            Box::new(series.renew_failures.clone()),
-            Box::new(series.deadline.clone()),
-            Box::new(series.observed.clone()),
-            Box::new(series.restarts.clone()),
-            Box::new(series.silence.clone()),
-            Box::new(series.late.clone()),
-            Box::new(series.beyond.clone()),
-            Box::new(build_info()),
-        ]);
-        series
-    }
-
-    fn register(&self, collectors: [Box<dyn Collector>; 14]) {
-        for collector in collectors {
-            self.registry.register(collector).expect(SOUND);
         }
     }
 }
 
-/// Always 1, with the version as a label, as Prometheus' own exporters have it.
-fn build_info() -> IntGaugeVec {
-    let what = Opts::new("build_info", "1, with the version and the commit of this leaderrun, if it is known.");
-    let info = IntGaugeVec::new(what, &["version", "commit"]).expect(SOUND);
-    let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
-    info.with_label_values(&[env!("CARGO_PKG_VERSION"), commit]).set(1);
-    info
+fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+    let collector = made.expect(SOUND);
+    registry.register(Box::new(collector.clone())).expect(SOUND);
+    collector
 }
 
-pub(super) fn conclusion_label(kind: ErrorKind) -> &'static str {
+/// The label for what is known of a request that failed.
+pub fn conclusion(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::NotApplied => CONCLUSIONS[0],
-        ErrorKind::Unknown => CONCLUSIONS[1],
-        ErrorKind::Denied => CONCLUSIONS[2],
-        ErrorKind::Misconfigured => CONCLUSIONS[3],
+        ErrorKind::NotApplied => "not_applied",
+        ErrorKind::Unknown => "unknown",
+        ErrorKind::Denied => "denied",
+        ErrorKind::Misconfigured => "misconfigured",
     }
 }

@@ -181,7 +181,7 @@ impl Reader {
         loop {
             let begun = BootInstant::now();
             let is_behind = self.read(&mut turn).await.unwrap_or_else(|error| {
-                self.fleet.picture().fail(&error);
+                self.fleet.lock().fail(&error);
                 false
             });
             let took = BootInstant::now().since(begun);
@@ -201,7 +201,7 @@ impl Reader {
         if self.store.delivery() != Delivery::Push {
             return Vec::new();
         }
-        let picture = self.fleet.picture();
+        let picture = self.fleet.lock();
         let led = picture.shards.iter().filter(|(_, seen)| seen.holder().is_some());
         led.map(|(shard, _)| shard.clone()).take(WATCHED).collect()
     }
@@ -214,7 +214,7 @@ impl Reader {
         let list = self.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
         let names = {
-            let mut picture = self.fleet.picture();
+            let mut picture = self.fleet.lock();
             picture.take_in(list, announced, &self.prefix);
             picture.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
             picture.readings += 1;
@@ -228,9 +228,9 @@ impl Reader {
             for ((shard, _), noted) in some.iter().zip(parallel::all(reads).await) {
                 match noted {
                     Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                        self.fleet.picture().note_trouble(shard, error);
+                        self.fleet.lock().note_trouble(shard, error);
                     }
-                    noted => self.fleet.picture().note(shard, noted?),
+                    noted => self.fleet.lock().note(shard, noted?),
                 }
             }
         }
@@ -244,7 +244,7 @@ impl Reader {
         }
         match slots::announced(&*self.store, self.prefix.as_str(), self.patience).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                self.fleet.picture().errors.count(error.kind);
+                self.fleet.lock().count(error.kind);
                 Ok(Known::default())
             }
             announced => {
@@ -331,7 +331,7 @@ impl Picture {
         let by_name = standbys.map(slots::by_name);
         let leaders = sessions(list.values().filter_map(|report| report.holder.as_ref()));
         let counts: Vec<Option<usize>> =
-            list.keys().map(|shard| by_name.as_ref().map(|all| slots::count_waiting(all, shard, &leaders))).collect();
+            list.keys().map(|shard| by_name.as_ref().map(|all| slots::waiting(all, shard, &leaders).len())).collect();
         for ((shard, report), standbys) in list.into_iter().zip(counts) {
             let is_new = !self.shards.contains_key(&shard);
             let seen = self.shards.entry(shard).or_default();
@@ -388,7 +388,7 @@ impl Picture {
 
     /// One note that cannot be read must not hide the others.
     fn note_trouble(&mut self, shard: &Shard, error: StoreError) {
-        self.errors.count(error.kind);
+        self.count(error.kind);
         if let Some(seen) = self.shards.get_mut(shard) {
             seen.noted = Some(BootInstant::now());
             if seen.shown.trouble.as_ref() != Some(&error.message) {

@@ -47,22 +47,13 @@ impl Fault {
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::KillGuard | Self::Stubborn => &[STUBBORN, DAEMON],
-            Self::Stop
-            | Self::Kill
-            | Self::Freeze
-            | Self::Slow
-            | Self::ShortPartition
-            | Self::Partition
-            | Self::Clock => &[],
+            _ => &[],
         }
     }
 
     /// Whether it needs a proxy between each candidate and the store.
     pub fn is_of_network(self) -> bool {
-        match self {
-            Self::Slow | Self::ShortPartition | Self::Partition => true,
-            Self::Stop | Self::Kill | Self::KillGuard | Self::Freeze | Self::Stubborn | Self::Clock => false,
-        }
+        matches!(self, Self::Slow | Self::ShortPartition | Self::Partition)
     }
 
     /// Whether it is impossible if leases last while a process holds them open.

@@ -4,6 +4,7 @@
 //! forgets the number at once. And what a fault leaves behind must not outlive the self-test, so this process is the
 //! subreaper of all of it, and a fault is over when this process has no descendant left.
 
+use super::super::whose::parent_of;
 use super::evidence::{Life, Stamps, Trouble};
 use super::programs;
 use super::proxy::{NetworkFault, Proxy};
@@ -313,13 +314,7 @@ const NAME: &[u8] = programs::COMMAND_NAME.as_bytes();
 
 /// A direct child of a process, which has one at most.
 fn child_of(parent: Pid) -> Option<Pid> {
-    let parent = parent.to_string();
-    numbers().find(|pid| {
-        let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // proc_pid_stat(5): the parent is the second field after the name, which stands in parentheses.
-        let after = line.rsplit_once(')').map_or("", |(_, after)| after);
-        after.split_whitespace().nth(1) == Some(&parent)
-    })
+    numbers().find(|pid| parent_of(pid.as_raw().cast_unsigned()) == Some(parent.as_raw().cast_unsigned()))
 }
 
 fn numbers() -> impl Iterator<Item = Pid> {

@@ -9,12 +9,14 @@
 //! prometheus crate for each answer takes 470 MB instead of 35 MB, and fifty times as long, on the thread that reads the
 //! store.
 
-use super::super::fleet::{Condition, Errors, Picture, Seen, lateness};
+use super::super::fleet::{Condition, Job, Picture, Seen, lateness};
 use super::super::noted::pauses;
 use crate::election::Reason;
-use crate::lease::{JobId, Shard};
+use crate::lease::JobId;
+use crate::observe::metrics::{CONCLUSIONS, conclusion};
 use crate::time::{BootInstant, wall_clock_millis};
 use std::fmt::{Display, Write as _};
+use strum::VariantArray;
 
 /// The most shards with metrics, in the order of their names. The others are only counted.
 pub const MOST: usize = 20_000;
@@ -54,10 +56,6 @@ impl Metrics<'_> {
         let _ = writeln!(self.text, "leaderrun_{name} {value}");
     }
 
-    fn shards(&self) -> impl Iterator<Item = (&Shard, &Seen)> {
-        self.picture.shards.iter().take(MOST)
-    }
-
     /// A metric of each shard for which `value` has one. The names of shards need no escapes.
     fn each<V: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Seen) -> Option<V>) {
         self.family(name, "gauge", help);
@@ -81,10 +79,8 @@ impl Metrics<'_> {
         let help = "For how long the store has given errors alone.";
         self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
         self.family("store_errors_total", "counter", "Requests that failed, by what is known of them.");
-        let Errors { not_applied, unknown, denied, misconfigured } = picture.errors;
-        for (conclusion, count) in
-            [("not_applied", not_applied), ("unknown", unknown), ("denied", denied), ("misconfigured", misconfigured)]
-        {
+        for kind in CONCLUSIONS {
+            let (conclusion, count) = (conclusion(kind), picture.errors.get(&kind).unwrap_or(&0));
             let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
         }
         self.alone("readings_total", "counter", "Readings of all leases of the store.", picture.readings);
@@ -96,17 +92,8 @@ impl Metrics<'_> {
         }
         let counts = picture.counts();
         self.family("shards", "gauge", "Shards, by what an operator wants to know of them.");
-        for condition in [
-            Condition::Led,
-            Condition::Idle,
-            Condition::Alone,
-            Condition::Free,
-            Condition::Paused,
-            Condition::Failed,
-            Condition::Late,
-            Condition::Leaderless,
-        ] {
-            let (count, name) = (counts.get(&condition).copied().unwrap_or(0), condition.name());
+        for condition in Condition::VARIANTS {
+            let (count, name) = (counts.get(condition).unwrap_or(&0), condition.name());
             let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
         }
         let left_out = picture.shards.len().saturating_sub(MOST);
@@ -162,7 +149,6 @@ impl Metrics<'_> {
     }
 
     fn of_jobs(&mut self) {
-        use super::super::fleet::Job;
         type Value = fn(&Job) -> Option<f64>;
         let families: [(&str, &str, Value); 6] = [
             ("job_last_run_timestamp_seconds", "When the last run of the job began.", |job| {
@@ -179,7 +165,7 @@ impl Metrics<'_> {
         for (name, help, value) in families {
             self.family(name, "gauge", help);
             let mut lines = String::new();
-            for (shard, seen) in self.shards() {
+            for (shard, seen) in self.picture.shards.iter().take(MOST) {
                 for (job, run) in &seen.tally.jobs {
                     if let Some(value) = value(run) {
                         let once = job.as_ref().map_or("", JobId::as_str);

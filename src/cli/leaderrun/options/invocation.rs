@@ -5,10 +5,10 @@
 use super::{AfterEnd, Announce, FORM, Flags, HealthFlags};
 use crate::cli::flags::NamedStore;
 use crate::cli::settings::Settings;
-use crate::cli::slots;
 use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
 use crate::notes::jobs::period::Period;
 use crate::notes::jobs::{Frequency, Job};
+use crate::slots;
 use crate::store::{Delivery, Location};
 use crate::time::wall_clock_millis;
 use clap::parser::ValueSource;
@@ -81,7 +81,10 @@ impl Flags {
             return Err("--max-run 0s leaves COMMAND no time to run: use a longer one".to_owned());
         }
         if let Some(slots) = self.advanced.slots {
-            slots::check(slots, &shard, store.as_ref().ok().map(|store| &store.location))?;
+            slots::name(&shard, slots)?;
+            if let Ok(store) = &store {
+                slots::check(&store.location, slots)?;
+            }
         }
         if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());

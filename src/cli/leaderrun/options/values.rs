@@ -4,6 +4,7 @@ use crate::cli::config::VERBOSITY;
 use crate::cli::flags;
 use crate::cli::relinquish::Relinquish;
 use crate::notes::jobs::period::Period;
+use crate::slots::MOST;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,6 +32,11 @@ pub fn verbosity(text: &str) -> Result<u8, String> {
 
 pub fn status(text: &str) -> Result<u8, String> {
     text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
+}
+
+pub fn slots(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|slots| (1..=MOST).contains(slots));
+    number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST}"))
 }
 
 pub fn times(text: &str) -> Result<u32, String> {
