@@ -37,12 +37,10 @@ use std::time::Duration;
 /// The most slots of a shard. A standby looks at each of them.
 pub const MOST: u32 = MOST_SLOTS;
 
-/// The name of slot `slot` of `shard`.
 pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}#{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
-/// The shard that `shard` is a slot of.
 pub fn parent(shard: &Shard) -> Option<Shard> {
     shard.of_slot().map(|(parent, _)| parent)
 }
@@ -86,28 +84,12 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
 
 /// Checks that the store at `location` can have `slots` leaders of a shard.
 pub fn check(location: &Location, slots: u32) -> Result<(), String> {
-    match location {
-        #[cfg(feature = "postgres")]
-        Location::Postgres(address) if address.advisory_lock.is_some() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with advisory_lock=, which allows one leader"))
-        }
-        #[cfg(feature = "nats")]
-        Location::Nats(address) if address.lock_key.is_some() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with lock_key=, which allows one leader"))
-        }
-        #[cfg(feature = "redis")]
-        Location::Redis(address) if address.shares_a_lock() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with lock_key=, which allows one leader"))
-        }
-        #[cfg(feature = "kubernetes")]
-        Location::Kubernetes(address) if address.lease.is_some() && slots > 1 => {
-            Err(format!("--slots {slots} does not work with lease=, which allows one leader"))
-        }
-        _ => {
-            let _ = slots;
-            Ok(())
-        }
+    if slots > 1 && location.shares_a_lock() {
+        return Err(format!(
+            "--slots {slots} does not work with advisory_lock=, lock_key= or lease= in the store URL, which allows one leader"
+        ));
     }
+    Ok(())
 }
 
 /// The slots of a shard, as one candidate sees them in a store.
@@ -116,14 +98,12 @@ pub struct Slots {
     candidate: Candidate,
     /// The shard of each slot, in order. Below, a slot is an index into this.
     shards: Vec<Shard>,
-    /// The most time for a request.
     patience: Duration,
     state: Mutex<State>,
 }
 
 struct State {
     claimed: Option<Claimed>,
-    /// Where the next claim begins.
     first: usize,
     holds: Holds,
 }
@@ -146,7 +126,6 @@ impl Claimed {
     }
 }
 
-/// The result of a look at a slot.
 enum Sight {
     Free,
     Held(Holder),
@@ -180,12 +159,10 @@ impl InTheWay {
     }
 }
 
-/// The slot in which a leader leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Counts from 1.
     pub slot: u32,
-    /// The shard that has the lease of this slot.
     pub shard: Shard,
 }
 
@@ -200,7 +177,6 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// A campaign for the one lease of the candidate's shard.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, slots: None, takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) }
     }
@@ -232,7 +208,6 @@ impl Campaign {
         }
     }
 
-    /// Claims the lease, or one of the slots.
     pub async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         self.host_may_lead.store(false, Ordering::Relaxed);
         let claim = self.leases().claim(candidate).await;
@@ -309,7 +284,6 @@ impl Slots {
         Ok(Self { inner, candidate: candidate.clone(), shards: slots, patience, state })
     }
 
-    /// The slot in which the candidate leads. None while it does not lead.
     pub fn place(&self) -> Option<Place> {
         let (slot, _) = self.led()?;
         let number = u32::try_from(slot + 1).expect("there are not so many");

@@ -29,7 +29,6 @@ pub const DEFAULT: &str = "/etc/leaderrun.toml";
 const LARGEST: u64 = 1 << 20;
 /// What to write for `verbose`, which is also a number in its variable.
 pub const VERBOSITY: &str = "write how much more to log: 0, 1 or 2";
-/// The table of the tables for single shards.
 const SHARDS: &str = "shard";
 /// Keys that a single shard cannot have: a verb of leaderctl is about a store, which must be that of leaderrun.
 const FOR_ALL_SHARDS: [&str; 3] = ["store", "store-file", "request-timeout"];
@@ -63,14 +62,12 @@ pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Sett
     Ok((shard.and_then(|shard| whole.shards.remove(shard)).unwrap_or_default(), whole.all))
 }
 
-/// All that a file sets.
 #[derive(Debug, Default)]
 struct Whole {
     all: Settings,
     shards: BTreeMap<String, Settings>,
 }
 
-/// What is wrong with a file, and where in its bytes.
 #[derive(Debug)]
 struct Wrong {
     at: Option<Range<usize>>,
@@ -147,7 +144,6 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
     Ok(settings)
 }
 
-/// A command that has each option which can be in a file.
 fn known() -> Command {
     let known = Program::Leaderrun.options();
     let ctl = Program::Leaderctl.options();

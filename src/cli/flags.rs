@@ -29,7 +29,6 @@ const LONGEST_URL: u64 = 64 * 1024;
 /// A thousand million of humantime's years.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
-/// Which store, and which configuration file.
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// The store that keeps the leases, such as redis://HOST
@@ -46,7 +45,6 @@ pub struct StoreFlags {
     pub config: Option<PathBuf>,
 }
 
-/// The store that was named, or the default one.
 #[derive(Debug)]
 pub struct NamedStore {
     pub location: Location,
@@ -54,7 +52,6 @@ pub struct NamedStore {
     pub url: Option<Secret>,
 }
 
-/// What the default store is not.
 const LOCAL: &str = "leases are files that only this user of this host sees";
 
 impl NamedStore {
@@ -106,7 +103,6 @@ impl StoreFlags {
     }
 }
 
-/// A store URL, which is read later.
 fn url(text: &str) -> Result<String, String> {
     if text.is_empty() { Err(format!("use one of {SCHEMES}")) } else { Ok(text.to_owned()) }
 }
@@ -176,7 +172,6 @@ fn read_url(path: &Path) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
-/// The options of a program.
 pub trait Options: Parser {
     const FIRST_PAGE: FirstPage;
 
@@ -186,10 +181,8 @@ pub trait Options: Parser {
 
 /// What `-h` shows, in one screen. `--help` shows all.
 pub struct FirstPage {
-    /// The ids of options.
     pub options: &'static [&'static str],
     pub verbs: &'static [&'static str],
-    /// Where the rest is.
     pub more: &'static str,
 }
 
@@ -295,7 +288,6 @@ pub fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     all
 }
 
-/// Reports what is wrong with the command line.
 pub fn usage(program: &str, message: &str) -> ExitCode {
     log::fail(program, exit::USAGE, &format!("{message} (see {program} --help)"));
     ExitCode::from(exit::USAGE)

@@ -10,7 +10,6 @@ mod list;
 mod man;
 mod pause;
 mod revoke;
-mod screen;
 pub mod selftest;
 #[cfg(feature = "watch")]
 mod serve;
@@ -330,7 +329,6 @@ impl Target {
         Ok(Self { named, patience })
     }
 
-    /// Opens the store and does `work` with it.
     fn ask(
         self,
         work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
@@ -392,7 +390,6 @@ async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
 /// What each line of `store check --json` prints. Fields are added, never renamed or removed.
 #[derive(Debug, Serialize)]
 struct Checked<'a> {
-    /// `good`, `doubtful` or `bad`.
     verdict: &'static str,
     text: &'a str,
 }

@@ -133,7 +133,6 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     Ok(death.map_or(ExitCode::from(status), Death::die))
 }
 
-/// Everything that a candidate needs. Its store is named, but not open yet.
 struct Prepared {
     candidate: Candidate,
     command: Command,
@@ -225,7 +224,6 @@ impl Prepared {
     }
 }
 
-/// Starts the server of `--listen`. None without that option.
 #[cfg(feature = "watch")]
 async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
     let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
@@ -233,7 +231,6 @@ async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<L
     http::begin(address, http::routes(metrics), http::OF_A_PROBE).await.map(Some).map_err(refused)
 }
 
-/// There is none in this build.
 #[cfg(not(feature = "watch"))]
 type Listening = Box<std::convert::Infallible>;
 

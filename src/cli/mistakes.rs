@@ -11,7 +11,6 @@ use std::num::ParseIntError;
 /// The most characters of a word that are repeated.
 const MOST_SHOWN: usize = 100;
 
-/// The line about `error`.
 pub fn told(error: &Error) -> String {
     let mut text = error.render().to_string();
     let words = error.context().flat_map(|(_, value)| match value {

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 /// The latest supported time. A clock past the year 9990 finds no next time.
 const LATEST_MILLIS: u64 = 253_000_000_000_000;
-/// The most bytes in a specification.
 const LONGEST: usize = 200;
 /// A leader that rotated more often would do nothing else.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The value of `--relinquish`.
 #[derive(Clone, Debug)]
 pub enum Relinquish {
     After(Duration),

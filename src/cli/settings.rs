@@ -166,7 +166,6 @@ pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
     format!("{one} and {other} exclude each other: {advice}")
 }
 
-/// SHARD, COMMAND and its arguments.
 fn operands(line: &ArgMatches) -> impl Iterator<Item = &OsString> {
     line.try_get_many("operands").ok().flatten().into_iter().flatten()
 }
@@ -192,7 +191,6 @@ fn is_off(name: &str, value: &OsStr) -> bool {
     )
 }
 
-/// How the options of a layer are called there.
 type Called<'a> = &'a dyn Fn(&str) -> String;
 
 /// All layers in one, the one that is nearest to the command line first.
@@ -213,7 +211,6 @@ fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings
     Ok(all)
 }
 
-/// Why a value cannot be one of an option.
 #[derive(Debug)]
 pub enum Wrong {
     NotText,

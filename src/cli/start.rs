@@ -21,15 +21,10 @@ use tokio::runtime::Runtime;
 /// threads of our user, and tokio panics if it has no such thread and cannot start one.
 const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
-/// Why a program does not do its work.
 #[derive(Debug)]
 pub enum Failure {
-    /// The options, the environment or the configuration file are wrong.
     Usage(String),
-    Other {
-        status: u8,
-        message: String,
-    },
+    Other { status: u8, message: String },
 }
 
 impl Failure {
@@ -104,7 +99,6 @@ pub fn printed(written: io::Result<()>, fail: impl Fn(u8, &str) -> ExitCode) -> 
     }
 }
 
-/// The runtime for requests to a store at this location.
 pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
     if !matches!(location, Location::File { .. }) {
         limits::check_threads().map_err(Failure::of_os)?;

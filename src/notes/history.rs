@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 /// How many leaderships the history keeps. It keeps fewer where their names are long.
 const MOST: usize = 16;
-/// The most letters of how a leadership ended.
 const LONGEST_END: usize = 200;
 /// The most letters of an operator's reason, and of a name.
 const LONGEST_REASON: usize = 100;
@@ -45,7 +44,6 @@ pub struct Entry {
     /// Some if COMMAND exited, whatever made it do so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
-    /// Some if a signal ended COMMAND.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// The last order of an operator that this leadership ends.
@@ -66,7 +64,6 @@ pub struct Ordered {
     pub at_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who was to lead next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
@@ -84,7 +81,6 @@ impl Ordered {
         Self { what: what.to_owned(), by: operator(), at_millis: wall_clock_millis(), reason, to }
     }
 
-    /// Whether it can be the cause of an end for this reason.
     fn explains(&self, reason: Reason) -> bool {
         match self.what.as_str() {
             PAUSE => reason == Reason::Paused,
@@ -125,7 +121,6 @@ impl Entry {
         self.known_reason() == Some(Reason::Ended) && self.exit_status == Some(0)
     }
 
-    /// The order that ended this leadership.
     pub fn cause(&self) -> Option<&Ordered> {
         let reason = self.known_reason()?;
         self.ordered.as_ref().filter(|ordered| ordered.explains(reason))
@@ -142,7 +137,6 @@ impl Entry {
         }
     }
 
-    /// Records that its candidate was killed.
     pub fn close_killed(&mut self, millis: u64) {
         self.close_with(millis, "leaderrun was killed".to_owned(), Reason::Killed);
     }
@@ -199,7 +193,6 @@ pub async fn order<S: Notes + ?Sized>(
     .await
 }
 
-/// Writes one candidate's part of the history.
 #[derive(Debug)]
 pub struct History {
     /// The name of the job, if COMMAND runs once.
@@ -230,19 +223,16 @@ impl History {
         true
     }
 
-    /// Records how COMMAND ended.
     pub fn command_ended(&self, end: CommandEnd) {
         *self.command_end.lock() = Some(end);
     }
 
-    /// Records that the leadership is over.
     pub fn close(&self, term: Term, how: &Ended) {
         if let Some(entry) = self.entry.lock().as_mut().filter(|entry| entry.term == term) {
             entry.close(wall_clock_millis(), how, *self.command_end.lock());
         }
     }
 
-    /// Writes what is known of the leadership so far.
     pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         let mut written = self.written.lock().await;
         let Some(entry) = self.entry.lock().clone() else { return Ok(()) };

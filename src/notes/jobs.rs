@@ -27,7 +27,6 @@ use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
 use serde::{Deserialize, Serialize};
 
-/// The most letters of how a run ended.
 const LONGEST_END: usize = 100;
 
 /// A job that is due, and how often it may fail.
@@ -65,7 +64,6 @@ pub struct Ledger {
     pub period: Option<Turn>,
     /// How many runs there were in this period, or under this name.
     pub attempts: u32,
-    /// The last of these runs.
     pub run: Run,
     /// An earlier run that counted as failed, and then succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +175,6 @@ pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) ->
     Ledger::read(text_of(note.as_ref()), &page, shard)
 }
 
-/// What became of an order to clear a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleared {
     Done,
@@ -220,7 +217,6 @@ enum Verdict {
     Skip(Skipped),
 }
 
-/// Who asks to run a job.
 #[derive(Clone, Copy, Debug)]
 struct Asking<'a> {
     shard: &'a Shard,
@@ -237,7 +233,6 @@ impl Behind {
 }
 
 impl Job {
-    /// The name of a job that runs once.
     pub fn once(&self) -> Option<&JobId> {
         match &self.frequency {
             Frequency::Once(job) => Some(job),
@@ -328,7 +323,6 @@ impl Job {
         }
     }
 
-    /// What COMMAND is told about a run.
     fn booked(&self, attempts: u32, turn: Option<Turn>, before: Option<&Ledger>) -> Booked {
         let name = match &self.frequency {
             Frequency::Every(_) => ("LEADERRUN_DUE", turn.map(Turn::due).unwrap_or_default()),

@@ -32,7 +32,6 @@ pub struct Orders {
 pub struct PauseOrder {
     /// A random id, new in each order, so that its writer recognises it.
     pub id: Session,
-    /// Who ordered it.
     pub by: String,
     /// When the order was given, by the clock of the operator's host. For people.
     pub since_millis: u64,
@@ -54,7 +53,6 @@ pub struct HandoverOrder {
     pub id: Session,
     pub by: String,
     pub since_millis: u64,
-    /// The term that has to end.
     pub term: Term,
     /// The session that led in that term. It does not follow itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +60,6 @@ pub struct HandoverOrder {
     /// The owner or host that may follow. None: any other candidate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// How long the other candidates wait.
     pub hold_millis: u64,
 }
 
@@ -111,7 +108,6 @@ impl Orders {
         }
     }
 
-    /// Reads the orders from their note.
     pub fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
         let Some(note) = note else { return Ok(Self::default()) };
         let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
@@ -137,7 +133,6 @@ impl Orders {
     }
 }
 
-/// Reads the orders.
 pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders, StoreError> {
     Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
 }
@@ -187,14 +182,12 @@ pub fn operator() -> String {
     on_one_line(format!("{name}@{host}"))
 }
 
-/// A new pause.
 pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
     let id = Session::random()?;
     let since_millis = wall_clock_millis();
     Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, prefix: None, left: lasts })
 }
 
-/// A new handover.
 pub fn handover(
     term: Term,
     from: Option<Session>,

@@ -39,11 +39,9 @@ struct Paused {
     paused: Session,
 }
 
-/// What was announced of several shards.
 #[derive(Debug, Default)]
 pub struct Announced {
     pub standbys: Vec<(Shard, Standby)>,
-    /// Each shard once, in order.
     pub paused: Vec<Shard>,
 }
 
@@ -80,7 +78,6 @@ fn second_after(session: &Session) -> Duration {
     EVERY - Duration::from_millis(part)
 }
 
-/// Withdraws the announcement of `candidate`.
 pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
     let page = Page::Standby(candidate.session.clone());
     let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };

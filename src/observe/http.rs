@@ -32,18 +32,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// Connections at the same time.
 const MOST: usize = 32;
-/// The least time from one connection to the next.
 const PACE: Duration = Duration::from_millis(1);
 /// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 /// The most bytes of a request's head: the least that hyper allows.
 const LONGEST_HEAD: usize = 8192;
 
-/// The type of metrics.
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The answer of a route to another method.
 pub const REFUSED: (StatusCode, &str) = (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n");
 /// The most time for a connection of a probe.
 pub const OF_A_PROBE: Duration = Duration::from_secs(5);
@@ -162,7 +158,6 @@ async fn serve(listener: Listener, routes: Router, patience: Duration) {
     }
 }
 
-/// Answers one request.
 async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, patience: Duration) {
     let mut http = http1::Builder::new();
     // The timeout below covers the whole connection. Without keep-alive it has one request.
@@ -172,7 +167,6 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, 
     let _ = tokio::time::timeout(patience, connection).await;
 }
 
-/// What all answers have.
 async fn finished(mut answer: Response) -> Response {
     if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -181,7 +175,6 @@ async fn finished(mut answer: Response) -> Response {
     answer
 }
 
-/// The routes of `--listen`.
 pub fn routes(metrics: Arc<Metrics>) -> Router {
     type Asked = State<Arc<Metrics>>;
     let ok_if = |ready: bool| if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

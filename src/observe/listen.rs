@@ -5,11 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
-    /// Every address of this machine.
     Everywhere(u16),
     Unix(PathBuf),
 }

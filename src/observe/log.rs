@@ -42,7 +42,6 @@ pub fn warn(program: &str, message: &str) {
     terminal::say(line(program, Level::WARN, "warning: ", message, None));
 }
 
-/// Writes why this program ends with `status`.
 pub fn fail(program: &str, status: u8, message: &str) {
     terminal::say(line(program, Level::ERROR, "", &message.replace(['\n', '\r'], " "), Some(status)));
 }
@@ -78,7 +77,6 @@ fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u
     format!("{priority}{line}")
 }
 
-/// Starts logging for this process, under the name `program`.
 pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => Level::ERROR,

@@ -19,7 +19,6 @@ pub use series::{CONCLUSIONS, conclusion};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state and the counters of one candidate.
 pub struct Metrics {
     candidate: Candidate,
     /// After so long without an answer, another candidate may lead.
@@ -31,7 +30,6 @@ pub struct Metrics {
 #[derive(Default)]
 struct State {
     view: Option<View>,
-    /// The store has answered.
     heard: bool,
     /// Since when the store has not answered: the first failed request after its last answer.
     silent_since: Option<BootInstant>,
@@ -43,7 +41,6 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
-    /// Some if the shard has slots.
     slot: Option<u32>,
     /// The shard of the term: the slot, if there is one.
     shard: Shard,
@@ -85,7 +82,6 @@ impl Metrics {
         Self { candidate: candidate.clone(), lease, state: Mutex::default(), series }
     }
 
-    /// Sees an event before the election does.
     pub fn saw(&self, now: BootInstant, event: &Event) {
         match event {
             Event::Tick
@@ -137,7 +133,6 @@ impl Metrics {
         }
     }
 
-    /// Sees an action before it is carried out.
     pub fn did(&self, action: &Action) {
         match action {
             Action::Start { term, deadline } => {
@@ -163,7 +158,6 @@ impl Metrics {
         }
     }
 
-    /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     pub fn began(&self, shard: &Shard, slot: Option<u32>) {
         if let Some(leadership) = &mut self.state.lock().leadership {
             leadership.shard = shard.clone();
@@ -221,14 +215,12 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the text format of Prometheus, version 0.0.4.
     pub fn text(&self, now: BootInstant) -> String {
         self.update_gauges(now);
         // It fails only on a family without a name or samples, and the registry leaves those out.
         TextEncoder::new().encode_to_string(&self.series.registry.gather()).unwrap_or_default()
     }
 
-    /// Updates the gauges that depend on the current time.
     fn update_gauges(&self, now: BootInstant) {
         let known = self.state.lock();
         let series = &self.series;

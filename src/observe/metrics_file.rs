@@ -26,7 +26,6 @@ const SUCCESS: &str = "job_last_success_timestamp_seconds";
 const STATUS: &str = "job_last_status";
 const END: &str = "last_exit_status";
 
-/// Writes the file for one candidate.
 pub struct MetricsFile {
     /// None when no more is to be written.
     results: Option<Sender<News>>,
@@ -37,11 +36,9 @@ pub struct MetricsFile {
     term: Term,
     /// When COMMAND was started last: by the clock that cannot be set, and in milliseconds since 1970.
     started: Option<(BootInstant, u64)>,
-    /// The last run, while it is not written.
     pending: Option<Run>,
 }
 
-/// What is to be written.
 #[derive(Clone, Copy, Debug)]
 enum News {
     Run(Run),
@@ -49,14 +46,12 @@ enum News {
     End(u8, Why),
 }
 
-/// One run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     term: Term,
     started_millis: u64,
     ended_millis: u64,
     took: Duration,
-    /// As a shell shows it.
     status: u8,
 }
 

@@ -31,9 +31,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-/// The variable that tells COMMAND the name of the socket.
 pub const VARIABLE: &str = "LEADERRUN_SOCKET";
-/// The variable that tells COMMAND the key.
 pub const KEY_VARIABLE: &str = "LEADERRUN_SOCKET_KEY";
 
 /// The beginning of the name of every query socket.
@@ -50,7 +48,6 @@ const MOST_LETTERS: usize = 500;
 pub struct Statement {
     /// The shard of the leadership, which may be a slot. Without a leadership, the candidate's shard.
     pub shard: String,
-    /// The shard that `shard` is a slot of.
     #[serde(default)]
     pub slot_of: Option<String>,
     /// The store as messages name it, without a login. Empty in the statement of an older candidate.
@@ -66,7 +63,6 @@ pub struct Statement {
     pub containment: String,
 }
 
-/// A leadership with a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leads {
     pub term: Term,
@@ -115,7 +111,6 @@ fn brief(text: String) -> String {
     on_one_line(text).chars().take(MOST_LETTERS).collect()
 }
 
-/// The candidate's side of the socket.
 pub struct QuerySocket {
     listener: UnixListener,
     name: String,
@@ -155,7 +150,6 @@ impl QuerySocket {
         Ok(Self { listener, name, key: Key::random()?, base, view, leadership: None })
     }
 
-    /// The variables for COMMAND's environment.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.to_text())]
     }

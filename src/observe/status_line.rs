@@ -26,11 +26,8 @@ pub(crate) struct StatusLine {
     program: &'static str,
     shard: String,
     owner: String,
-    /// The store's name for people.
     store: String,
-    /// True if it is logged, and not drawn.
     logged: bool,
-    /// A request to the store is over.
     answered: bool,
     /// The next line in the log says only that the store has not answered.
     early: bool,
@@ -38,7 +35,6 @@ pub(crate) struct StatusLine {
     waits: Option<(View, BootInstant)>,
     /// When the latest news of the holder and of the orders came.
     heard: Heard,
-    /// When to redraw the line.
     next: Instant,
 }
 

@@ -38,7 +38,6 @@ const RETRY: Duration = Duration::from_millis(500);
 /// systemd ignores a message of more than 4096 bytes.
 const LONGEST_STATUS: usize = 2000;
 
-/// When the service counts as started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Readiness {
@@ -50,7 +49,6 @@ pub enum Readiness {
     Command,
 }
 
-/// Tells the service manager how the candidate is doing.
 pub struct Notifier {
     socket: UnixDatagram,
     manager: SocketAddr,
@@ -60,15 +58,12 @@ pub struct Notifier {
     /// The end of the lease, by the latest request that was granted.
     valid_until: BootInstant,
     leads: bool,
-    /// The slot of the leadership, if the shard has slots.
     slot: Option<u32>,
     wanted: Known,
     known: Known,
-    /// Some if a watchdog watches this process.
     feeding: Option<Feeding>,
     /// When to look again. None if only the next step of the election can bring something to send.
     wake: Option<Instant>,
-    /// A warning about a failed message was logged.
     complained: bool,
 }
 
@@ -81,7 +76,6 @@ struct Known {
 }
 
 struct Feeding {
-    /// Half of the watchdog's timeout.
     every: Duration,
     next: Instant,
 }

@@ -37,7 +37,6 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 static TERMINAL: LazyLock<Mutex<Terminal>> = LazyLock::new(|| Mutex::new(Terminal::on(Outlet::open())));
-/// Notified when a line is kept.
 static STUCK: Notify = Notify::const_new();
 
 struct Terminal {
@@ -47,9 +46,7 @@ struct Terminal {
     kept: Vec<u8>,
     /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
     lost: usize,
-    /// Makes the line that counts them.
     report_lost: Box<dyn Fn(usize) -> String + Send>,
-    /// Some while lines are kept.
     retry_at: Option<Instant>,
 }
 
@@ -105,7 +102,6 @@ pub(crate) fn say_last(line: impl Display) {
     terminal.close();
 }
 
-/// Writes log lines to standard error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines;
 
@@ -217,7 +213,6 @@ fn is_journal(stream: Option<&str>) -> bool {
     fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))
 }
 
-/// The message that counts dropped lines.
 pub(crate) fn dropped(lost: usize) -> String {
     format!("{lost} log lines were dropped because standard error did not take them")
 }

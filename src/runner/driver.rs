@@ -57,7 +57,6 @@ pub trait Host {
     /// Shows people an event before the election handles it.
     fn saw(&mut self, _event: &Event) {}
 
-    /// Shows people the state of the election.
     fn show(&mut self, _view: View) {}
 }
 
@@ -69,9 +68,7 @@ pub struct Options {
     /// Counts the standbys before it hands over by itself. Where other candidates do not announce themselves, a count
     /// says nothing.
     pub counts: bool,
-    /// The job, if COMMAND's runs are counted.
     pub job: Option<Job>,
-    /// When to rotate, by the wall clock.
     pub schedule: Option<Schedule>,
 }
 

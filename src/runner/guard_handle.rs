@@ -70,7 +70,6 @@ pub struct GuardHandle {
     proven: bool,
     /// True if [`TreeEvent::Dead`] was reported.
     dead: bool,
-    /// The worst lateness of guard and backstop.
     late: [Duration; 2],
     events: VecDeque<GuardEvent>,
 }
@@ -83,7 +82,6 @@ pub enum GuardEvent {
         backstop: i32,
         guard: i32,
     },
-    /// What else the guard reports.
     Report(Report),
     /// The worst lateness of guard and backstop has changed to this.
     Late(Duration),
@@ -91,7 +89,6 @@ pub enum GuardEvent {
     Seizing,
 }
 
-/// The command to run, and how to stop it.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub words: Vec<OsString>,
@@ -101,17 +98,13 @@ pub struct Command {
     pub stop_signal: Signal,
     pub grace: Duration,
     pub hooks: Hooks,
-    /// Some if COMMAND's health is checked.
     pub health: Option<Health>,
-    /// Some if the lease expires.
     pub measure: Option<Measure>,
     /// Our process group, if COMMAND may have the terminal.
     pub terminal_group: Option<Pid>,
-    /// The longest that COMMAND may run.
     pub max_run: Option<Duration>,
     /// True if standard input is empty. Otherwise the command has ours.
     pub no_input: bool,
-    /// The way to kill its tree.
     pub containment: Arc<Containment>,
     /// The store in which the backstop gives the lease back if we are killed; None where the kernel does that.
     pub store_url: Option<Secret>,
@@ -226,12 +219,10 @@ impl GuardHandle {
         });
     }
 
-    /// Passes a signal on to COMMAND.
     pub fn signal(&self, signal: i32) {
         self.order(Order::Signal(signal));
     }
 
-    /// Continues a COMMAND that the terminal had stopped.
     pub fn resume(&self) {
         self.order(Order::Continue);
     }

@@ -4,15 +4,12 @@ use crate::election::{CommandEnd, LogEvent, Notice, Reason};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Holder;
 
-/// What the log has said.
 pub(super) struct Log {
     owner: String,
-    /// The candidate's shard.
     shard: Shard,
     /// The shard that we lead, as the store names it.
     led: Shard,
     has_slots: bool,
-    /// The term of the present leadership.
     term: Option<Term>,
     /// In this wait, whom the candidate waits for.
     waiting: bool,
@@ -54,7 +51,6 @@ impl Log {
         before.is_some() && before != self.leader
     }
 
-    /// Says that we lead, unless it was said.
     pub fn say_leading(&mut self, important: bool) {
         let Leading::Unsaid(term) = self.leading else { return };
         self.leading = Leading::Said;
@@ -115,22 +111,7 @@ impl Log {
             | Notice::Restarting { end: CommandEnd::Exited(0), .. }
             | Notice::Relinquishing
             | Notice::Released(_) => tracing::info!(event, reason, shard, term, owner, "{notice}"),
-            Notice::Trouble { .. }
-            | Notice::OrdersUnread { .. }
-            | Notice::Overran(_)
-            | Notice::Restarting { end: CommandEnd::Exited(_) | CommandEnd::Signalled(_), .. }
-            | Notice::GaveUp { .. }
-            | Notice::NotEntered(_)
-            | Notice::NotSettled(_)
-            | Notice::Uncounted(_)
-            | Notice::Killing
-            | Notice::Unready(_)
-            | Notice::Unhealthy(_)
-            | Notice::Late(_)
-            | Notice::Lost(_)
-            | Notice::NotReleased(_) => {
-                tracing::warn!(event, reason, shard, term, owner, "{notice}");
-            }
+            _ => tracing::warn!(event, reason, shard, term, owner, "{notice}"),
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;

@@ -38,18 +38,12 @@ use tokio::time::{Instant, sleep_until};
 /// How long after its SIGHUP a shell has ended, and the terminal with it.
 const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
-/// What shows the candidate to others.
 #[derive(Default)]
 pub struct Observers {
-    /// Some if the candidate answers questions from its host.
     pub query_socket: Option<QuerySocket>,
-    /// Some if a service manager wants notifications.
     pub notifier: Option<Notifier>,
-    /// Some if metrics are served.
     pub metrics: Option<Arc<Metrics>>,
-    /// Some if the results of runs are written to a file.
     pub metrics_file: Option<MetricsFile>,
-    /// Some if people see what the candidate waits for.
     pub(crate) line: Option<StatusLine>,
 }
 
@@ -63,7 +57,6 @@ impl Observers {
     }
 }
 
-/// Runs COMMAND as processes of this machine.
 pub struct Processes {
     command: Command,
     signals: Signals,
@@ -73,7 +66,6 @@ pub struct Processes {
     /// None of them is alive while there is a guard.
     standby_tasks: StandbyTasks,
     observers: Observers,
-    /// The last signal that asked us to stop.
     asked: Option<Signal>,
     /// The terminal stopped COMMAND, and then us.
     paused: bool,
@@ -86,7 +78,6 @@ pub struct Processes {
     locked: bool,
     /// True for a standby that knows what it waits for.
     waits: bool,
-    /// The worst lateness of the last guard and backstop.
     late: Duration,
 }
 
@@ -152,7 +143,6 @@ impl Processes {
         }
     }
 
-    /// Whether the terminal that we had at the start is gone.
     fn terminal_is_gone(&self) -> bool {
         self.command.terminal_group.is_some() && !foreground::has_terminal()
     }
@@ -163,7 +153,6 @@ impl Processes {
         if self.asked.is_some() { None } else { Some(self.asked_to_stop(Signal::SIGHUP)) }
     }
 
-    /// The last signal that asked the candidate to stop, if one did.
     pub fn asked(&self) -> Option<Signal> {
         self.asked
     }
@@ -413,7 +402,6 @@ impl Timer {
 }
 
 impl Command {
-    /// COMMAND's environment: ours, and facts about its leadership.
     fn set_leadership(
         &mut self,
         candidate: &Candidate,

@@ -27,12 +27,10 @@ impl Schedule {
         Self(Arc::new(next))
     }
 
-    /// The first scheduled time after `millis` since 1970.
     pub fn next(&self, millis: u64) -> Option<u64> {
         (self.0)(millis)
     }
 
-    /// Waits until one of the times has come.
     pub async fn comes(self) {
         self.comes_by(wall_clock_millis).await;
     }
@@ -60,7 +58,6 @@ mod tests {
 
     const DAY: u64 = 86_400_000;
 
-    /// Each midnight.
     fn daily() -> Schedule {
         Schedule::new(|millis| Some((millis / DAY + 1) * DAY))
     }

@@ -13,7 +13,6 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that the candidate always handles.
 const OWN: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGCONT, Signal::SIGTERM];
 /// Signals that the candidate handles unless they were ignored at its start. SIGINT asks it to stop; the others are
 /// passed on to COMMAND. What they mean at a terminal is written in [`foreground`](crate::guard::foreground).
@@ -23,7 +22,6 @@ const POLITE: [Signal; 6] =
 pub struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
-    /// Starts to listen for the signals.
     pub fn listen() -> io::Result<Self> {
         let polite = POLITE.into_iter().filter(|&signal| !sys::is_ignored(signal));
         let listen = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind as i32))?));

@@ -28,17 +28,13 @@ const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// A standby command that ran at least this long was healthy.
 const WELL_AFTER: Duration = Duration::from_mins(1);
 
-/// The event of a log line about the standby command.
 const EVENT: &str = LogEvent::StandbyCommand.as_str();
 
 type Environment = Vec<(OsString, OsString)>;
 
-/// The commands to run beside a standby.
 #[derive(Clone, Debug)]
 pub struct Duties {
-    /// Runs for as long as we are a standby.
     pub standby: Option<OsString>,
-    /// Runs once for each leader that we see.
     pub on_leader_change: Option<OsString>,
     pub hook_timeout: Duration,
     pub stop_signal: Signal,
@@ -52,7 +48,6 @@ impl Duties {
     }
 }
 
-/// Runs the standby tasks as processes of this machine.
 pub struct StandbyTasks {
     duties: Duties,
     candidate: Candidate,
@@ -60,7 +55,6 @@ pub struct StandbyTasks {
     /// Some from its start to the proof that its tree is dead.
     standby: Option<Task>,
     hook: Option<Task>,
-    /// When to start the standby command again.
     restart_at: Option<Instant>,
     pause: Pause,
     /// The next news for the hook, while the hook still runs for an earlier leader.
@@ -88,13 +82,11 @@ pub enum Which {
     Hook,
 }
 
-/// An event for [`StandbyTasks::take`].
 #[derive(Clone, Debug)]
 pub enum Happening {
     Tree(Which, TreeEvent),
     /// A tree is being killed: reap it.
     Seizing,
-    /// Start the standby command again.
     Restart,
     /// All are gone, after [`StandbyTasks::stop`].
     Gone,
@@ -114,7 +106,6 @@ impl StandbyTasks {
         }
     }
 
-    /// Lets the tasks run from now on.
     pub fn start(&mut self) {
         assert_eq!(self.phase, Phase::Dead, "they start once");
         self.phase = Phase::Running;
@@ -135,12 +126,10 @@ impl StandbyTasks {
         }
     }
 
-    /// Kills the tasks without their guards.
     pub fn seize(&mut self) {
         self.handles().for_each(GuardHandle::seize);
     }
 
-    /// Passes a signal on to the standby command.
     pub fn signal(&self, signal: i32) {
         if let Some(standby) = &self.standby {
             standby.guard.signal(signal);

@@ -18,11 +18,9 @@ pub(super) enum Kind {
     Doubt,
     /// A leader's wait for the schedule's next rotation.
     Rotation,
-    /// A note for people that is being written.
     Note,
     /// The note that a leadership has begun. Nothing waits for it.
     Beginning,
-    /// Our announcement as a standby.
     Announcement,
 }
 

@@ -17,7 +17,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The known holds that keep the candidate from claiming slots.
 pub(super) struct Holds {
-    /// The slots whose orders were never read.
     unread: BTreeSet<usize>,
     on_hold: BTreeMap<usize, Hold>,
     /// The last handover of each slot that did not name this candidate.

@@ -91,7 +91,6 @@ struct Moved<'a> {
     to: &'a str,
 }
 
-/// A shard that stays where it is.
 #[derive(Debug, Serialize)]
 struct LeftAlone {
     shard: String,
@@ -101,11 +100,9 @@ struct LeftAlone {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
-    /// As even as was asked for.
     Even,
     /// Uneven, and no standby can change that.
     Impossible,
-    /// What --dry-run shows.
     Planned,
     Moved,
     Stopped,
@@ -228,12 +225,10 @@ fn counted(moves: usize) -> String {
     }
 }
 
-/// How moves are made.
 struct Mover<'a> {
     store: &'a dyn Store,
     patience: Duration,
     prefix: &'a Prefix,
-    /// For one move.
     wait: Duration,
     json: bool,
 }
@@ -271,7 +266,6 @@ impl Mover<'_> {
     }
 }
 
-/// Who leads what, and who waits for it.
 struct Fleet {
     hosts: Vec<String>,
     families: Vec<Family>,
@@ -359,7 +353,6 @@ impl Fleet {
         loads(self.hosts.len(), &self.families)
     }
 
-    /// The loads after these moves.
     fn after(&self, moves: &[Move]) -> Vec<usize> {
         let mut loads = self.loads();
         for Move { from, to, .. } in moves {

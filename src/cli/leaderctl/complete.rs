@@ -16,11 +16,9 @@ use std::io::{Write, stdout};
 use std::process::{ExitCode, exit};
 use std::time::{Duration, Instant};
 
-/// The first word of a call.
 const CALL: &str = "--complete";
 /// The longest that a person waits after pressing a key.
 const PATIENCE: Duration = Duration::from_millis(450);
-/// The most names to print.
 const MOST: usize = 300;
 /// What clap reads in place of the word that is being written.
 const HERE: &str = "the/word/that/is/being/written";
@@ -74,9 +72,7 @@ fn names(asked: Asked, begun: Instant) -> Option<()> {
 /// A command line that ends where SHARD may stand.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
-    /// What SHARD begins with.
     prefix: String,
-    /// The options on the line that say which store.
     store: Vec<String>,
 }
 

@@ -45,13 +45,10 @@ pub struct Picture {
     pub revision: u64,
     /// A number for each host, in the order in which they were seen.
     hosts_seen: HashMap<String, usize>,
-    /// The hosts on which standbys wait.
     waiting: BTreeSet<String>,
-    /// The hosts that are held back.
     held: BTreeMap<String, PauseOrder>,
 }
 
-/// The last reading of the leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub at: BootInstant,
@@ -66,7 +63,6 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// What is known of one shard.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub shown: Shown,
@@ -95,7 +91,6 @@ pub enum Condition {
     /// Nobody leads and nobody waits: its last COMMAND has ended.
     Free,
     Paused,
-    /// The last run of its job failed.
     Failed,
     /// The leader has not renewed for long.
     Late,
@@ -105,7 +100,6 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// For people.
     pub fn word(self) -> String {
         self.name().replace('_', " ")
     }
@@ -115,14 +109,12 @@ impl Condition {
         self.into()
     }
 
-    /// Whether an operator should look at it.
     pub fn needs_attention(self) -> bool {
         self >= Self::Failed
     }
 }
 
 impl Picture {
-    /// How many shards each host leads.
     pub fn shares(&self) -> Option<Told> {
         let shards = self.shards.iter().map(|(shard, seen)| (shard, &seen.shown));
         shares::told(shards, self.waiting.iter().map(String::as_str), &self.held)
@@ -208,7 +200,6 @@ impl Picture {
         *self.errors.entry(kind).or_default() += 1;
     }
 
-    /// Records that the store did not answer.
     pub fn fail(&mut self, error: &StoreError) {
         self.count(error.kind);
         let message = on_one_line(error.message.clone());
@@ -223,7 +214,6 @@ impl Picture {
         self.revision += 1;
     }
 
-    /// Remembers the hosts of a shard.
     fn see_hosts(&mut self, shard: &Shard) {
         let Some(seen) = self.shards.get(shard) else { return };
         let led = seen.holder().and_then(|holder| holder.host.as_deref());
@@ -240,7 +230,6 @@ impl Picture {
         self.hosts_seen.get(host).copied().unwrap_or_default()
     }
 
-    /// The hosts that lead, and what they lead.
     pub fn hosts(&self) -> BTreeMap<&str, Vec<&Shard>> {
         let mut hosts: BTreeMap<&str, Vec<&Shard>> = BTreeMap::new();
         for (shard, seen) in &self.shards {
@@ -251,7 +240,6 @@ impl Picture {
         hosts
     }
 
-    /// How many shards are in each condition.
     pub fn counts(&self) -> BTreeMap<Condition, usize> {
         let mut counts = BTreeMap::new();
         for seen in self.shards.values() {

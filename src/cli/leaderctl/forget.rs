@@ -36,12 +36,22 @@ pub struct ForgetFlags {
     json: bool,
 }
 
-/// Why not all is taken, or deleted.
 enum Failure {
     Refused(String),
     /// This lease is no longer ours.
     Lost(Shard),
     Store(StoreError),
+}
+
+impl Failure {
+    /// `lost` says when a lease ended.
+    fn told(self, operator: &Operator<'_>, lost: &str) -> Result<ExitCode, StoreError> {
+        match self {
+            Self::Refused(why) => Ok(operator.refuse(&why)),
+            Self::Lost(name) => Ok(operator.refuse(&format!("the lease of {name} ended {lost}"))),
+            Self::Store(error) => Err(error),
+        }
+    }
 }
 
 impl From<StoreError> for Failure {
@@ -80,28 +90,17 @@ impl ForgetFlags {
         let mut taken = Vec::new();
         if let Err(failure) = self.take_all(&operator, &names, &mut taken).await {
             give_back(&operator, taken).await;
-            return match failure {
-                Failure::Refused(why) => Ok(operator.refuse(&why)),
-                Failure::Lost(name) => Ok(operator.refuse(&format!(
-                    "the lease of {name} ended before those of all slots were taken: run this again, with a longer \
-                     --lease"
-                ))),
-                Failure::Store(error) => Err(error),
-            };
+            let lost = "before those of all slots were taken: run this again, with a longer --lease";
+            return failure.told(&operator, lost);
         }
         sleep(TERMS_APART).await;
         let mut gone = Vec::new();
         if let Err(failure) = self.forget_all(&operator, &mut taken, &mut gone).await {
             give_back(&operator, taken).await;
             let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
-            return match failure {
-                Failure::Refused(why) => Ok(operator.refuse(&why)),
-                Failure::Lost(name) => Ok(operator.refuse(&format!(
-                    "the lease of {name} ended before all was deleted, so some of its notes may be gone{and}: run \
-                     this again"
-                ))),
-                Failure::Store(error) => Err(operator.although("forgotten in part: run this again", error)),
-            };
+            let lost = format!("before all was deleted, so some of its notes may be gone{and}: run this again");
+            let told = failure.told(&operator, &lost);
+            return told.map_err(|error| operator.although("forgotten in part: run this again", error));
         }
         let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
         operator.done(&format!("forgotten{and}")).await
@@ -167,7 +166,6 @@ impl ForgetFlags {
         if *name == self.shard { String::new() } else { format!(" of {name}") }
     }
 
-    /// Why nothing is deleted.
     fn held(&self, name: &Shard, holder: &Holder) -> String {
         let left = holder.expires_in.map(|left| format!(", for {} if it is not renewed", show_seconds(left)));
         let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
@@ -200,7 +198,6 @@ async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Result<(), Fai
     Ok(())
 }
 
-/// Releases leases of what stays.
 async fn give_back(operator: &Operator<'_>, taken: Vec<OwnLease>) {
     for own in taken {
         own.give_back(operator.store, operator.patience).await;

@@ -1,8 +1,8 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
 use super::age::dated;
+use super::list::columns;
 use super::operator::Operator;
-use super::screen::columns;
 use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
 use super::{PROGRAM, as_json, inspect, print_lines, rfc3339};
@@ -51,7 +51,6 @@ pub struct Line<'a> {
     reason: Option<&'a str>,
     exit_status: Option<i32>,
     signal: Option<i32>,
-    /// The order of an operator that ended it.
     ordered: Option<Order<'a>>,
 }
 
@@ -136,7 +135,6 @@ fn records_nothing(stranger: &Holder) -> String {
 }
 
 impl<'a> Line<'a> {
-    /// `leads`: the term of the present leader.
     pub fn of(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> Self {
         Self {
             shard: shard.as_str(),

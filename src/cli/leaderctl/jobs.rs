@@ -67,7 +67,6 @@ struct Became<'a> {
     exit_status: Option<u8>,
     /// The same, and where `owner` is none.
     how: Option<&'a str>,
-    /// How many runs there were.
     attempts: u32,
 }
 
@@ -164,7 +163,6 @@ impl JobsFlags {
         Ok(refused.unwrap_or_else(|| operator.refuse(&format!("job {job} has never run"))))
     }
 
-    /// The refusal of a shard that the store has never seen.
     async fn unknown(&self, operator: &Operator<'_>, report: &Report) -> Result<Option<ExitCode>, StoreError> {
         let slots = Slots::of(operator.store, operator.shard, operator.patience).await?;
         operator.refuse_unknown(report, &slots).await

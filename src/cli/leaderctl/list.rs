@@ -5,7 +5,6 @@
 
 use super::age::{ago, coarse};
 use super::noted::{MOST, Notes, note};
-use super::screen;
 use super::shares;
 use super::slots::{self, Unled, sessions};
 use super::status::{Shown, as_json};
@@ -23,14 +22,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const COLUMNS: usize = 9;
-/// Between two columns.
 const GAP: usize = 2;
 /// The columns with names, which are shortened where the output is a terminal: the shard's last of all.
 const SHARD: usize = 0;
 const LEADER_AND_HOST: [usize; 2] = [1, 2];
 /// The shortest that a name becomes: both ends of it still tell it apart.
 const SHORTEST: usize = 11;
-/// What stands for the middle of a name.
 const LEFT_OUT: &str = "...";
 
 #[derive(Debug, Args)]
@@ -142,7 +139,7 @@ struct Table {
 
 impl Table {
     fn new(json: bool) -> Self {
-        let columns = Columns::new(stdout().is_terminal().then(screen::columns));
+        let columns = Columns::new(stdout().is_terminal().then(columns));
         Self { json, columns, written: Ok(()) }
     }
 
@@ -209,7 +206,6 @@ impl Columns {
     }
 }
 
-/// Lines with one word for each column.
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let mut widths = [0; N];
     for row in rows {
@@ -268,6 +264,14 @@ fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMN
         standbys.map(|count| count.to_string()),
     ]
     .map(|cell| word(cell.unwrap_or_default()))
+}
+
+/// The columns of the terminal, or of a VT100.
+pub fn columns() -> usize {
+    match crate::sys::terminal_size(stdout()) {
+        Some((rows, columns)) if rows >= 3 && columns > 0 => usize::from(columns),
+        _ => 80,
+    }
 }
 
 /// One word; a hyphen if there is none.

@@ -24,7 +24,6 @@ enum Page {
     Formats,
 }
 
-/// The source of a page, and its text.
 macro_rules! page {
     ($name:literal) => {
         (
@@ -56,7 +55,6 @@ impl ManFlags {
     }
 }
 
-/// Whether man(1) has shown it.
 fn paged(source: &str) -> io::Result<bool> {
     let mut man = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     // It may end before it has read all of it.

@@ -55,7 +55,6 @@ impl Notes {
         Ok(Some(Self { read }))
     }
 
-    /// Adds what is known to what is shown of `shard`.
     pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
         let above = slots::parent(shard).and_then(|parent| match self.read.get(&parent) {
             Some(Ok((orders, ..))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),

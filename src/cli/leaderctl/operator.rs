@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How often a verb that waits looks at the store.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Operator<'a> {
@@ -29,7 +28,6 @@ pub struct Operator<'a> {
     pub json: bool,
 }
 
-/// The leaders of a shard, or of its slots.
 pub struct Leaders {
     pub led: Vec<(Shard, Holder)>,
     /// Why there may be others.
@@ -53,7 +51,6 @@ impl Operator<'_> {
         inspect(self.store, self.shard, self.patience).await
     }
 
-    /// The leaders of the shard and of its slots.
     pub async fn leaders(&self) -> Result<Leaders, StoreError> {
         let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
         let slots = Slots::of(self.store, self.shard, self.patience).await?;
@@ -155,7 +152,6 @@ impl Operator<'_> {
         Ok((!is_paused).then(|| unknown.refuse(self.shard)))
     }
 
-    /// Reports why nothing was changed.
     pub fn refuse(&self, why: &str) -> ExitCode {
         fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
     }

@@ -13,11 +13,9 @@ pub struct OwnLease {
     pub term: Term,
     /// When its last claim or renewal was sent.
     pub sent: BootInstant,
-    /// How often it was renewed.
     sequence: u64,
 }
 
-/// What became of a claim.
 pub enum Taking {
     Taken(OwnLease),
     Held(Holder),

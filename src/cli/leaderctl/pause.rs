@@ -190,7 +190,6 @@ impl PauseFlags {
         Ok(None)
     }
 
-    /// Says who leads, or waits until nobody does.
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, StoreError> {
         let Operator { store, patience, shard, .. } = *operator;

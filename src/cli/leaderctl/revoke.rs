@@ -25,7 +25,6 @@ use tokio::time::sleep;
 
 /// Some stores report the time left to the second, and clocks differ in their rates.
 const UNCERTAINTY: Duration = Duration::from_millis(1500);
-/// A longer wait is explained.
 const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -145,7 +144,6 @@ fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdic
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Until now.
     Unrenewed,
     /// And why it is not taken away.
     Renewed(String),

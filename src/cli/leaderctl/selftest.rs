@@ -187,7 +187,6 @@ struct Bench<'a> {
     request_timeout: Duration,
     /// Some from the start of a fault's candidates until all that they started has ended.
     fleet: Option<Fleet<'a>>,
-    /// The highest term so far.
     floor: u64,
     begun: BootInstant,
     held: usize,
@@ -310,7 +309,6 @@ pub fn progress(what: &str) {
     }
 }
 
-/// A directory of our own, removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -351,7 +349,6 @@ fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 
-/// Opens the store, and shows that a lease can be claimed and released.
 async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let store = named.location.open(patience).await?;
     let give_up = BootInstant::now().plus(candidate.lease * 3);
@@ -395,7 +392,6 @@ fn environment_without_ours() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
 }
 
-/// Returns when a signal asks this to end.
 async fn asked_to_end(signals: &mut Signals) -> Signal {
     loop {
         let signal = signals.next().await;
@@ -409,7 +405,6 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::of_signal(signal as i32))
 }
 
-/// Removes what can be removed, and reports what cannot.
 async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
     // Notes that cannot be removed now expire, or are a few lines.
     let _ = within(patience * 4, remove_notes(store, shard)).await;

@@ -61,7 +61,6 @@ pub struct ServeFlags {
 }
 
 impl ServeFlags {
-    /// Serves until a signal asks to stop.
     pub async fn serve(self, store: Arc<dyn Store>, patience: Duration) -> Result<ExitCode, StoreError> {
         let (is_metered, interval) = (store.is_metered(), self.reading.interval(&*store));
         let reader = Reader::new(store, self.prefix.unwrap_or_default(), self.reading, patience);
@@ -92,7 +91,6 @@ impl ServeFlags {
     }
 }
 
-/// What the server answers from.
 struct Board {
     fleet: Arc<Fleet>,
     /// It listens on an address of this machine alone.

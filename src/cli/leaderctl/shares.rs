@@ -56,7 +56,6 @@ pub struct Told {
     pub words: String,
 }
 
-/// By whom a host is held back, from what, and for how long.
 pub fn held_back(PauseOrder { by, prefix, left, .. }: &PauseOrder) -> String {
     let from = prefix.as_ref().map(|prefix| format!(" from {prefix}*")).unwrap_or_default();
     let left = left.map(|left| format!(" for another {}", show_seconds(left))).unwrap_or_default();

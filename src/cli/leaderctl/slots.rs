@@ -69,16 +69,13 @@ pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
     shards.map(Shard::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What is shown beside a shard.
 #[derive(Debug, Default)]
 pub struct Kin {
     /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
     pub slots: Option<Slots>,
-    /// A pause of the shard that it is a slot of.
     pub pause: Option<ParentPause>,
 }
 
-/// A pause of a shard, which applies to all its slots.
 #[derive(Debug)]
 pub struct ParentPause {
     pub parent: Shard,

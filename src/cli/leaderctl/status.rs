@@ -36,10 +36,8 @@ pub struct StatusFlags {
     json: bool,
 }
 
-/// The most jobs that are named.
 const MOST_JOBS: usize = 3;
 
-/// What is shown about a shard.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub report: Report,
@@ -54,7 +52,6 @@ pub struct Shown {
     pub standbys: Option<usize>,
     /// The standbys themselves; None if they were not counted, or only that.
     pub waiting: Option<Vec<Standby>>,
-    /// Why the orders could not be read.
     pub trouble: Option<String>,
 }
 
@@ -100,7 +97,6 @@ struct Ordered<'a> {
     waiting: Option<Vec<Waiting<'a>>>,
 }
 
-/// A standby that has announced itself.
 #[derive(Debug, Serialize)]
 struct Waiting<'a> {
     owner: &'a str,
@@ -136,7 +132,6 @@ struct Handover<'a> {
     to: Option<&'a str>,
 }
 
-/// The last run of a job that runs once a period.
 #[derive(Debug, Serialize)]
 struct LastRun<'a> {
     /// When the first run of the period was started, without the seconds.
@@ -151,7 +146,6 @@ struct LastRun<'a> {
     /// The same, and if COMMAND itself was not reaped.
     exit_status: Option<u8>,
     how: Option<&'a str>,
-    /// How many runs there were in this period.
     attempts: u32,
 }
 
@@ -168,7 +162,6 @@ struct NamedJob<'a> {
     /// None while it runs, and if nobody recorded it.
     ended: Option<String>,
     exit_status: Option<u8>,
-    /// How many runs there were.
     attempts: u32,
 }
 
@@ -353,7 +346,6 @@ impl<'a> Status<'a> {
     }
 }
 
-/// One line.
 pub fn as_json(shard: &Shard, shown: &Shown) -> String {
     super::as_json(&Status::of(shard, shown))
 }

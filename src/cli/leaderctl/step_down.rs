@@ -136,29 +136,27 @@ impl StepDownFlags {
     }
 }
 
-/// What is ordered of a leader.
 #[derive(Debug)]
 pub struct Handover<'a> {
     /// The owner or host that may lead next.
     pub to: Option<&'a str>,
     /// Order it even if nobody is known to follow.
     pub force: bool,
-    /// How long other candidates are kept back.
     pub hold: Duration,
-    /// How long to wait for the successor.
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     pub wait: Option<Option<Duration>>,
 }
 
-/// What became of it.
 #[derive(Debug)]
 pub enum Progress {
     /// Nothing was ordered, for this reason.
     Refused(String),
     /// In these words: nobody waited for more.
     Ordered(String),
-    /// Another candidate leads now.
-    Followed { successor: Holder, told: String },
+    Followed {
+        successor: Holder,
+        told: String,
+    },
     /// Nobody else leads after this long. The order stays in force.
     NotYet(Option<Duration>),
 }
@@ -224,7 +222,6 @@ impl Handover<'_> {
         })
     }
 
-    /// Whether a standby can follow.
     async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
         let called = self.to.map(|to| format!(" is called \"{}\"", on_one_line(to.to_owned())));
         let waiting = match operator.standbys(holder).await {
@@ -273,7 +270,6 @@ impl Handover<'_> {
     }
 }
 
-/// Who may lead next.
 #[derive(Debug)]
 enum Followers {
     Known,
@@ -283,7 +279,6 @@ enum Followers {
     Nobody(String),
 }
 
-/// Takes back the order to step down.
 async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, StoreError> {
     let mut cancelled: Option<HandoverOrder> = None;
     operator

@@ -19,7 +19,6 @@ pub enum State {
     Led,
     /// Some leader crashed in this stretch, or was cut off.
     Untold,
-    /// Nobody led.
     Free,
     /// Nobody led, because an operator paused the shard.
     Paused,
@@ -28,12 +27,15 @@ pub enum State {
 }
 
 /// Why a leadership ended, where that is worth a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Mark {
     Killed,
     Lost,
     Failed,
+    #[strum(serialize = "ordered")]
     Paused,
+    #[strum(serialize = "handover")]
     HandedOver,
 }
 
@@ -181,7 +183,6 @@ pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
     lines
 }
 
-/// What the letters and signs mean.
 pub const LEGEND: &str = "= leads  # nobody leads  - paused  . between runs  ? end unknown;  ends: K killed, L lost, F failed, P paused, H handed over";
 
 fn sign(mark: Mark) -> char {

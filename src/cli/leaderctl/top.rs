@@ -91,7 +91,6 @@ fn events() -> UnboundedReceiver<Event> {
     events
 }
 
-/// The key that was pressed.
 fn pressed(event: Option<&Event>) -> Option<KeyEvent> {
     event.and_then(Event::as_key_event).filter(|key| key.kind == KeyEventKind::Press)
 }
@@ -104,7 +103,6 @@ struct Top {
     view: View,
 }
 
-/// What a key leads to.
 enum Next {
     Stay,
     Leave,
@@ -215,7 +213,6 @@ impl Top {
     }
 }
 
-/// Applies a key to a line of text.
 fn write_to(text: &mut String, key: KeyCode) {
     match key {
         KeyCode::Backspace => drop(text.pop()),

@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A name of which the store knows nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown {
     pub nearest: Option<Shard>,

@@ -38,7 +38,6 @@ pub struct VerifyFlags {
     json: bool,
 }
 
-/// What is to be verified.
 pub struct Question {
     shard: Shard,
     term: Term,
@@ -57,7 +56,6 @@ struct Answer<'a> {
     verified: bool,
     /// None if the term does not lead, or if its lease does not expire.
     seconds_left: Option<f64>,
-    /// `candidate` or `store`.
     told_by: &'static str,
 }
 

@@ -95,7 +95,6 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Who leads the shard, or its slots.
     async fn look(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
         let Self { store, shard, patience, .. } = *self;
         let report = inspect(store, shard, patience).await?;

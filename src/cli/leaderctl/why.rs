@@ -51,10 +51,8 @@ struct Answer<'a> {
     silent: usize,
 }
 
-/// The most silent processes to name.
 const MOST_SILENT: usize = 5;
 
-/// What the store reports.
 struct Known {
     /// An error if it does not answer.
     report: Result<Report, StoreError>,
@@ -72,7 +70,6 @@ impl Known {
         Self { report, slots }
     }
 
-    /// Whether the store did not answer.
     fn away(&self) -> bool {
         is_silence(&self.report) || self.slots.as_ref().is_some_and(is_silence)
     }
@@ -102,7 +99,6 @@ impl Known {
         format!("process {process}{who} does not answer: {how}")
     }
 
-    /// Adds what the store reports. An error becomes part of it only with `causes`.
     fn tell(&self, causes: bool, because: &mut Vec<String>) {
         let cause = |error: &StoreError| if causes { format!(": {}", error.message) } else { String::new() };
         let report = match &self.report {
@@ -141,7 +137,6 @@ fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
     answer.as_ref().is_err_and(|error| error.exit_status() == exit::UNAVAILABLE)
 }
 
-/// Why a store reports nothing.
 fn trouble(error: &StoreError) -> &'static str {
     match error.kind {
         ErrorKind::NotApplied | ErrorKind::Unknown => "the store does not answer here",

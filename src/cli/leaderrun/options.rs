@@ -34,7 +34,6 @@ use values::{every, hook, metrics_file, relinquish, signal, slots, status, times
 
 /// A run of at least this long resets the number of restarts.
 const HEALTHY: Duration = Duration::from_mins(1);
-/// The words of a command line, for messages.
 pub(super) const FORM: &str = "leaderrun [OPTIONS] SHARD [--] COMMAND [ARGS...]";
 
 const AFTER_HELP: &str = "\

@@ -29,14 +29,12 @@ pub(super) struct Entry {
     ledger: Ledger,
     /// Until when the store keeps it.
     pub(super) until: BootInstant,
-    /// What the entry replaced.
     before: Option<Standing>,
     booked: Booked,
     /// Its run has begun, and may have ended.
     pub(super) has_run: bool,
 }
 
-/// A note as it stood.
 #[derive(Clone, Debug)]
 struct Standing {
     text: String,
@@ -131,7 +129,6 @@ impl JobGate {
         .await
     }
 
-    /// Brings the index of jobs up to date, for people.
     pub async fn index<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
         index::write(store, shard, &self.job.frequency).await
     }

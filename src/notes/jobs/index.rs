@@ -15,7 +15,6 @@ use std::time::Duration;
 
 /// The most jobs in an index. Long names leave room for fewer.
 const MOST: usize = 100;
-/// The first line of the note.
 const HEADER: &str = "leaderrun jobs";
 /// A job that runs once a period has this and its period in milliseconds in place of a name.
 const EVERY: &str = "every:";
@@ -35,7 +34,6 @@ impl Name {
         }
     }
 
-    /// How often it runs.
     pub fn every(&self) -> Option<Duration> {
         match self {
             Self::Once(_) => None,
@@ -79,7 +77,6 @@ impl fmt::Display for Name {
 pub struct Indexed {
     pub job: Name,
     pub term: Term,
-    /// How many runs there were.
     pub attempts: u32,
     /// Milliseconds since 1970, by its host's own clock.
     pub from_millis: u64,
@@ -89,7 +86,6 @@ pub struct Indexed {
 }
 
 impl Indexed {
-    /// What the ledger of `job` says.
     pub fn of(job: Name, ledger: &Ledger) -> Self {
         let run = ledger.counting();
         Self {
@@ -175,7 +171,6 @@ fn text(jobs: &[Indexed]) -> String {
     text
 }
 
-/// Writes what the ledger of the job says.
 pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Frequency) -> Result<(), StoreError> {
     match job {
         Frequency::Once(job) => write_named(store, shard, job).await,

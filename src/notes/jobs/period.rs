@@ -36,7 +36,6 @@ pub struct Period {
 pub struct Turn {
     /// When the first run of the period was started, without the seconds.
     pub due_millis: u64,
-    /// When the next period is due.
     pub next_millis: u64,
     pub every_millis: u64,
 }

@@ -94,7 +94,6 @@ fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Re
     collector
 }
 
-/// The label for what is known of a request that failed.
 pub fn conclusion(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotApplied => "not_applied",

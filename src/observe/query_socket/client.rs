@@ -21,14 +21,12 @@ const MOST: u64 = 16 * 1024;
 /// Sockets of one user to ask at the same time. Descriptors are few.
 const AT_ONCE: usize = 32;
 
-/// An answer, and the process that gave it.
 #[derive(Debug)]
 pub struct Answer {
     pub statement: Statement,
     peer: Peer,
 }
 
-/// The process that listens.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     user: u32,
@@ -40,7 +38,6 @@ struct Peer {
 #[derive(Debug, Default)]
 pub struct Survey {
     pub answers: Vec<Answer>,
-    /// The answers of all others.
     pub others: Vec<Answer>,
     /// Sockets of those asked about with a listener that gave no answer, or none that a candidate would give.
     pub silent: usize,
@@ -149,7 +146,6 @@ pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
     survey
 }
 
-/// From the last of the queue.
 async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<(String, Answer)>>) {
     while let Some(name) = { queue.lock().pop() } {
         if let Ok(answer) = ask(&name).await {

@@ -18,16 +18,13 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A host that is to lead nothing.
 #[derive(Debug)]
 pub struct Drain<'a> {
     pub host: &'a str,
     pub prefix: &'a Prefix,
     /// How long its candidates are held back.
     pub lasts: Duration,
-    /// How long one move may take.
     pub wait: Duration,
-    /// Stop also what no other host can take.
     pub force: bool,
     pub json: bool,
 }
@@ -40,7 +37,6 @@ struct Drained<'a> {
     moves: Vec<super::Moved<'a>>,
     /// What nobody could take, with --force.
     stopped: &'a [String],
-    /// What it still leads.
     left: &'a [LeftAlone],
     why: Option<&'a str>,
 }
@@ -195,7 +191,6 @@ impl Drain<'_> {
     }
 }
 
-/// Lets a host lead again.
 pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
     let mut ended: Option<PauseOrder> = None;
     if let Some(shard) = hosts::shard_of(host) {

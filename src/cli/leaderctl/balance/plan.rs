@@ -12,7 +12,6 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     pub led: Vec<Led>,
-    /// How many standbys wait on each host.
     pub waiting: Vec<usize>,
 }
 
@@ -31,7 +30,6 @@ pub struct Move {
     pub to: usize,
 }
 
-/// How many leaders each host has.
 pub fn loads(hosts: usize, families: &[Family]) -> Vec<usize> {
     let mut loads = vec![0; hosts];
     for led in families.iter().flat_map(|family| &family.led) {
@@ -40,7 +38,6 @@ pub fn loads(hosts: usize, families: &[Family]) -> Vec<usize> {
     loads
 }
 
-/// The largest less the smallest.
 pub fn unevenness(loads: &[usize]) -> usize {
     let most = loads.iter().max().copied().unwrap_or_default();
     most - loads.iter().min().copied().unwrap_or_default()
@@ -74,7 +71,6 @@ pub fn plan(hosts: usize, families: &[Family], emptied: Option<usize>) -> Vec<Mo
     moves
 }
 
-/// The leaders of one family on one host.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     now: usize,
@@ -91,7 +87,6 @@ type Change = (usize, usize, usize);
 struct Spread {
     hosts: usize,
     emptied: Option<usize>,
-    /// By family and host.
     counts: Vec<Vec<Count>>,
 }
 
@@ -287,24 +282,5 @@ mod tests {
             let after = carried_out(&families, &plan(hosts, &families, None));
             prop_assert_eq!(plan(hosts, &after, None), Vec::new());
         }
-    }
-
-    #[test]
-    fn a_host_that_is_emptied_keeps_what_no_other_can_take_and_the_others_keep_theirs() {
-        let one = |name: &str, on: usize, stays: bool, waiting: [usize; 3]| Family {
-            led: vec![Led { shard: name.parse().unwrap(), on, stays }],
-            waiting: waiting.to_vec(),
-        };
-        let families = [
-            one("a", 0, false, [0, 1, 1]),
-            one("b", 0, false, [0, 1, 1]),
-            one("c", 0, false, [0, 0, 0]),
-            one("d", 0, true, [0, 1, 1]),
-            one("e", 1, true, [0, 0, 1]),
-            one("f", 1, true, [0, 0, 1]),
-        ];
-        let moves = plan(3, &families, Some(0));
-        assert_eq!(loads(3, &carried_out(&families, &moves)), [2, 2, 2]);
-        assert_eq!(moves.len(), 2, "{moves:?}");
     }
 }

@@ -46,12 +46,10 @@ const IN_TURN: usize = 500;
 /// How many shards' notes are read between two lists. At the start that takes several rounds, so that leases are seen
 /// meanwhile.
 const AT_ONCE: usize = 1000;
-/// How many leaders are watched for news.
 const WATCHED: usize = 64;
 /// The shortest time from one reading to the next, whatever the store reports.
 const APART: Duration = Duration::from_millis(250);
 
-/// How a store is read.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ReadingFlags {
     /// Time between two readings of the store [default: 1s; 30s if requests cost money]
@@ -73,7 +71,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl ReadingFlags {
-    /// From one reading of this store to the next.
     pub fn interval(self, store: &dyn Store) -> Duration {
         self.interval.unwrap_or(if store.is_metered() { FRUGAL } else { USUAL })
     }
@@ -85,24 +82,19 @@ pub struct Reader {
     prefix: Prefix,
     interval: Duration,
     patience: Duration,
-    /// Counts standbys.
     standbys: bool,
-    /// Reads all shards' orders in turn.
     orders: bool,
 }
 
-/// What was announced.
 #[derive(Default)]
 struct Known {
     /// None if they are not counted.
     standbys: Option<Vec<(Shard, Standby)>>,
-    /// The hosts that are held back.
     held: BTreeMap<String, PauseOrder>,
     /// Shards that were paused before anybody led them.
     paused: Vec<Shard>,
 }
 
-/// What the notes of a shard say.
 struct Noted {
     orders: Orders,
     parent: Option<slots::ParentPause>,
@@ -110,7 +102,6 @@ struct Noted {
     rest: Option<Past>,
 }
 
-/// Leaderships and runs.
 struct Past {
     ledger: Option<Ledger>,
     history: Vec<Entry>,
@@ -170,7 +161,6 @@ impl Reader {
         }
     }
 
-    /// Where it keeps the picture.
     pub fn fleet(&self) -> Arc<Fleet> {
         Arc::clone(&self.fleet)
     }
@@ -308,7 +298,6 @@ impl Reader {
 }
 
 impl Picture {
-    /// Takes in a list of all leases.
     fn take_in(&mut self, list: Vec<(Shard, Report)>, announced: Known, prefix: &Prefix) {
         let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
         let Known { standbys, held, paused } = announced;
@@ -352,7 +341,6 @@ impl Picture {
         self.revision += u64::from(changed);
     }
 
-    /// Takes in what the notes of a shard say.
     fn note(&mut self, shard: &Shard, noted: Noted) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();

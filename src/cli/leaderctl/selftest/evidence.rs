@@ -64,10 +64,8 @@ impl Stamps {
     }
 }
 
-/// What one fault showed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// How many leaderships there were.
     pub terms: usize,
     pub terms_rise: bool,
     /// How long two were alive at once, of all pairs together.
@@ -78,7 +76,6 @@ pub struct Evidence {
     pub handover: Option<Duration>,
 }
 
-/// The verdict on a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Held,
@@ -86,7 +83,6 @@ pub enum Verdict {
     NotRun(String),
 }
 
-/// Why a fault did not go as it should.
 #[derive(Debug)]
 pub enum Trouble {
     /// Leaderrun did not do what it should.
@@ -165,7 +161,6 @@ pub fn terms_rise(lives: &[Life]) -> bool {
     lives.windows(2).all(|pair| pair[0].term < pair[1].term)
 }
 
-/// How long both were alive.
 pub fn common(one: &Life, other: &Life) -> Duration {
     let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
     // A single stamp inside another life is a moment, and not nothing.

@@ -43,7 +43,6 @@ impl Fault {
         self.to_possible_value().expect("none is skipped").get_name().to_owned()
     }
 
-    /// What the COMMANDs are started with.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::KillGuard | Self::Stubborn => &[STUBBORN, DAEMON],
@@ -61,7 +60,6 @@ impl Fault {
         self == Self::Stubborn
     }
 
-    /// The longest that it may take.
     pub fn limit(timing: &Timing) -> Duration {
         timing.lease * 15 + Duration::from_mins(1)
     }

@@ -34,7 +34,6 @@ const SLACK: Duration = Duration::from_secs(10);
 /// How many lines of a candidate's log are shown below a row that failed.
 const LAST_LINES: usize = 15;
 
-/// What is the same for all faults.
 #[derive(Debug)]
 pub struct Setting {
     pub timing: Timing,
@@ -42,7 +41,6 @@ pub struct Setting {
     pub shard: Shard,
     /// False if a lease lasts while a process holds it open.
     pub expires: bool,
-    /// The environment of the candidates, without the store.
     pub environment: Vec<(OsString, OsString)>,
     pub scratch: PathBuf,
 }
@@ -56,7 +54,6 @@ pub struct Fleet<'a> {
     ways: BTreeMap<String, Proxy>,
     stamps: Stamps,
     tree: Tree,
-    /// When COMMAND ends by itself.
     until: BootInstant,
 }
 
@@ -156,7 +153,6 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// The guard below a candidate that leads.
     pub fn guard_of(&self, owner: &str) -> Option<Pid> {
         let backstop = child_of(*self.candidates.get(owner)?)?;
         child_of(backstop)
@@ -271,7 +267,6 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// The lives of all trees.
     pub fn lives(&mut self) -> io::Result<Vec<Life>> {
         self.stamps.lives()
     }
@@ -298,7 +293,6 @@ fn owner(index: usize) -> String {
     format!("leaderctl-selftest-{index}")
 }
 
-/// How many processes write to these stamps.
 fn commands_of(stamps: &Path) -> usize {
     let stamps = stamps.as_os_str().as_encoded_bytes();
     let is_one = |pid: &Pid| {

@@ -21,7 +21,6 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The name of a process that becomes a candidate.
 pub const CANDIDATE_NAME: &str = "lr-selftest";
 /// The candidate's COMMAND. Its own name is its path, so the first argument tells it what it is.
 pub const COMMAND: &str = "/proc/self/exe";

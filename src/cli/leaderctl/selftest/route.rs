@@ -21,7 +21,6 @@ const OF_TLS: &str = "TLS asks for the server's own name, which a proxy on this 
 const OF_SOCKET: &str = "it is reached over a unix socket";
 
 impl Route {
-    /// The route of a URL that was read as a store's location.
     pub fn of(url: &str, location: &Location) -> Result<Self, String> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let default_port = match scheme {
@@ -146,30 +145,22 @@ fn of_endpoint(scheme: &str, rest: &str) -> Result<Route, String> {
 
 #[cfg(all(
     test,
-    any(
-        feature = "dynamodb",
-        feature = "bucket",
-        feature = "redis",
-        feature = "postgres",
-        feature = "mysql",
-        feature = "nats",
-        feature = "etcd"
-    )
+    feature = "dynamodb",
+    feature = "bucket",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
 ))]
 mod tests {
     use super::*;
 
-    #[cfg(any(
-        feature = "dynamodb",
-        feature = "bucket",
-        all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")
-    ))]
     fn of(url: &str) -> Result<Route, String> {
         Route::of(url, &Location::from_url(url).unwrap())
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn the_host_alone_is_replaced() {
         let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
         for (url, host, port, through) in [
@@ -180,6 +171,18 @@ mod tests {
             ("mysql://u@h/db?table=t", "h", 3306, "mysql://u@127.0.0.1:9/db?table=t"),
             ("nats://token@h/b", "h", 4222, "nats://token@127.0.0.1:9/b"),
             ("etcd://h:1", "h", 1, "etcd://127.0.0.1:9"),
+            (
+                "dynamodb://locks?endpoint=http%3A%2F%2Fh%3A8000%2F&region=eu-west-1",
+                "h",
+                8000,
+                "dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:9%2F",
+            ),
+            (
+                "s3://locks/a/b?endpoint=http%3A%2F%2Fh%3A9000&region=eu-west-1",
+                "h",
+                9000,
+                "s3://locks/a/b?region=eu-west-1&endpoint=http://127.0.0.1:9%2F",
+            ),
         ] {
             let route = of(url).unwrap();
             assert_eq!((route.host.as_str(), route.port), (host, port), "{url}");
@@ -190,37 +193,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "dynamodb")]
-    fn an_endpoint_is_replaced_where_it_speaks_no_tls() {
-        let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let route = of("dynamodb://locks?endpoint=http%3A%2F%2Fhost%3A8000%2F&region=eu-west-1").unwrap();
-        assert_eq!((route.host.as_str(), route.port), ("host", 8000));
-        let through = route.through(proxy);
-        let Ok(Location::DynamoDb(address)) = Location::from_url(through.expose()) else { panic!("{route:?}") };
-        assert_eq!((address.table.as_str(), address.region.as_deref()), ("locks", Some("eu-west-1")));
-        assert_eq!(address.endpoint.as_deref(), Some("http://127.0.0.1:9/"));
-        for url in ["dynamodb://locks", "dynamodb://locks?endpoint=https://host"] {
-            assert!(of(url).unwrap_err().contains("TLS"), "{url}");
-        }
-    }
-
-    #[test]
-    #[cfg(feature = "bucket")]
-    fn the_endpoint_of_a_bucket_is_replaced_and_its_name_is_not() {
-        let proxy: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let route = of("s3://locks/a/b?endpoint=http%3A%2F%2Fhost%3A9000&region=eu-west-1").unwrap();
-        assert_eq!((route.host.as_str(), route.port), ("host", 9000));
-        let Ok(Location::Bucket(address)) = Location::from_url(route.through(proxy).expose()) else {
-            panic!("{route:?}")
-        };
-        assert_eq!((address.bucket.as_str(), address.prefix.as_str()), ("locks", "a/b/"));
-        assert_eq!(address.endpoint.as_deref(), Some("http://127.0.0.1:9/"));
-        assert!(of("s3://locks/a").unwrap_err().contains("TLS"));
-        assert!(of("s3://locks/a?endpoint=http://h&path_style=false").unwrap_err().contains("path_style"));
-    }
-
-    #[test]
-    #[cfg(feature = "postgres")]
     fn a_lock_that_is_shared_whatever_the_shard_is_left_out_and_nothing_else() {
         for (url, without) in [
             ("postgres://u:p%40@h/db?table=t&advisory_lock=7&schema=s", "postgres://u:p%40@h/db?table=t&schema=s"),
@@ -255,7 +227,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
     fn a_server_that_no_proxy_can_front_is_reported_without_its_secrets() {
         for (url, why) in [
             ("file:/var/lib/hunter2", "network"),
@@ -273,6 +244,10 @@ mod tests {
             ("nats://hunter2@one,two/b", "several"),
             ("etcds://u:hunter2@h", "TLS"),
             ("etcd://one,two", "several"),
+            ("dynamodb://locks", "TLS"),
+            ("dynamodb://locks?endpoint=https://host", "TLS"),
+            ("s3://locks/a", "TLS"),
+            ("s3://locks/a?endpoint=http://h&path_style=false", "path_style"),
         ] {
             let refusal = of(url).unwrap_err();
             assert!(refusal.contains(why) && !refusal.contains("hunter2"), "{url}: {refusal}");

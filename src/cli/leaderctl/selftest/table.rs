@@ -5,7 +5,6 @@ use crate::text::on_one_line;
 use crate::time::millis;
 use serde::Serialize;
 
-/// The result of a fault.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub fault: String,
@@ -20,7 +19,6 @@ struct Fields<'a> {
     fault: &'a str,
     /// `held`, `failed` or `not run`.
     verdict: &'static str,
-    /// None if it held.
     why: Option<&'a str>,
     /// None if it was not run, like all members below.
     overlap_ms: Option<u64>,
@@ -44,7 +42,6 @@ impl Row {
         }
     }
 
-    /// One line.
     pub fn as_json(&self) -> String {
         let (verdict, why) = self.words();
         let evidence = self.evidence.as_ref();

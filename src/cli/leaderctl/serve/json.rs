@@ -13,7 +13,6 @@ struct Reading<'a> {
     /// RFC 3339. None before the first answer of the store.
     read: Option<String>,
     age_seconds: Option<f64>,
-    /// None while the store answers.
     trouble: Option<Trouble<'a>>,
 }
 

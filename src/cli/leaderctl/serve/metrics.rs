@@ -21,7 +21,6 @@ use strum::VariantArray;
 /// The most shards with metrics, in the order of their names. The others are only counted.
 pub const MOST: usize = 20_000;
 
-/// The metrics, in the text format.
 pub fn text(picture: &Picture) -> String {
     let mut page = Metrics { text: String::with_capacity(4096 + picture.shards.len() * 1024), picture };
     let now = BootInstant::now();

@@ -28,7 +28,6 @@ const ROWS: usize = 500;
 const NAMED: usize = 24;
 /// The width of a timeline in its own units.
 const WIDE: u64 = 1000;
-/// Colours of hosts.
 const COLOURS: usize = 12;
 
 const RANGES: [(&str, &str, u64); 5] =
@@ -36,7 +35,6 @@ const RANGES: [(&str, &str, u64); 5] =
 const SORTS: [(&str, &str); 4] =
     [("attention", "attention"), ("name", "name"), ("host", "host"), ("since", "last change")];
 
-/// What a visitor asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     search: String,
@@ -64,7 +62,6 @@ impl Wish {
         wish
     }
 
-    /// The query of a link to the same page.
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let mut add = |name, value: &str, usual: bool| {
@@ -222,23 +219,15 @@ fn band(picture: &Picture, stretch: &Stretch<'_>) -> (String, u8, u8) {
     }
 }
 
-/// The class that gives a host its colour.
 fn colour(picture: &Picture, host: &str) -> String {
     format!("h{}", picture.number_of(host) % COLOURS)
 }
 
 /// The name of a mark: a class of the style, and a word for people.
 fn mark_name(mark: Mark) -> &'static str {
-    match mark {
-        Mark::Killed => "killed",
-        Mark::Lost => "lost",
-        Mark::Failed => "failed",
-        Mark::Paused => "ordered",
-        Mark::HandedOver => "handover",
-    }
+    mark.into()
 }
 
-/// The timeline in words.
 fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
     let shown: Vec<_> = stretches.iter().filter(|stretch| stretch.to >= from).collect();
     let led = shown.iter().filter(|stretch| matches!(stretch.state, State::Led | State::Untold)).count();
@@ -384,7 +373,6 @@ fn host_name(picture: &Picture, host: &str) -> Markup {
     }
 }
 
-/// What matters beside who leads.
 fn words(seen: &Seen, condition: Condition) -> String {
     let mut words = vec![note(&seen.shown)];
     if let (Condition::Leaderless, Some(last)) = (condition, seen.history.last()) {
@@ -447,7 +435,6 @@ fn hosts(picture: &Picture, wish: &Wish) -> Markup {
     }
 }
 
-/// The page of one shard.
 pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> String {
     let (condition, holder) = (seen.condition(), seen.holder());
     let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
@@ -516,7 +503,6 @@ pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u6
     )
 }
 
-/// The text under the mouse pointer.
 fn title(stretch: &Stretch<'_>) -> String {
     let span = coarse(Duration::from_millis(stretch.to - stretch.from));
     let from = rfc3339_seconds(stretch.from);

@@ -40,7 +40,6 @@ pub struct View {
     pub search: String,
     /// None while there are no shards.
     pub chosen: Option<Shard>,
-    /// Which rows are shown.
     table: TableState,
     /// How many rows the choice moves in the next drawing.
     step: isize,

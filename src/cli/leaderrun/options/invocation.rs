@@ -15,7 +15,6 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 use std::ffi::{OsStr, OsString};
 
-/// All that the options say, checked without the store.
 pub struct Invocation {
     pub shard: Shard,
     pub timing: Timing,
