@@ -106,6 +106,13 @@ mod tests {
         u64::try_from(since.as_millis()).unwrap()
     }
 
+    fn times(text: &str, after: &str, number: usize) -> Vec<String> {
+        let schedule = schedule(text);
+        let times = std::iter::successors(Some(at(after)), |&millis| schedule.next(millis)).skip(1);
+        let shown = |millis| humantime::format_rfc3339(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
+        times.take(number).map(shown).collect()
+    }
+
     #[test]
     fn durations_and_names_are_read() {
         for (text, seconds) in [("90", 90), ("1h", 3600), ("1h 30m", 5400), ("@every 1h", 3600), (" @every  90s ", 90)]
@@ -148,5 +155,15 @@ mod tests {
             let error = parse(text).err().unwrap_or_else(|| panic!("{text:?} is taken"));
             assert!(error.contains(part) && !error.contains('\n'), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_skipped_hour_has_no_time_and_a_repeated_hour_has_two() {
+        let spring = times("30 2 * * * Europe/Berlin", "2026-03-27T12:00:00Z", 2);
+        assert_eq!(spring, ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]);
+        let autumn = times("30 2 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 3);
+        assert_eq!(autumn, ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
+        let daily = times("0 4 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 2);
+        assert_eq!(daily, ["2026-10-25T03:00:00Z", "2026-10-26T03:00:00Z"]);
     }
 }

@@ -224,6 +224,17 @@ mod tests {
     }
 
     #[test]
+    fn a_daily_job_misses_no_day_when_clocks_go_forward_or_back() {
+        let mut play = Play::of(DAY, Period::turn);
+        for day in 0..3 * 365 {
+            let is_summer = (89..299).contains(&(day % 365));
+            let due = BEGIN + day * DAY - if is_summer { HOUR } else { 0 };
+            assert!(play.start(due, 0), "day {day}");
+            assert!(!play.start(due + 1000, 0), "day {day}");
+        }
+    }
+
+    #[test]
     fn a_run_by_hand_counts_as_the_one_that_is_next() {
         let nightly = period(BEGIN, DAY).turn(None).unwrap();
         assert_eq!(
