@@ -209,6 +209,45 @@ fn line_of(text: &str, at: Range<usize>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{self, Fate};
+    use clap::parser::ValueSource;
+
+    const PASSWORD: &str = "hunter!2";
+
+    #[test]
+    fn a_million_configurations_become_defaults_or_are_refused_in_one_line_without_the_password() {
+        let seeds = [
+            "store = \"redis://u:hunter!2@h\"\nlease = '30s'\nrenew = 7.5\n",
+            "store-file = '/a'\nverbose = 2\n[shard.\"db/main\"]\nwait = 5",
+            "quiet = true\nsignal = 15\nannounce = \"never\"",
+            "[shard.a]\nno-wait = false\nowner = \"\u{e4}\\u00e4\"\n[shard.b]\nconflict-exit-code = 0\n",
+            "store = '''nats://hunter!2@h/b'''\nlease.x = { a = [1979-05-27], b = 0x1F }\n",
+        ];
+        let known = Program::Leaderrun.options();
+        fuzz::bent_text("configuration", &seeds, |text, source| {
+            let whole = match Whole::from_text(text, &known) {
+                Ok(whole) => whole,
+                Err(Wrong { at, why }) => {
+                    fuzz::assert_is_one_line(&why);
+                    assert!(!why.contains(PASSWORD), "{why}");
+                    assert!(at.is_none_or(|at| at.start <= text.len()));
+                    return Fate::Refused;
+                }
+            };
+            assert!(whole.shards.values().all(|shard| FOR_ALL_SHARDS.iter().all(|name| !shard.0.contains_key(*name))));
+            let settings = whole.shards.into_values().next().unwrap_or(whole.all);
+            assert_eq!(settings.contradiction(), None);
+            // This is slow. In this build, clap asserts that an option accepts its default.
+            if source.one_in(256) {
+                let ids: Vec<String> = settings.0.keys().map(|name| name.replace('-', "_")).collect();
+                let matches = settings.put_into(known.clone()).try_get_matches_from(["leaderrun"]).unwrap();
+                // The environment of this test may overrule the file.
+                let set = [Some(ValueSource::DefaultValue), Some(ValueSource::EnvVariable)];
+                assert!(ids.iter().all(|id| set.contains(&matches.value_source(id))));
+            }
+            Fate::Accepted
+        });
+    }
 
     #[test]
     fn what_leaderctl_reads_is_for_all_shards() {

@@ -53,3 +53,56 @@ fn on_one_line(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     line.chars().map(escaped).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, Command};
+
+    fn of(line: &[&str]) -> String {
+        let number = Arg::new("number").long("number").value_parser(clap::value_parser!(u8));
+        let kind = Arg::new("kind").long("kind").value_parser(["one", "two"]);
+        let list = Command::new("list").arg(Arg::new("shard"));
+        let command = Command::new("it").arg(number).arg(kind).subcommand(list);
+        told(&command.try_get_matches_from(line).expect_err("it is wrong"))
+    }
+
+    fn lines_with(word: &str) -> [Vec<String>; 8] {
+        [
+            &["it", word][..],
+            &["it", word, "list"],
+            &["it", "list", "shard", word],
+            &["it", &format!("--{word}")],
+            &["it", "--number", word],
+            &["it", &format!("--number={word}")],
+            &["it", "--kind", word],
+            &["it", "list", &format!("--list={word}")],
+        ]
+        .map(|line| line.iter().map(|&word| word.to_owned()).collect())
+    }
+
+    fn each_of(word: &str, check: impl Fn(&str)) {
+        for line in lines_with(word) {
+            check(&of(&line.iter().map(String::as_str).collect::<Vec<_>>()));
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_left_out_and_what_is_long_is_cut() {
+        for word in ["\u{1b}[31mX", "\u{7}X", &"x".repeat(100_000), "a\n\nUsage: b"] {
+            each_of(word, |told| {
+                assert!(!told.contains(char::is_control) && !told.is_empty() && told.len() < 500, "{told}");
+            });
+        }
+        assert!(of(&["it", "--number", "x"]).ends_with(": write a whole number"));
+    }
+
+    #[test]
+    fn no_mistake_repeats_a_password() {
+        for word in
+            ["redis://me:Kiwi7Qx@host", "redis://me:\u{1b}[31mKiwi7Qx@host", "redis://me:Kiwi7Qx\n\nUsage:@host"]
+        {
+            each_of(word, |told| assert!(!told.contains("Kiwi7Qx") && !told.contains('\n'), "{told}"));
+        }
+    }
+}

@@ -91,6 +91,7 @@ fn brief(said: &str) -> String {
 mod tests {
     use super::super::flags::duration;
     use super::*;
+    use crate::fuzz;
     use std::time::UNIX_EPOCH;
 
     fn parse(text: &str) -> Result<Relinquish, String> {
@@ -165,5 +166,23 @@ mod tests {
         assert_eq!(autumn, ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
         let daily = times("0 4 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 2);
         assert_eq!(daily, ["2026-10-25T03:00:00Z", "2026-10-26T03:00:00Z"]);
+    }
+
+    #[test]
+    fn a_million_specifications_are_read_or_refused_in_one_line() {
+        let seeds =
+            ["@every 1h", "@daily", "*/5 0-6,22 1,15W L * Europe/Berlin", "0 12 L * 5#3", "1h30m", "0 0 29 2 7"];
+        fuzz::bent_text("relinquish", &seeds, |text, source| {
+            let read = parse(text);
+            match &read {
+                Ok(Relinquish::After(after)) => assert!(*after >= SHORTEST),
+                Ok(Relinquish::At(schedule)) => {
+                    let now = source.number();
+                    assert!(schedule.next(now).is_none_or(|next| next > now.min(LATEST_MILLIS)));
+                }
+                Err(message) => fuzz::assert_is_one_line(message),
+            }
+            (&read).into()
+        });
     }
 }

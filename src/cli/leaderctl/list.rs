@@ -279,3 +279,42 @@ pub fn word(text: String) -> String {
     let text = on_one_line(text).replace(char::is_whitespace, "_");
     if text.is_empty() { "-".to_owned() } else { text }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+    use crate::lease::Term;
+    use crate::store::Holder;
+
+    #[test]
+    fn a_line_of_a_list_has_a_word_for_each_column_whatever_a_record_says() {
+        fuzz::run_a_tenth("line of a list", |source, input| {
+            let holder = Holder {
+                owner: source.text(),
+                host: source.one_in(2).then(|| source.text()),
+                pid: source.one_in(2).then_some(7),
+                term: source.one_in(2).then(|| Term(source.number())),
+                since_millis: source.one_in(2).then(|| source.number()),
+                expires_in: source.one_in(2).then(|| source.duration()),
+                renewed_ago: source.one_in(2).then(|| source.duration()),
+                ..Holder::default()
+            };
+            input.show(|| format!("{holder:?}"));
+            let holder = source.below(8).ne(&0).then_some(holder);
+            let fate = if holder.is_some() { Fate::Accepted } else { Fate::Refused };
+            let report = Report { holder, last_term: source.one_in(2).then(|| Term(source.number())) };
+            let shown = Shown { report, standbys: source.one_in(2).then_some(3), ..Shown::default() };
+            let list = [("db/main".parse().unwrap(), shown)];
+            for (line, header) in Columns::new(None).lines(&list).iter().zip([1, 0]) {
+                assert_eq!(line.split_whitespace().count(), COLUMNS + header, "{line:?}");
+                assert!(!line.contains(char::is_control), "{line:?}");
+            }
+            for line in Columns::new(Some(100)).lines(&list) {
+                assert_eq!(line.split_whitespace().count(), COLUMNS, "{line:?}");
+                assert!(!line.contains(char::is_control), "{line:?}");
+            }
+            fate
+        });
+    }
+}

@@ -434,3 +434,41 @@ pub fn handed_over(handover: &orders::HandoverOrder) -> String {
     let to = handover.to.as_deref().unwrap_or("anybody else");
     format!("of term {} to {to}, by {} since {}", handover.term, handover.by, dated(handover.since_millis))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz::{self, Fate};
+    use crate::lease::Term;
+    use crate::store::Holder;
+
+    #[test]
+    fn holders_of_any_names_and_numbers_are_shown_on_their_lines() {
+        let shard: Shard = "db/main".parse().unwrap();
+        fuzz::run_a_tenth("status of a holder", |source, input| {
+            let holder = Holder {
+                owner: source.text(),
+                host: source.one_in(2).then(|| source.text()),
+                term: source.one_in(2).then(|| Term(source.number())),
+                since_millis: source.one_in(2).then(|| source.number()),
+                expires_in: source.one_in(2).then(|| source.duration()),
+                renewed_ago: source.one_in(2).then(|| source.duration()),
+                ..Holder::default()
+            };
+            input.show(|| format!("{holder:?}"));
+            let told = [
+                holder.host.is_some(),
+                holder.term.is_some(),
+                holder.since_millis.is_some(),
+                holder.expires_in.is_some(),
+                holder.renewed_ago.is_some(),
+            ];
+            let lines = 1 + told.iter().filter(|told| **told).count();
+            let report = Report { holder: Some(holder), last_term: None };
+            let text = as_text(&shard, &Shown { report, ..Shown::default() });
+            assert_eq!(text.split('\n').count(), lines, "{text:?}");
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+            if lines > 1 { Fate::Accepted } else { Fate::Refused }
+        });
+    }
+}

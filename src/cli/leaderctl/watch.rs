@@ -46,7 +46,10 @@ pub struct WatchFlags {
 /// Prints until the output cannot be written, or its reader is gone. If a first check fails, it ends with that error.
 pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
     let watch = Watch { store, flags, patience };
-    let mut list = watch.look().await?;
+    let (mut list, mut failure) = watch.look().await;
+    if let Some(error) = failure {
+        return Err(error);
+    }
     for (shard, shown) in &list {
         if !flags.shards.is_empty()
             && shown.report == Report::default()
@@ -59,18 +62,30 @@ pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) ->
     let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
     loop {
         let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
-        // The store does not list it any more, so nobody leads it.
-        for shard in known.keys() {
-            now.entry(shard.clone()).or_default();
+        if failure.is_none() {
+            // The store does not list it any more, so nobody leads it.
+            for shard in known.keys() {
+                now.entry(shard.clone()).or_default();
+            }
         }
-        for (shard, shown) in &now {
-            let told = watch.tell(shard, known.get(shard), shown);
+        for (shard, shown) in now {
+            let told = watch.tell(&shard, known.get(&shard), &shown);
             if told.is_err() {
                 return Ok(printed(told));
             }
+            known.insert(shard, shown);
         }
-        known = now;
-        list = watch.look_again().await;
+        if failure.is_some() {
+            sleep(LOOK_EVERY).await;
+        }
+        until_it_may_have_changed(store, &flags.shards).await;
+        let was_away = failure.is_some();
+        (list, failure) = watch.look().await;
+        if let Some(error) = &failure
+            && !was_away
+        {
+            say_retrying(error);
+        }
     }
 }
 
@@ -81,37 +96,40 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    async fn look(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
-        let Self { store, flags, patience } = *self;
-        let mut list = Vec::new();
-        for shard in &flags.shards {
-            list.push((shard.clone(), inspect(store, shard, patience).await?));
-        }
-        if flags.shards.is_empty() {
-            list = store.list("").await?;
-            if flags.orders || !store.is_metered() {
-                list = Unled::named(slots::paused(store, "", patience).await?).among(list);
+    /// What can be read; and why something cannot, if that is so.
+    async fn look(&self) -> (Vec<(Shard, Shown)>, Option<StoreError>) {
+        let (mut list, mut failure) = (Vec::new(), None);
+        if self.flags.shards.is_empty() {
+            match self.list().await {
+                Ok(all) => list = all,
+                Err(error) => failure = Some(error),
             }
         }
-        let notes = Notes::of(store, &list, flags.orders).await?;
-        Ok(list::shown(&list, None, notes.as_ref()))
+        for shard in &self.flags.shards {
+            match self.look_at(shard).await {
+                Ok(one) => list.extend(one),
+                Err(error) => failure = Some(error),
+            }
+        }
+        (list, failure)
     }
 
-    /// The same when it is time, and once the store answers.
-    async fn look_again(&self) -> Vec<(Shard, Shown)> {
-        let mut away = false;
-        loop {
-            until_it_may_have_changed(self.store, &self.flags.shards).await;
-            match self.look().await {
-                Ok(list) => return list,
-                Err(error) => {
-                    if !std::mem::replace(&mut away, true) {
-                        say_retrying(&error);
-                    }
-                    sleep(LOOK_EVERY).await;
-                }
-            }
+    async fn look_at(&self, shard: &Shard) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let report = inspect(self.store, shard, self.patience).await?;
+        self.with_notes(&[(shard.clone(), report)]).await
+    }
+
+    async fn list(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let mut list = self.store.list("").await?;
+        if self.flags.orders || !self.store.is_metered() {
+            list = Unled::named(slots::paused(self.store, "", self.patience).await?).among(list);
         }
+        self.with_notes(&list).await
+    }
+
+    async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
+        let notes = Notes::of(self.store, list, self.flags.orders).await?;
+        Ok(list::shown(list, None, notes.as_ref()))
     }
 
     /// Prints what has changed since `known`; all that matters if that is None.
