@@ -392,11 +392,11 @@ impl Host for Body {
     }
 
     fn saw(&mut self, event: &Event) {
-        self.machine.site.world.trace(|trace| trace.heard(self.machine.site.index, event));
+        self.machine.site.world.trace(self.machine.site.index, format_args!("heard {event:?}"));
     }
 
     fn carry_out(&mut self, action: &Action) {
-        self.machine.site.world.trace(|trace| trace.did(self.machine.site.index, action));
+        self.machine.site.world.trace(self.machine.site.index, format_args!("did {action:?}"));
         let Some(lines) = &self.lines else { return };
         match action {
             Action::Extend(deadline) => {
@@ -455,9 +455,9 @@ impl Guard {
                 }
                 () = clock.reaches(policy.wake_at()) => Input::Tick,
             };
-            self.world.trace(|trace| trace.guard_heard(*host, input));
+            self.world.trace(*host, format_args!("guard heard {input:?}"));
             for effect in policy.handle(BootInstant::now(), input) {
-                self.world.trace(|trace| trace.guard_did(*host, effect));
+                self.world.trace(*host, format_args!("guard did {effect:?}"));
                 match effect {
                     Effect::AskTree => self.tree.ask(),
                     Effect::KillTree => self.tree.kill(),
@@ -525,7 +525,7 @@ async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, term
         let store = (machine.site.open)(machine.site.index);
         let given = orphan_release::give_back(&*store, &candidate, term).await;
         let end = if given.is_ok() { "is given back by its backstop" } else { "is left to end" };
-        machine.site.world.trace(|trace| trace.lease(machine.site.index, term, end));
+        machine.site.world.trace(machine.site.index, format_args!("lease of {term} {end}"));
         machine
             .site
             .world

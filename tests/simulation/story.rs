@@ -6,7 +6,6 @@ use crate::host::{Machine, Open, Site, until};
 use crate::network::{Network, Way};
 use crate::operator::Operator;
 use crate::random::Random;
-use crate::trace::Trace;
 use crate::world::World;
 use leaderrun::internals::election::{OnLoss, Restart, RestartWhen, Settings};
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
@@ -48,7 +47,7 @@ pub struct Told {
     pub gaps: Vec<Duration>,
     pub lives: usize,
     /// Some of a seed below [`TRACED`].
-    pub trace: Option<Trace>,
+    pub trace: Option<String>,
 }
 
 /// So many seeds, from the first one on, are pinned in tests/golden.

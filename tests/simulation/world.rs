@@ -1,8 +1,8 @@
 //! What happened, and whether it may: the one place that sees all hosts at once.
 
 use crate::clock::{Process, elapsed};
-use crate::trace::Trace;
 use std::collections::BTreeMap;
+use std::fmt::{Arguments, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct State {
     lives: Vec<Life>,
     faults: BTreeMap<&'static str, u64>,
     /// Some where somebody will read it.
-    trace: Option<Trace>,
+    trace: Option<String>,
 }
 
 /// One tree, from the start of COMMAND to the end of its last descendant.
@@ -46,19 +46,19 @@ impl World {
         self.0.lock().expect("nobody panicked")
     }
 
-    /// Keeps a trace from now on.
+    /// Keeps a trace from now on: what the machines of all hosts hear and do, guards included, and when.
     pub fn keep_trace(&self) {
-        self.state().trace = Some(Trace::default());
+        self.state().trace = Some(String::new());
     }
 
-    pub fn trace(&self, add: impl FnOnce(&mut Trace)) {
+    pub fn trace(&self, host: usize, what: Arguments) {
         if let Some(trace) = &mut self.state().trace {
-            add(trace);
+            let _ = writeln!(trace, "{} {host} {what}", elapsed().as_nanos());
         }
     }
 
     /// What there is of it so far.
-    pub fn take_trace(&self) -> Option<Trace> {
+    pub fn take_trace(&self) -> Option<String> {
         self.state().trace.take()
     }
 
@@ -80,7 +80,7 @@ impl World {
     /// COMMAND starts. Answers the number of its life.
     pub fn begins(&self, host: usize, session: &str, term: u64, process: &Process) -> usize {
         self.say(&format!("host {host}: tree of term {term} begins"));
-        self.trace(|trace| trace.tree(host, term, "begins"));
+        self.trace(host, format_args!("tree of {term} begins"));
         let mut state = self.state();
         let last = state.lives.last().map(|life| life.term);
         // COMMAND may be started again in the same leadership, by the same candidate, once it is dead.
@@ -114,7 +114,7 @@ impl World {
         let (host, term) = (life.host, life.term);
         let end = format!("host {host}: tree of term {term} is dead");
         drop(state);
-        self.trace(|trace| trace.tree(host, term, "is dead"));
+        self.trace(host, format_args!("tree of {term} is dead"));
         self.say(&end);
     }
 
