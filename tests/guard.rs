@@ -15,8 +15,9 @@ use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
+use support::process::Process;
 use tempfile::TempDir;
 
 const GRACE: &[&str] = &["--kill-after", "300ms", "--stop-timeout", "300ms"];
@@ -174,7 +175,7 @@ fn thirty_leaders_killed_among_twenty_candidates_never_overlap() {
 /// A leader that runs a shell script with `FILE` naming a file in a scratch directory.
 struct Script {
     scratch: TempDir,
-    child: Child,
+    child: Process,
 }
 
 impl Script {
@@ -186,16 +187,10 @@ impl Script {
     fn start_on(store: Option<&str>, flags: &[&str], script: &str) -> Self {
         let scratch = TempDir::new().unwrap();
         let file = format!("file:{}", scratch.path().join("store").display());
-        let child = leaderrun()
-            .args(["--store", store.unwrap_or(&file)])
-            .args(flags)
-            .args(["shard", "-c", script])
-            .env("FILE", scratch.path().join("file"))
-            .stderr(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self { scratch, child }
+        let mut command = leaderrun();
+        command.args(["--store", store.unwrap_or(&file)]).args(flags).args(["shard", "-c", script]);
+        command.env("FILE", scratch.path().join("file")).stderr(Stdio::null()).stdout(Stdio::piped());
+        Self { scratch, child: Process::start(&mut command) }
     }
 
     fn file(&self) -> String {
@@ -207,30 +202,17 @@ impl Script {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+        self.child.signal(signal);
     }
 
     fn status(&mut self) -> Option<i32> {
-        let mut status = None;
-        wait_until("it ends", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap().code()
+        self.child.ends().code()
     }
 
     fn output(&mut self) -> String {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         text
-    }
-}
-
-impl Drop for Script {
-    /// A test that failed leaves no stopped candidate.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -20,6 +20,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{children_of, wait_until, wait_until_or};
 use support::ports::free_port;
+use support::process::Process;
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -176,7 +177,7 @@ fn exec_form(text: &str, key: &str) -> Vec<String> {
 
 /// A container: its first process is what the recipe says.
 struct Container {
-    child: Child,
+    child: Process,
     port: u16,
 }
 
@@ -205,7 +206,7 @@ impl Container {
         command.arg("mount --bind \"$0\" /usr/local/bin && exec /usr/bin/env -i \"$@\"").arg(machine.path("bin"));
         command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).args(words);
         let log = || fs::File::options().create(true).append(true).open(machine.path("log")).unwrap();
-        let child = command.stdin(Stdio::null()).stdout(log()).stderr(log()).spawn().unwrap();
+        let child = Process::start(command.stdin(Stdio::null()).stdout(log()).stderr(log()));
         Self { child, port }
     }
 
@@ -229,13 +230,6 @@ impl Container {
         let first = children_of(self.child.id().cast_signed())[0];
         kill(Pid::from_raw(first), Signal::SIGTERM).unwrap();
         self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

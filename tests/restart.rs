@@ -4,14 +4,14 @@
 #[macro_use]
 mod support;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::Place;
+use support::process::Process;
 use support::world::TIMING;
 
 impl Place {
@@ -35,7 +35,7 @@ impl Place {
     }
 
     fn start(&self, owner: &str, flags: &[&str], then: &str) -> Candidate<'_> {
-        let child = self.command(owner, flags, then).spawn().unwrap();
+        let child = Process::start(&mut self.command(owner, flags, then));
         Candidate { place: self, owner: owner.to_owned(), child }
     }
 
@@ -66,7 +66,7 @@ impl Place {
 struct Candidate<'a> {
     place: &'a Place,
     owner: String,
-    child: Child,
+    child: Process,
 }
 
 impl Candidate<'_> {
@@ -79,27 +79,9 @@ impl Candidate<'_> {
         wait_until_or(part, || self.log(), || self.log().contains(part));
     }
 
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
-    }
-
     #[track_caller]
     fn ends(&mut self) -> i32 {
-        let mut status = None;
-        let log = self.place.path(&format!("{}.log", self.owner));
-        let explain = || fs::read_to_string(&log).unwrap_or_default();
-        wait_until_or("it ends", explain, || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap().code().unwrap_or(-1)
-    }
-}
-
-impl Drop for Candidate<'_> {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.ends().code().unwrap_or(-1)
     }
 }
 
@@ -135,7 +117,7 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     wait_until("it is written down", || place.history().first().is_some_and(|how| how != "-"));
     assert!(place.history().contains(&"exited with 3, after 2 restarts in a row".to_owned()), "{:?}", place.history());
     // The candidate that stood back waits behind the other, and follows it.
-    second.signal(Signal::SIGTERM);
+    second.child.signal(Signal::SIGTERM);
     assert_eq!(second.ends(), 143);
     place.wait_for_runs(5);
     assert_eq!(place.runs()[4].0, "a");
@@ -144,7 +126,7 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
 fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
     let mut first = place.start("a", LATER, "exit 7");
     first.says("restarting in ");
-    first.signal(Signal::SIGTERM);
+    first.child.signal(Signal::SIGTERM);
     assert_eq!(first.ends(), 7, "{}", first.log());
     assert!(first.log().contains("released"), "{}", first.log());
     assert_eq!(place.history(), ["stopped on signal 15"]);
@@ -155,7 +137,7 @@ fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status
 fn a_candidate_that_is_killed_while_nothing_runs_is_followed(place: &Place) {
     let mut first = place.start("a", LATER, "exit 7");
     first.says("restarting in ");
-    first.signal(Signal::SIGKILL);
+    first.child.signal(Signal::SIGKILL);
     first.ends();
     let mut second = place.start("b", &[], "exit 0");
     assert_eq!(second.ends(), 0, "{}", second.log());
@@ -168,7 +150,7 @@ fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place
     let script = format!("[ $(wc -l <runs) -ge 2 ] || exit 1; setsid sh -c '{endless}' $PWD & {endless}");
     let mut first = place.start("a", SOON, &script);
     place.wait_for_runs(2);
-    first.signal(Signal::SIGKILL);
+    first.child.signal(Signal::SIGKILL);
     first.ends();
     let mut second = place.start("b", &[], "pgrep -af \"$PWD$\" >alive; true");
     assert_eq!(second.ends(), 0, "{}", second.log());

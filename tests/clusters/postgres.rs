@@ -4,11 +4,12 @@
 use super::Cluster;
 use super::member::{Member, each, told_by, wait_calmly_until};
 use crate::support::network::{Network, address};
-use crate::support::postgres::{as_servant, binaries, give_to_servant, template};
+use crate::support::postgres::{SERVANT, binaries, template};
+use crate::support::server::run;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 
 pub struct Postgres {
@@ -32,17 +33,16 @@ impl Postgres {
     fn start(network: &Network, synchronous: bool) -> Self {
         let mut cluster = Self { members: Vec::new(), synchronous, data: TempDir::new().expect("a scratch directory") };
         let primary = cluster.directory(0);
-        let copied = Command::new("cp").arg("-a").arg(template()).arg(&primary).status().expect("cp starts");
-        assert!(copied.success(), "PostgreSQL's template cannot be copied");
+        run(Command::new("cp").arg("-a").arg(template()).arg(&primary));
         let file = fs::File::options().append(true).open(primary.join("pg_hba.conf"));
         let lines = b"host all all samenet trust\nhost replication all samenet trust\n";
         file.and_then(|mut file| file.write_all(lines)).expect("initdb has made it");
-        give_to_servant(cluster.data.path());
+        SERVANT.gets(cluster.data.path());
         for host in 0..SERVERS {
             if host > 0 {
                 cluster.copy(0, host);
             }
-            let mut command = as_servant(&binaries().join("postgres"));
+            let mut command = SERVANT.command(binaries().join("postgres"));
             command.arg("-D").arg(cluster.directory(host));
             let (listen, sockets) = (address(host), cluster.data.path().display());
             for setting in [
@@ -68,7 +68,7 @@ impl Postgres {
     fn directory(&self, host: usize) -> PathBuf {
         let sockets = self.data.path().join(host.to_string());
         fs::create_dir_all(&sockets).expect("it can be made");
-        give_to_servant(&sockets);
+        SERVANT.gets(&sockets);
         self.data.path().join(format!("data{host}"))
     }
 
@@ -76,40 +76,19 @@ impl Postgres {
     fn copy(&self, primary: usize, host: usize) {
         let directory = self.directory(host);
         let _ = fs::remove_dir_all(&directory);
-        give_to_servant(self.data.path());
-        let mut command = as_servant(&binaries().join("pg_basebackup"));
-        command.args([
-            "-h",
-            &address(primary),
-            "-U",
-            "postgres",
-            "-R",
-            "-X",
-            "stream",
-            "-c",
-            "fast",
-            "--no-sync",
-            "-D",
-        ]);
-        let output = command.arg(&directory).stdin(Stdio::null()).output().expect("setpriv starts");
-        assert!(output.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&output.stderr));
+        SERVANT.gets(self.data.path());
+        let mut command = SERVANT.command(binaries().join("pg_basebackup"));
+        command
+            .args(["-h", &address(primary), "-U", "postgres", "-R"])
+            .args("-X stream -c fast --no-sync -D".split(' '));
+        run(command.arg(&directory));
     }
 
     fn sql(host: usize, statement: &str) -> Option<String> {
         // What Debian has in PATH is a script that takes longer than the question.
         let (psql, address) = (binaries().join("psql"), address(host));
-        told_by(&[
-            psql.to_str().expect("text"),
-            "-XAtq",
-            "-h",
-            &address,
-            "-U",
-            "postgres",
-            "-d",
-            "postgres",
-            "-c",
-            statement,
-        ])
+        let url = format!("postgres://postgres@{address}/postgres");
+        told_by(&[psql.to_str().expect("text"), "-XAtq", "-d", &url, "-c", statement])
     }
 
     /// Once the standby follows, commits wait for it, if they are to.

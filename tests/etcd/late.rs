@@ -1,35 +1,37 @@
 //! Requests that arrive late, and answers that never come.
 
-use super::valve::{CLAIM, Fate, Valve};
 use super::*;
+use crate::support::gate::{Fate, Gate};
 use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 
 const SHORT: Duration = Duration::from_secs(3);
+/// In every put of a document that names a leader.
+const CLAIM: &str = "since_ms";
 
 /// An old server, a way to it that misbehaves, and a store that takes this way.
-async fn behind_a_valve() -> (Server, Valve, Arc<dyn Store>) {
+async fn behind_a_gate() -> (Server, Gate, Arc<dyn Store>) {
     let server = old_server().await;
-    let valve = Valve::before(server.address());
-    let store = open_with(&server.url(valve.address), SHORT).await;
-    (server, valve, store)
+    let gate = Gate::to(server.address());
+    let store = open_with(&server.url(gate.address), SHORT).await;
+    (server, gate, store)
 }
 
 /// Lets the held transaction arrive, and waits until etcd has answered it.
-async fn arrive(server: &Server, valve: &Valve) {
+async fn arrive(server: &Server, gate: &Gate) {
     let before = server.answered("Txn");
-    valve.let_go();
+    gate.let_go();
     eventually("the late transaction is answered", async || server.answered("Txn") > before).await;
 }
 
 #[tokio::test]
 async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
-    let (mut server, valve, store) = behind_a_valve().await;
+    let (mut server, gate, store) = behind_a_gate().await;
     let one = candidate("one");
-    valve.once(CLAIM, Fate::Hold);
+    gate.once(CLAIM, Fate::Hold);
     assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
     // As a candidate does that leaves after a claim in doubt.
     assert_eq!(store.release(&one, Term(0)).await, Ok(Release::NotHeld));
-    arrive(&server, &valve).await;
+    arrive(&server, &gate).await;
     assert_eq!(store.observe(&one.shard).await, Ok(Observation::Free));
     // A put under a lease that is gone must not be the end of etcd either.
     assert!(server.is_running());
@@ -38,9 +40,9 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
 
 #[tokio::test]
 async fn the_lock_of_a_claim_that_was_given_up_is_free_at_once_and_makes_nobody_wait() {
-    let (server, valve, store) = behind_a_valve().await;
+    let (server, gate, store) = behind_a_gate().await;
     let other = open(&server.store_url()).await;
-    valve.once(CLAIM, Fate::LoseAnswer);
+    gate.once(CLAIM, Fate::LoseAnswer);
     store.claim(&candidate("one")).await.unwrap_err();
     let begun = Instant::now();
     let grant = granted_in_time(&*other, &candidate("two")).await;

@@ -16,7 +16,6 @@ mod notes;
 mod records;
 mod revoked;
 mod tls;
-mod valve;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use support::process::Process;
 
 /// More than what never blocks needs on a busy machine, and less than the patience of other tests.
 const PROMPTLY: Duration = Duration::from_secs(30);
@@ -123,7 +124,7 @@ impl Ran {
 
 /// A user who may not write the directory, at work until it is dropped.
 struct Stranger {
-    child: Child,
+    child: Process,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -134,7 +135,7 @@ impl Stranger {
         let mut command = Command::new("prlimit");
         command.args(["--nofile=10000", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.args(["perl", "-e", include_str!("attacker.pl"), "--"]).args(words);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }
     }
@@ -148,13 +149,6 @@ impl Stranger {
 
     fn goes_on(&mut self) {
         self.input.write_all(b"\n").unwrap();
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,21 +1,21 @@
 //! The examples, as somebody would try them: two of each.
 
 use crate::support::fleet::{example_program, wait_until_or};
+use crate::support::process::Process;
 use crate::{LEASE, Place, on_both};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The examples' leases are the default ones: what is sooner has not waited for the end of one.
 const SOON: Duration = Duration::from_secs(8);
 
 struct Example {
-    child: Child,
+    child: Process,
     said: PathBuf,
 }
 
@@ -25,30 +25,15 @@ impl Example {
         let mut command = Command::new(example_program(example));
         command.arg(&place.url).args(arguments).env_remove("LEADERRUN_STORE").stdin(Stdio::null());
         command.stdout(fs::File::create(&said).unwrap());
-        Self { child: command.spawn().unwrap(), said }
+        Self { child: Process::start(&mut command), said }
     }
 
     fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
-    }
-
     fn says(&self, what: &str) {
         wait_until_or(&format!("it says {what}"), || self.said(), || self.said().contains(what));
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -63,16 +48,16 @@ fn a_background_job_runs_once(place: &Place) {
     let works = |example: &Example| example.said().contains("pass 3");
     let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
     assert!(!other.said().contains("pass"), "{}", other.said());
-    leader.signal(Signal::SIGINT);
+    leader.child.signal(Signal::SIGINT);
     let begun = Instant::now();
-    assert!(leader.end().success());
+    assert!(leader.child.ends().success());
     other.says("pass 1");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     let mut third = start("three");
     drop(other);
     third.says("pass 1");
-    third.signal(Signal::SIGTERM);
-    assert!(third.end().success());
+    third.child.signal(Signal::SIGTERM);
+    assert!(third.child.ends().success());
 }
 
 fn a_migration_is_done_once_and_everybody_serves(place: &Place) {
@@ -81,7 +66,7 @@ fn a_migration_is_done_once_and_everybody_serves(place: &Place) {
     let mut replicas = ["one", "two", "three"].map(start);
     let begun = Instant::now();
     for replica in &mut replicas {
-        assert!(replica.end().success());
+        assert!(replica.child.ends().success());
         assert!(replica.said().contains("serving"), "{}", replica.said());
     }
     assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
@@ -113,8 +98,8 @@ fn a_health_endpoint_says_who_leads(place: &Place) {
         String::new,
         || matches!(health(&other), Some((503, says)) if says.contains(&leader.child.id().to_string())),
     );
-    leader.signal(Signal::SIGTERM);
-    assert!(leader.end().success());
+    leader.child.signal(Signal::SIGTERM);
+    assert!(leader.child.ends().success());
     wait_until_or("the other one leads", String::new, || leads(&other));
 }
 
@@ -123,8 +108,8 @@ fn a_scheduled_job_keeps_its_times(place: &Place) {
     let works = |example: &Example| example.said().matches("slot").count() >= 3;
     let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
     assert!(!other.said().contains("slot"), "{}", other.said());
-    leader.signal(Signal::SIGTERM);
-    assert!(leader.end().success());
+    leader.child.signal(Signal::SIGTERM);
+    assert!(leader.child.ends().success());
     other.says("slot");
     let slots = |example: &Example| -> Vec<u64> {
         let said = example.said();
@@ -140,10 +125,10 @@ fn examples_bear_with_what_they_are_given() {
     let database = place.fleet.scratch.path().join("schema");
     fs::write(&database, "a\nb\nc\nof a later release\n").unwrap();
     let mut migration = Example::start(&place, "migration", "migration", &[database.to_str().unwrap()]);
-    assert!(migration.end().success());
+    assert!(migration.child.ends().success());
     assert!(migration.said().contains("took 0 steps"), "{}", migration.said());
     let mut schedule = Example::start(&place, "scheduled_job", "schedule", &["0"]);
-    assert_eq!((schedule.end().code(), schedule.said().as_str()), (Some(1), ""));
+    assert_eq!((schedule.child.ends().code(), schedule.said().as_str()), (Some(1), ""));
 }
 
 on_both!(

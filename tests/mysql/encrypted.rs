@@ -6,7 +6,7 @@ use leaderrun::internals::store::ErrorKind;
 use leaderrun::internals::store::Leases as _;
 
 async fn server(papers: &Papers) -> Server {
-    crate::support::mysql::give_to_servant(papers.directory());
+    crate::support::mysql::SERVANT.gets(papers.directory());
     let option = |name: &str, file: &str| format!("--ssl-{name}={}", papers.path(file));
     let options = [option("ca", "ca.pem"), option("cert", "server.pem"), option("key", "server.key")];
     let started = tokio::task::spawn_blocking(move || Server::start_with(&options.each_ref().map(String::as_str)));

@@ -1,69 +1,12 @@
 //! Late and lost messages, hanging connections, and what is pushed.
 
 use super::*;
+use crate::support::gate::Gate;
 use crate::support::latency::latency_costs_nothing;
 use crate::support::proxy::{NetworkFault, Proxy};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
-
-/// A firewall that can forget the connections through it: their ends stay open, and nothing passes any more.
-#[derive(Clone)]
-struct Gate {
-    address: SocketAddr,
-    /// So many times; and whether what clients say still passes.
-    forgotten: Arc<AtomicUsize>,
-    is_deaf: Arc<AtomicBool>,
-    /// That are open on our side.
-    connections: Arc<AtomicUsize>,
-}
-
-impl Gate {
-    fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let gate = Self { address, forgotten: Arc::default(), is_deaf: Arc::default(), connections: Arc::default() };
-        let this = gate.clone();
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(server) else { continue };
-                this.connections.fetch_add(1, Ordering::SeqCst);
-                let (back, forth) = (this.clone(), this.clone());
-                let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let since = this.forgotten.load(Ordering::SeqCst);
-                thread::spawn(move || back.pump(server_again, client_again, since, false));
-                thread::spawn(move || {
-                    forth.pump(client, server, since, true);
-                    forth.connections.fetch_sub(1, Ordering::SeqCst);
-                });
-            }
-        });
-        gate
-    }
-
-    fn pump(&self, mut from: TcpStream, mut to: TcpStream, since: usize, forth: bool) {
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = from.read(&mut buffer) {
-            let passes =
-                self.forgotten.load(Ordering::SeqCst) == since || (forth && self.is_deaf.load(Ordering::SeqCst));
-            if passes && to.write_all(&buffer[..length]).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Both);
-    }
-
-    fn forget(&self) {
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// The same, but what clients say still arrives.
-    fn lose_answers(&self) {
-        self.is_deaf.store(true, Ordering::SeqCst);
-        self.forget();
-    }
-}
 
 /// Of the last renewal.
 fn sequence(server: &Server) -> u64 {
@@ -323,10 +266,10 @@ async fn the_store_ends_its_connection_when_it_is_dropped() {
     let gate = Gate::to(server.address());
     let store = open(&server.url(gate.address)).await;
     store.observe(&shard()).await.unwrap();
-    assert_eq!(gate.connections.load(Ordering::SeqCst), 1);
+    assert_eq!(gate.connections(), 1);
     drop(store);
     let begun = Instant::now();
-    while gate.connections.load(Ordering::SeqCst) > 0 {
+    while gate.connections() > 0 {
         assert!(begun.elapsed() < PATIENCE, "a task keeps it open");
         sleep(Duration::from_millis(10)).await;
     }

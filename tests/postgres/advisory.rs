@@ -2,13 +2,12 @@
 
 use super::*;
 use crate::support::fleet::{Fleet, PATIENCE};
+use crate::support::gate::Gate;
+use crate::support::server::Server as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{Observation, Release, Renewal};
 use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicI64};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicI64;
 use std::time::Instant;
 use tokio::time::timeout;
 
@@ -28,6 +27,10 @@ impl Lock {
 
     fn url(&self) -> String {
         self.table.url_with(&format!("advisory_lock={}", self.key))
+    }
+
+    fn url_through(&self, gate: &Gate) -> String {
+        self.url().replace(&self.table.server.address().to_string(), &gate.address.to_string())
     }
 
     async fn store(&self) -> Postgres {
@@ -133,78 +136,14 @@ async fn a_leader_whose_lock_a_stranger_took_meanwhile_has_lost() {
     assert!(granted(store.claim(&one).await.unwrap()).term > term);
 }
 
-/// Stands before the server and does not tell one side that the other has gone.
-struct Tactful {
-    port: u16,
-    clients: Arc<Mutex<Vec<Client>>>,
-}
-
-struct Client {
-    stream: TcpStream,
-    /// What the server says is passed on to it.
-    hears: Arc<AtomicBool>,
-}
-
-impl Tactful {
-    fn before(server: &Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let tactful = Self { port: listener.local_addr().expect("it is bound").port(), clients: Arc::default() };
-        let (clients, target) = (Arc::clone(&tactful.clients), server.port());
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let server = TcpStream::connect(("127.0.0.1", target)).expect("the server is there");
-                let hears = Arc::new(AtomicBool::new(true));
-                Self::pass_on(&client, &server, Arc::new(AtomicBool::new(true)));
-                Self::pass_on(&server, &client, Arc::clone(&hears));
-                clients.lock().expect("nobody panicked").push(Client { stream: client, hears });
-            }
-        });
-        tactful
-    }
-
-    /// Until the test ends: neither socket is closed before.
-    fn pass_on(from: &TcpStream, to: &TcpStream, passes: Arc<AtomicBool>) {
-        let (mut from, mut to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(length @ 1..) = from.read(&mut buffer) {
-                if passes.load(Ordering::Relaxed) && to.write_all(&buffer[..length]).is_err() {
-                    break;
-                }
-            }
-            loop {
-                std::thread::park();
-            }
-        });
-    }
-
-    fn url(&self, lock: &Lock) -> String {
-        lock.url().replace(&format!(":{}/", lock.table.server.port()), &format!(":{}/", self.port))
-    }
-
-    /// The connections that there are hear nothing from now on.
-    fn muffle(&self) {
-        for client in &*self.clients.lock().expect("nobody panicked") {
-            client.hears.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Ends every connection, as the clients see it.
-    fn sever(&self) {
-        for Client { stream, .. } in self.clients.lock().expect("nobody panicked").drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_held() {
     let lock = Lock::new().await;
-    let tactful = Tactful::before(lock.table.server);
-    let store = try_open(&tactful.url(&lock), Duration::from_secs(2)).await.unwrap();
+    let gate = Gate::to(lock.table.server.address());
+    let store = try_open(&lock.url_through(&gate), Duration::from_secs(2)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    tactful.muffle();
+    gate.lose_answers();
     lock.terminate();
     assert!(timeout(Duration::from_millis(300), store.doubted(&shard())).await.is_err(), "nobody tells");
     // Of the two connections that are silent now, each costs an attempt at most.
@@ -221,18 +160,18 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
 #[tokio::test]
 async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     let lock = Lock::new().await;
-    let tactful = Tactful::before(lock.table.server);
-    let store = open(&tactful.url(&lock)).await;
+    let gate = Gate::to(lock.table.server.address());
+    let store = open(&lock.url_through(&gate)).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
     for sequence in 1..4 {
-        tactful.sever();
+        gate.sever();
         timeout(Duration::from_secs(5), store.doubted(&shard())).await.expect("the connection ended");
         assert!(!lock.is_free(), "the server believes in it");
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(!lock.is_free());
     }
-    tactful.sever();
+    gate.sever();
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
     assert!(granted(store.claim(&one).await.unwrap()).term > term);
     assert!(!lock.is_free());

@@ -23,11 +23,12 @@ use leaderrun::internals::store::sql::postgres::Postgres;
 use leaderrun::internals::store::sql::{Address, Dialect};
 use leaderrun::internals::store::{Claim, StoreError};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
 use support::postgres::{LOCKS, Server, shared};
+use support::process::Process;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -95,7 +96,7 @@ async fn ready(server: &Server) -> Postgres {
 
 /// A psql that stays, with what its session holds.
 struct Psql {
-    child: Child,
+    child: Process,
     answers: BufReader<std::process::ChildStdout>,
 }
 
@@ -103,7 +104,7 @@ impl Psql {
     fn start(server: &Server) -> Self {
         let mut command = server.client("postgres");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().expect("psql starts: postgresql-client has it");
+        let mut child = Process::start(&mut command);
         let answers = BufReader::new(child.stdout.take().expect("a pipe"));
         Self { child, answers }
     }
@@ -121,12 +122,5 @@ impl Psql {
             }
             said.push_str(&line);
         }
-    }
-}
-
-impl Drop for Psql {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

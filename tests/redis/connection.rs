@@ -1,14 +1,15 @@
 //! Connections that hang, break and come back.
 
 use super::*;
+use crate::support::gate::Gate;
 use crate::support::proxy::{NetworkFault, Proxy};
+use crate::support::server::Server as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Renewal};
 use leaderrun::internals::time::BootInstant;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[tokio::test]
 async fn a_server_that_is_away_is_named_and_found_when_it_comes() {
@@ -37,67 +38,15 @@ async fn the_first_attempt_after_a_restart_succeeds() {
     }
 }
 
-/// Passes everything on, until it is told to let the connections hang that it has.
-struct Freezer {
-    address: SocketAddr,
-    /// Connections with a lower number hang.
-    frozen: Arc<AtomicUsize>,
-    accepted: Arc<AtomicUsize>,
-    /// Connections that the client has closed.
-    closed: Arc<AtomicUsize>,
-}
-
-impl Freezer {
-    fn to(target: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let freezer = Self {
-            address: listener.local_addr().unwrap(),
-            frozen: Arc::default(),
-            accepted: Arc::default(),
-            closed: Arc::default(),
-        };
-        let (frozen, accepted) = (Arc::clone(&freezer.frozen), Arc::clone(&freezer.accepted));
-        let closed = Arc::clone(&freezer.closed);
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let number = accepted.fetch_add(1, Ordering::SeqCst);
-                let server = TcpStream::connect(("127.0.0.1", target)).unwrap();
-                let (requests, answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                for (mut from, mut to, counts) in [(requests, server, true), (answers, client, false)] {
-                    let (frozen, closed) = (Arc::clone(&frozen), Arc::clone(&closed));
-                    std::thread::spawn(move || {
-                        let mut buffer = [0; 4096];
-                        while let Ok(length @ 1..) = from.read(&mut buffer) {
-                            if number < frozen.load(Ordering::SeqCst) {
-                                continue;
-                            }
-                            if to.write_all(&buffer[..length]).is_err() {
-                                break;
-                            }
-                        }
-                        closed.fetch_add(usize::from(counts), Ordering::SeqCst);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-            }
-        });
-        freezer
-    }
-
-    fn freeze(&self) {
-        self.frozen.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
-    }
-}
-
 #[tokio::test]
 async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let server = old_server();
-    let way = Freezer::to(server.port());
+    let way = Gate::to(server.address());
     let timeout = Duration::from_secs(12);
     let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).await.unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;
-    way.freeze();
+    way.forget();
     let hanging = tokio::spawn({
         let (store, one) = (Arc::clone(&store), one.clone());
         async move { store.renew(&one, term, 1).await }
@@ -116,18 +65,18 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
 #[tokio::test]
 async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     let server = old_server();
-    let way = Freezer::to(server.port());
+    let way = Gate::to(server.address());
     let store = open(&format!("redis://{}", way.address)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    way.freeze();
+    way.forget();
     // As the driver does.
     let within = Duration::from_millis(50);
     assert!(tokio::time::timeout(within, store.renew(&one, term, 1)).await.is_err());
     let sent = BootInstant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(BootInstant::now().since(sent) < REQUEST_TIMEOUT / 2);
-    eventually("it is closed", async || way.closed.load(Ordering::SeqCst) == 1).await;
+    eventually("it is closed", async || way.connections() == 1).await;
 }
 
 #[tokio::test]
@@ -217,7 +166,7 @@ async fn a_server_without_memory_turns_claims_away() {
 #[tokio::test]
 async fn slow_answers_arrive_all_the_same() {
     let server = old_server();
-    let proxy = Proxy::to(SocketAddr::from(([127, 0, 0, 1], server.port())));
+    let proxy = Proxy::to(server.address());
     let store = Arc::new(open_with(&format!("redis://{}", proxy.address), Duration::from_secs(10)).await.unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;

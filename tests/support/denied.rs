@@ -1,9 +1,10 @@
 //! Users with a part of the permissions: what the programs tell them, and that their attempts have no effect.
 
 use super::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until, wait_until_or};
+use super::process::Process;
 use serde_json::Value;
 use std::fs;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -51,16 +52,6 @@ fn candidacy<'a>(lease: &'a str, words: &[&'a str]) -> Vec<&'a str> {
     [&["--lease", lease], &TIMING[..], &["-q", SHARD], words].concat()
 }
 
-/// Until it is dropped.
-pub struct Leader(Child);
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[track_caller]
 fn assert_denied(command: &mut Command, sign: &str) -> Output {
     let output = command.output().unwrap();
@@ -73,9 +64,9 @@ fn assert_denied(command: &mut Command, sign: &str) -> Output {
 }
 
 /// A candidate leads, as `owner`. The user of `ctl` changes nothing of that; each refusal has `sign` in it.
-pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Leader {
+pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Process {
     let mut leader = owner.lead("6s", &["sleep", "1000"]);
-    let leader = Leader(leader.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+    let leader = Process::start(leader.stdout(Stdio::null()).stderr(Stdio::inherit()));
     wait_until("somebody leads", || owner.status()["held"] == true);
     let history = || owner.ctl(&["history", SHARD]).output().unwrap().stdout;
     wait_until("it is written down", || !history().is_empty());
@@ -153,7 +144,7 @@ pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
     let words = ["--log-format", "json", "--relinquish", "2s", SHARD, "-c", &command];
     let mut leader = user.prepared(leaderrun(), &[&TIMING[..], &words].concat());
     leader.envs([ANNOUNCED]);
-    let leader = Leader(leader.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap());
+    let leader = Process::start(leader.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()));
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     wait_until_or("it has led three times", || text(&log), || text(&terms).lines().count() >= 3);
     drop(leader);

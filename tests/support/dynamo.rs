@@ -4,6 +4,8 @@
 pub use super::wire::{Fate, Proxy, Request, Response, set_date};
 
 use super::ports::free_port;
+use super::process::Process;
+use super::server;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_dynamodb::types::{
@@ -14,7 +16,6 @@ use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
@@ -30,7 +31,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 
 /// A dynoxide of one's own, gone when this is dropped.
 pub struct Server {
-    child: Child,
+    child: Process,
     port: u16,
     /// None where it keeps everything in memory.
     data: Option<TempDir>,
@@ -45,7 +46,7 @@ impl Server {
     /// Starts one with a table `locks`, which keeps its data over a restart.
     pub fn durable() -> Self {
         let server = Self::start_with(Some(TempDir::new().expect("a scratch directory")));
-        super::server::prepare(&server);
+        server::prepare(&server);
         server
     }
 
@@ -53,11 +54,11 @@ impl Server {
         for _ in 0..10 {
             let port = free_port();
             let mut child = spawn(port, data.as_ref());
-            if super::server::listens(&mut child, port) {
+            if server::listens(&mut child, port) {
                 return Self { child, port, data };
             }
         }
-        panic!("dynoxide does not start");
+        panic!("dynoxide does not start: tests/run installs it");
     }
 
     pub fn port(&self) -> u16 {
@@ -91,15 +92,14 @@ impl Server {
     }
 }
 
-fn spawn(port: u16, data: Option<&TempDir>) -> Child {
+fn spawn(port: u16, data: Option<&TempDir>) -> Process {
     let program = std::env::var_os("TEST_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
-    let mut command = Command::new(&program);
-    command.args(["--host", super::server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
+    let mut command = server::mortal(program);
+    command.args(["--host", server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
     if let Some(data) = data {
         command.arg("--db-path").arg(data.path().join("db"));
     }
-    let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: tests/run installs dynoxide", program.display()))
+    server::start_quietly(command)
 }
 
 /// Runs what the SDK's client does, for tests that have no runtime.
@@ -107,7 +107,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-impl super::server::Server for Server {
+impl server::Server for Server {
     fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
@@ -121,22 +121,21 @@ impl super::server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        super::server::pid_of(&self.child)
+        self.child.pid()
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be reaped");
+        self.child.end();
     }
 
     fn start_again(&mut self) {
         self.child = spawn(self.port, self.data.as_ref());
-        assert!(super::server::listens(&mut self.child, self.port), "dynoxide ended");
+        assert!(server::listens(&mut self.child, self.port), "dynoxide ended");
     }
 
     fn wipe(&mut self) {
         block_on(self.client().delete_table().table_name("locks").send()).expect("there is a table");
-        super::server::prepare(self);
+        server::prepare(self);
     }
 
     fn remove_lock(&mut self, shard: &str) {
@@ -159,13 +158,6 @@ impl Server {
         let key = AttributeValue::S(format!("SHARD#{shard}"));
         let request = self.client().delete_item().table_name("locks").key("pk", key);
         block_on(request.key("sk", AttributeValue::S(sort.to_owned())).send()).expect("it can be deleted");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

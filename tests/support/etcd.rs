@@ -3,12 +3,14 @@
 use super::fleet::{leaderctl, wait_until_or};
 use super::papers::Papers;
 use super::ports::free_port;
-use nix::sys::signal::{Signal, kill};
+use super::process::Process;
+use super::server;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -18,7 +20,7 @@ pub const PREFIX: &str = "leaderrun";
 pub struct Server {
     data: TempDir,
     ports: Ports,
-    child: Child,
+    child: Process,
     /// What is particular about it.
     flags: Vec<String>,
     tls: Option<Papers>,
@@ -93,17 +95,18 @@ impl Server {
 
     fn make(flags: &[&str], tls: Option<Papers>) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        loop {
+        for _ in 0..10 {
             let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports::free());
             let peer = format!("m=http://127.0.0.1:{}", ports.peer);
             let flags = [&["--name", "m", "--initial-cluster", &peer], flags].concat();
             let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
             let mut child = spawn(data.path(), ports, &flags, scheme);
             // False: another program was faster to take one of the ports.
-            if becomes_healthy(&mut child, ports) {
+            if child.comes_up(|| is_healthy(ports.metrics)) {
                 return Self { data, ports, child, flags, tls };
             }
         }
+        panic!("etcd does not start: install etcd-server and etcd-client");
     }
 
     fn wait_until_healthy(&self) {
@@ -113,7 +116,7 @@ impl Server {
 
     /// What `--store` takes for it, with the prefix that most tests use.
     pub fn store_url(&self) -> String {
-        super::server::Server::url(self, super::server::Server::address(self))
+        server::Server::url(self, server::Server::address(self))
     }
 
     pub fn host(&self) -> String {
@@ -179,19 +182,19 @@ impl Server {
 
     /// A copy of all that it has.
     pub fn back_up(&mut self) -> TempDir {
-        super::server::Server::kill(self);
+        server::Server::kill(self);
         let copy = TempDir::new().expect("a scratch directory");
         copy_data(self.data.path(), copy.path());
-        super::server::Server::start_again(self);
+        server::Server::start_again(self);
         copy
     }
 
     /// Goes on with what it had then.
     pub fn restore(&mut self, copy: &TempDir) {
-        super::server::Server::kill(self);
+        server::Server::kill(self);
         std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
         copy_data(copy.path(), self.data.path());
-        super::server::Server::start_again(self);
+        server::Server::start_again(self);
     }
 
     /// How often clients called any of these methods.
@@ -214,7 +217,7 @@ impl Server {
 
     /// Stops it, as a machine does that swaps or is suspended. Returns once it is.
     pub fn freeze(&self) {
-        self.signal(Signal::SIGSTOP);
+        self.child.signal(Signal::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.child.id());
         let stopped = || {
             let line = std::fs::read_to_string(&stat).expect("it is there");
@@ -224,11 +227,7 @@ impl Server {
     }
 
     pub fn thaw(&self) {
-        self.signal(Signal::SIGCONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(super::server::pid_of(&self.child), signal).expect("it can be signalled");
+        self.child.signal(Signal::SIGCONT);
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -236,7 +235,7 @@ impl Server {
     }
 }
 
-impl super::server::Server for Server {
+impl server::Server for Server {
     fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.ports.client))
     }
@@ -252,18 +251,18 @@ impl super::server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        super::server::pid_of(&self.child)
+        self.child.pid()
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it was killed");
+        self.child.end();
     }
 
     fn start_again(&mut self) {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
-        assert!(becomes_healthy(&mut self.child, self.ports), "etcd does not start again");
+        let port = self.ports.metrics;
+        assert!(self.child.comes_up(|| is_healthy(port)), "etcd does not start again");
     }
 
     fn wipe(&mut self) {
@@ -288,26 +287,18 @@ impl super::server::Server for Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn copy_data(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from.join("data")).arg(to).status();
     assert!(copied.expect("cp runs").success());
 }
 
-fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
+fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Process {
     let Ports { client, peer, metrics } = ports;
-    let listen = format!("{scheme}://{}:{client}", super::server::listen_on());
+    let listen = format!("{scheme}://{}:{client}", server::listen_on());
     let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    // It dies with us, however we end.
-    let mut command = Command::new("setpriv");
+    let mut command = server::mortal("etcd");
     command
-        .args(["--pdeathsig", "KILL", "etcd", "--logger", "zap", "--log-level", "error"])
+        .args(["--logger", "zap", "--log-level", "error"])
         .arg("--data-dir")
         .arg(data.join("data"))
         .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
@@ -315,26 +306,8 @@ fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Child {
         .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
         // SIGKILL leaves the page cache alone. And a login does not have to be slow here.
         .args(["--unsafe-no-fsync", "--bcrypt-cost", "4"])
-        .args(flags)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    super::server::by_a_thread_that_stays(command)
-        .expect("etcd runs: apt-get install etcd-server etcd-client util-linux")
-}
-
-/// False when it ended before.
-fn becomes_healthy(child: &mut Child, ports: Ports) -> bool {
-    let mut ended = false;
-    wait_until_or(
-        "etcd is healthy",
-        || format!("{ports:?}; is there an etcd? apt-get install etcd-server"),
-        || {
-            ended = child.try_wait().expect("a child can be waited for").is_some();
-            ended || is_healthy(ports.metrics)
-        },
-    );
-    !ended
+        .args(flags);
+    server::start_quietly(command)
 }
 
 /// It has a leader, and that leads.

@@ -11,6 +11,7 @@ pub mod dynamo;
 pub mod etcd;
 pub mod evidence;
 pub mod fleet;
+pub mod gate;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod latency;
@@ -31,6 +32,7 @@ pub mod place;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod process;
 pub mod proxy;
 pub mod random;
 #[cfg(feature = "redis")]

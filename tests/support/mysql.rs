@@ -2,13 +2,13 @@
 
 use super::fleet::wait_until;
 use super::ports::free_port;
-use super::server;
+use super::process::Process;
+use super::server::{self, Servant, run};
 use nix::unistd::Pid;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 pub const DATABASE: &str = "leases";
 pub const ADMIN: &str = "admin";
 pub const LOCKS: &str = "leases.leaderrun";
+pub const SERVANT: Servant = Servant("mysql");
 
 /// The server program, if it is one of MySQL and not of MariaDB.
 fn mysqld() -> Option<String> {
@@ -31,7 +32,7 @@ pub struct Server {
     scratch: TempDir,
     port: u16,
     /// Some while it runs.
-    child: Option<Child>,
+    child: Option<Process>,
     settings: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ impl Server {
         for _ in 0..10 {
             let scratch = TempDir::new().expect("a scratch directory");
             run(Command::new("cp").arg("-a").arg(template()).arg(scratch.path().join("data")));
-            give_to_servant(scratch.path());
+            SERVANT.gets(scratch.path());
             let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
             let mut server = Self { scratch, port: free_port(), child: None, settings };
             if server.launch() {
@@ -59,32 +60,20 @@ impl Server {
     fn launch(&mut self) -> bool {
         let directory = self.scratch.path();
         let log = fs::File::options().append(true).create(true).open(directory.join("log")).expect("a log file");
-        let mut command = as_servant(&mysqld().unwrap_or_else(|| "mariadbd".to_owned()));
+        let mut command = SERVANT.command(mysqld().unwrap_or_else(|| "mariadbd".to_owned()));
         command.args(defaults(&directory.join("data"), &self.socket()));
         command.arg(format!("--port={}", self.port));
         command.arg(format!("--bind-address={}", server::listen_on()));
         command.args(&self.settings);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
-        let mut child = server::by_a_thread_that_stays(command).expect("setpriv is there: util-linux has it");
-        let mut ended = false;
-        wait_until("the server answers", || {
-            ended = child.try_wait().expect("a child can be waited for").is_some();
-            ended || self.ask("SELECT 1").is_ok()
-        });
-        self.child = (!ended).then_some(child);
-        !ended
+        let mut child: Process = server::by_a_thread_that_stays(command).expect("setpriv starts").into();
+        let is_up = child.comes_up(|| self.ask("SELECT 1").is_ok());
+        self.child = is_up.then_some(child);
+        is_up
     }
 
     pub fn socket(&self) -> PathBuf {
         self.scratch.path().join("sock")
-    }
-
-    pub fn directory(&self) -> &Path {
-        self.scratch.path()
-    }
-
-    pub fn logged(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
 
     pub fn port(&self) -> u16 {
@@ -148,13 +137,11 @@ impl server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        server::pid_of(self.child.as_ref().expect("it runs"))
+        self.child.as_ref().expect("it runs").pid()
     }
 
     fn kill(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        let _ = child.wait();
+        self.child = None;
     }
 
     fn start_again(&mut self) {
@@ -210,49 +197,14 @@ fn defaults(data: &Path, socket: &Path) -> Vec<String> {
     settings
 }
 
-/// A command that ends with the thread that starts it. MariaDB does not run as root.
-pub fn as_servant(program: &str) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]);
-    if let Some((user, group)) = servant() {
-        command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"]);
-    }
-    command.arg(program);
-    command
-}
-
-/// Who runs servers when we are root.
-fn servant() -> Option<(u32, u32)> {
-    if !nix::unistd::geteuid().is_root() {
-        return None;
-    }
-    let named = |name| nix::unistd::User::from_name(name).ok().flatten();
-    named("mysql").or_else(|| named("nobody")).map(|user| (user.uid.as_raw(), user.gid.as_raw()))
-}
-
-pub fn give_to_servant(directory: &Path) {
-    if let Some((user, group)) = servant() {
-        run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
-    }
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
-}
-
-fn run(command: &mut Command) {
-    let output = command.stdin(Stdio::null()).output().expect("it starts");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An initialised data directory to copy: made once, because it takes seconds.
+/// An initialised data directory to copy.
 fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(if is_mariadb() { "mariadb" } else { "mysql" });
-        if !place.exists() {
-            let scratch = TempDir::new().expect("a scratch directory");
-            give_to_servant(scratch.path());
-            let (data, setup) = (scratch.path().join("data"), scratch.path().join("setup.sql"));
+        SERVANT.template(if is_mariadb() { "mariadb" } else { "mysql" }, |directory| {
+            let (data, setup) = (directory.join("data"), directory.join("setup.sql"));
             let server = mysqld().unwrap_or_else(|| "mariadbd".to_owned());
             if is_mariadb() {
-                run(as_servant("mariadb-install-db").env("TMPDIR", scratch.path()).args([
+                run(SERVANT.command("mariadb-install-db").env("TMPDIR", directory).args([
                     "--no-defaults",
                     &format!("--datadir={}", data.display()),
                     "--auth-root-authentication-method=normal",
@@ -260,10 +212,10 @@ fn template() -> &'static Path {
                     "--innodb-log-file-size=4M",
                 ]));
             } else {
-                let mut command = as_servant(&server);
-                command.args(defaults(&data, &scratch.path().join("sock")));
+                let mut command = SERVANT.command(&server);
+                command.args(defaults(&data, &directory.join("sock")));
                 // It makes the data directory, and so has none for temporary files yet.
-                run(command.arg(format!("--tmpdir={}", scratch.path().display())).arg("--initialize-insecure"));
+                run(command.arg(format!("--tmpdir={}", directory.display())).arg("--initialize-insecure"));
             }
             let statements = format!(
                 "CREATE DATABASE {DATABASE};\nCREATE USER {ADMIN}@'%';\n\
@@ -271,18 +223,12 @@ fn template() -> &'static Path {
             );
             fs::write(&setup, statements).expect("a file");
             // It ends with the statements.
-            let mut command = as_servant(&server);
-            command.args(defaults(&data, &scratch.path().join("sock")));
+            let mut command = SERVANT.command(&server);
+            command.args(defaults(&data, &directory.join("sock")));
             run(command.arg("--skip-networking").arg(format!("--init-file={}", setup.display())));
             // The name of a server: each copy makes one of its own.
             let _ = fs::remove_file(data.join("auto.cnf"));
-            fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
-            let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
-            run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));
-            // Another test program may have been faster; then theirs is as good.
-            let _ = fs::rename(beside.path().join("data"), &place);
-        }
-        place
+        })
     });
     &TEMPLATE
 }

@@ -1,6 +1,7 @@
 //! A real nats-server for tests, and a small client of its own, which does what an operator does with `nats`.
 
 use super::ports::free_port;
+use super::process::Process;
 use super::server::{self, prepare};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 pub const BUCKET: &str = "locks";
 
 pub struct Server {
-    child: Child,
+    child: Process,
     port: u16,
     data: TempDir,
     /// Before the bucket in every URL: `USER:PASSWORD@`, and what follows it: `?creds=...`.
@@ -73,17 +74,13 @@ impl Server {
     /// False when it ended, as it does when another program took the port.
     fn answers(&mut self) -> bool {
         let address = server::Server::address(self);
-        let mut ended = false;
-        super::fleet::wait_until("nats-server answers", || {
-            ended = self.child.try_wait().expect("a child can be waited for").is_some();
-            ended
-                || if self.admin.is_empty() {
-                    Client::greeted(address).is_some()
-                } else {
-                    Client::connect(address, &self.admin).is_some_and(|mut client| client.is_served())
-                }
-        });
-        !ended
+        self.child.comes_up(|| {
+            if self.admin.is_empty() {
+                Client::greeted(address).is_some()
+            } else {
+                Client::connect(address, &self.admin).is_some_and(|mut client| client.is_served())
+            }
+        })
     }
 }
 
@@ -93,18 +90,11 @@ pub fn program() -> OsString {
     std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| installed.into())
 }
 
-fn spawn(data: &Path, port: u16) -> Child {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program()).args([
-        "-a",
-        server::listen_on(),
-        "-p",
-        &port.to_string(),
-        "-sd",
-    ]);
-    command.arg(data.join("store")).arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    server::by_a_thread_that_stays(command).expect("setpriv starts: it is in util-linux")
+fn spawn(data: &Path, port: u16) -> Process {
+    let mut command = server::mortal(program());
+    command.args(["-a", server::listen_on(), "-p"]).arg(port.to_string()).arg("-sd").arg(data.join("store"));
+    command.arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
+    server::start_quietly(command)
 }
 
 impl server::Server for Server {
@@ -117,12 +107,11 @@ impl server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        super::server::pid_of(&self.child)
+        self.child.pid()
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be reaped");
+        self.child.end();
     }
 
     fn start_again(&mut self) {
@@ -148,13 +137,6 @@ impl server::Server for Server {
         let mut init = super::fleet::leaderctl();
         init.args(["--store", &self.own_url(), "store", "init", "--new"]).stdout(Stdio::null());
         assert!(init.status().expect("leaderctl starts").success(), "it is not new");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -3,13 +3,14 @@
 
 use super::fleet::{leaderctl, wait_until};
 use super::ports::{free_port, is_free};
+use super::process::Process;
 use super::{bucket, server};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ enum Program {
 /// A server of one's own, with an empty bucket `locks`; gone when this is dropped.
 pub struct Server {
     program: Program,
-    child: Child,
+    child: Process,
     ports: Vec<u16>,
     data: TempDir,
 }
@@ -62,7 +63,7 @@ impl Server {
                 return Self { program, child, ports, data };
             }
         }
-        panic!("{program:?} does not start");
+        panic!("{program:?} does not start: TEST_WEED or TEST_AZURITE may name it");
     }
 
     fn port(&self) -> u16 {
@@ -93,13 +94,13 @@ fn low_port() -> u16 {
     }
 }
 
-fn spawn(program: Program, data: &Path, ports: &[u16]) -> Child {
+fn spawn(program: Program, data: &Path, ports: &[u16]) -> Process {
     let (variable, usual) = match program {
         Program::SeaweedFs => ("TEST_WEED", "weed"),
         Program::Azurite => ("TEST_AZURITE", "azurite-blob"),
     };
     let executable = std::env::var_os(variable).unwrap_or_else(|| OsString::from(usual));
-    let mut command = Command::new(&executable);
+    let mut command = server::mortal(executable);
     // It writes logs where it is told that temporary files belong.
     command.env("TMPDIR", data).current_dir(data);
     // SeaweedFS would let in only a user of these.
@@ -119,9 +120,7 @@ fn spawn(program: Program, data: &Path, ports: &[u16]) -> Child {
         }
         _ => unreachable!("these are its ports"),
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let spawned = command.spawn();
-    spawned.unwrap_or_else(|error| panic!("cannot start {}: {error}: name it in {variable}", executable.display()))
+    server::start_quietly(command)
 }
 
 impl server::Server for Server {
@@ -143,12 +142,11 @@ impl server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        server::pid_of(&self.child)
+        self.child.pid()
     }
 
     fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be reaped");
+        self.child.end();
     }
 
     fn start_again(&mut self) {
@@ -170,12 +168,5 @@ impl server::Server for Server {
         init.args(["--store", &server::Server::url(self, server::Server::address(self)), "store", "init", "--new"]);
         init.envs(bucket::ENVIRONMENT.iter().copied()).stdout(Stdio::null());
         assert!(init.status().expect("leaderctl starts").success(), "{:?} is not new", self.program);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -2,28 +2,29 @@
 
 use super::fleet::{children_of, wait_until};
 use super::ports::free_port;
-use super::server;
+use super::process::Process;
+use super::server::{self, Servant, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, mpsc};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use tempfile::TempDir;
 
 pub const LOCKS: &str = "public.leaderrun";
 /// Who owns the databases, and has no password.
 const ADMIN: &str = "postgres";
+pub const SERVANT: Servant = Servant("postgres");
 
 /// A PostgreSQL of one's own, gone when this is dropped.
 pub struct Server {
     scratch: TempDir,
     port: u16,
     /// Some while it runs.
-    child: Option<Child>,
+    child: Option<Process>,
     settings: Vec<String>,
 }
 
@@ -49,7 +50,7 @@ impl Server {
                 file.and_then(|mut file| file.write_all(line)).expect("initdb has made it");
             }
             prepare(&data);
-            give_to_servant(scratch.path());
+            SERVANT.gets(scratch.path());
             let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
             let mut server = Self { scratch, port: free_port(), child: None, settings };
             if server.launch() {
@@ -63,7 +64,7 @@ impl Server {
     fn launch(&mut self) -> bool {
         let log = self.log();
         let log = fs::File::options().append(true).create(true).open(log).expect("a log file");
-        let mut command = as_servant(&binaries().join("postgres"));
+        let mut command = SERVANT.command(binaries().join("postgres"));
         command.arg("-D").arg(self.data()).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
         let directory = self.scratch.path().display();
@@ -79,14 +80,10 @@ impl Server {
         for setting in defaults.iter().chain(&self.settings) {
             command.args(["-c", setting]);
         }
-        let mut child = spawn(command);
-        let mut ended = false;
-        wait_until("PostgreSQL answers", || {
-            ended = child.try_wait().expect("a child can be waited for").is_some();
-            ended || self.psql("postgres", "SELECT 1").is_ok()
-        });
-        self.child = (!ended).then_some(child);
-        !ended
+        let mut child: Process = server::by_a_thread_that_stays(command).expect("setpriv starts").into();
+        let is_up = child.comes_up(|| self.psql("postgres", "SELECT 1").is_ok());
+        self.child = is_up.then_some(child);
+        is_up
     }
 
     fn data(&self) -> PathBuf {
@@ -165,20 +162,19 @@ impl server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        server::pid_of(self.child.as_ref().expect("it runs"))
+        self.child.as_ref().expect("it runs").pid()
     }
 
     fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let postmaster = server::pid_of(&child);
+        let postmaster = child.pid();
         // Stopped, it starts no others and reaps none, so their numbers stay theirs.
         let _ = kill(postmaster, Signal::SIGSTOP);
         let backends = children_of(postmaster.as_raw());
         for &backend in &backends {
             let _ = kill(Pid::from_raw(backend), Signal::SIGKILL);
         }
-        let _ = child.kill();
-        let _ = child.wait();
+        child.end();
         wait_until("all of PostgreSQL is gone", || backends.iter().all(|&backend| server::is_gone(backend)));
     }
 
@@ -216,7 +212,7 @@ pub fn shared() -> &'static Server {
 pub struct Bouncer {
     _scratch: TempDir,
     port: u16,
-    child: Child,
+    _child: Process,
 }
 
 impl Bouncer {
@@ -231,16 +227,15 @@ impl Bouncer {
             );
             fs::write(scratch.path().join("ini"), settings).expect("a file");
             fs::write(scratch.path().join("users"), format!("\"{ADMIN}\" \"\"\n")).expect("a file");
-            give_to_servant(scratch.path());
+            SERVANT.gets(scratch.path());
             let program =
                 ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| Path::new(path).exists());
             let program = program.expect("pgbouncer is missing: install the package pgbouncer");
-            let mut command = as_servant(Path::new(program));
-            command.arg("-q").arg(scratch.path().join("ini")).stdin(Stdio::null()).stderr(Stdio::null());
-            command.stdout(Stdio::null());
-            let mut child = spawn(command);
+            let mut command = SERVANT.command(program);
+            command.arg("-q").arg(scratch.path().join("ini"));
+            let mut child = server::start_quietly(command);
             if server::listens(&mut child, port) {
-                return Self { _scratch: scratch, port, child };
+                return Self { _scratch: scratch, port, _child: child };
             }
         }
         panic!("PgBouncer does not start");
@@ -249,65 +244,6 @@ impl Bouncer {
     pub fn url_with(&self, options: &str) -> String {
         format!("postgres://{ADMIN}@127.0.0.1:{}/postgres?{options}", self.port)
     }
-}
-
-impl Drop for Bouncer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Starts it from a thread that outlives every test: the kernel kills it with the thread that started it.
-fn spawn(command: Command) -> Child {
-    type Order = (Command, mpsc::Sender<io::Result<Child>>);
-    static NURSERY: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
-        let (orders, ordered) = mpsc::channel::<Order>();
-        std::thread::spawn(move || {
-            for (mut command, born) in ordered {
-                let _ = born.send(command.spawn());
-            }
-        });
-        orders
-    });
-    let (born, birth) = mpsc::channel();
-    NURSERY.send((command, born)).expect("the thread is there");
-    birth.recv().expect("the thread answers").expect("setpriv is missing: install the package util-linux")
-}
-
-/// A command that ends with the thread that starts it. Neither PostgreSQL nor PgBouncer runs as root.
-pub fn as_servant(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]);
-    if let Some((user, group)) = servant() {
-        command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"]);
-    }
-    command.arg(program);
-    command
-}
-
-/// Who runs servers when we are root.
-fn servant() -> Option<(u32, u32)> {
-    if !nix::unistd::geteuid().is_root() {
-        return None;
-    }
-    let user = nix::unistd::User::from_name("postgres")
-        .ok()
-        .flatten()
-        .or_else(|| nix::unistd::User::from_name("nobody").ok().flatten());
-    user.map(|user| (user.uid.as_raw(), user.gid.as_raw()))
-}
-
-pub fn give_to_servant(directory: &Path) {
-    if let Some((user, group)) = servant() {
-        run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
-    }
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
-}
-
-fn run(command: &mut Command) {
-    let output = command.stdin(Stdio::null()).output().expect("it starts");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Debian puts each version's programs into a directory of its own.
@@ -322,26 +258,15 @@ pub fn binaries() -> &'static Path {
     &BINARIES
 }
 
-/// An initialised data directory to copy: made once, for it takes a second.
+/// An initialised data directory to copy.
 pub fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let version =
-            binaries().parent().and_then(Path::file_name).expect("VERSION/bin").to_string_lossy().into_owned();
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("postgresql-{version}"));
-        if !place.exists() {
-            let scratch = TempDir::new().expect("a scratch directory");
-            give_to_servant(scratch.path());
-            let data = scratch.path().join("data");
-            let mut command = as_servant(&binaries().join("initdb"));
+        let version = binaries().parent().and_then(Path::file_name).expect("VERSION/bin").to_string_lossy();
+        SERVANT.template(&format!("postgresql-{version}"), |directory| {
+            let mut command = SERVANT.command(binaries().join("initdb"));
             command.args(["-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "--wal-segsize=1", "-D"]);
-            run(command.arg(&data));
-            fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
-            let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
-            run(Command::new("cp").arg("-a").arg(&data).arg(beside.path()));
-            // Another test program may have been faster; then theirs is as good.
-            let _ = fs::rename(beside.path().join("data"), &place);
-        }
-        place
+            run(command.arg(directory.join("data")));
+        })
     });
     &TEMPLATE
 }

@@ -1,13 +1,13 @@
 //! A real Redis server for tests.
 
-use super::fleet::wait_until;
 use super::ports::free_port;
+use super::process::Process;
+use super::server;
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub struct Server {
     data: TempDir,
     port: u16,
-    child: Child,
+    child: Process,
     settings: Vec<String>,
     /// `NAME=VALUE`.
     environment: Vec<String>,
@@ -24,9 +24,9 @@ pub struct Server {
 
 /// Three of them watch a master, whose name is `main`.
 pub struct Sentinel {
-    data: TempDir,
+    _data: TempDir,
     pub port: u16,
-    child: Child,
+    _child: Process,
 }
 
 impl Server {
@@ -63,25 +63,13 @@ impl Server {
                 return Self { data, port, child, settings, environment };
             }
         }
-        panic!("redis-server does not start with {settings:?}");
+        panic!("redis-server does not start with {settings:?}: install redis-server");
     }
 
-    fn spawn(data: &Path, port: u16, settings: &[String], environment: &[String]) -> Child {
+    fn spawn(data: &Path, port: u16, settings: &[String], environment: &[String]) -> Process {
         let mut words = vec!["--port".to_owned(), port.to_string()];
-        words.extend(
-            [
-                "--bind",
-                super::server::listen_on(),
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-                "--repl-diskless-sync-delay",
-                "0",
-                "--dir",
-            ]
-            .map(str::to_owned),
-        );
+        let usual = ["--protected-mode", "no", "--save", "", "--repl-diskless-sync-delay", "0"];
+        words.extend(usual.into_iter().chain(["--bind", server::listen_on(), "--dir"]).map(str::to_owned));
         words.push(data.to_str().expect("text").to_owned());
         words.extend(settings.iter().cloned());
         spawn(environment, &words)
@@ -142,8 +130,7 @@ impl Server {
     }
 
     pub fn kill_it(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.end();
     }
 
     /// After a kill, with the data that it had, if it keeps any.
@@ -159,7 +146,7 @@ impl Server {
     }
 }
 
-impl super::server::Server for Server {
+impl server::Server for Server {
     fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
@@ -169,7 +156,7 @@ impl super::server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        super::server::pid_of(&self.child)
+        self.child.pid()
     }
 
     fn kill(&mut self) {
@@ -197,12 +184,6 @@ impl super::server::Server for Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill_it();
-    }
-}
-
 impl Sentinel {
     /// Watches the master on `port`, and takes it for dead after five seconds.
     pub fn start(port: u16) -> Self {
@@ -218,7 +199,7 @@ impl Sentinel {
             std::fs::write(&file, text).expect("a file can be written");
             let mut child = spawn(&[], &[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
             if answers(&mut child, own) {
-                return Self { data, port: own, child };
+                return Self { _data: data, port: own, _child: child };
             }
         }
         panic!("redis-server --sentinel does not start");
@@ -237,14 +218,6 @@ impl Sentinel {
     }
 }
 
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = &self.data;
-    }
-}
-
 pub fn cli(port: u16, words: &[&str]) -> String {
     let mut command = Command::new("redis-cli");
     command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(words).stderr(Stdio::inherit());
@@ -253,74 +226,23 @@ pub fn cli(port: u16, words: &[&str]) -> String {
     text.trim_end_matches('\n').to_owned()
 }
 
-/// Starts redis-server so that it dies with this process.
-///
-/// The kernel sends the signal when the thread ends that started it, and threads of tests end: so one that does not.
-fn spawn(environment: &[String], words: &[String]) -> Child {
-    type Job = (Vec<String>, mpsc::Sender<std::io::Result<Child>>);
-    static KEEPER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| {
-        let (jobs, todo) = mpsc::channel::<Job>();
-        thread::spawn(move || {
-            for (words, started) in todo {
-                let mut command = Command::new("setpriv");
-                command.args(["--pdeathsig", "KILL"]).args(words);
-                let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-                let _ = started.send(child);
-            }
-        });
-        Mutex::new(jobs)
-    });
-    assert!(is_installed("redis-server"), "redis-server is missing: install redis-server");
-    let (started, child) = mpsc::channel();
-    let words = [&["env".to_owned()], environment, &["redis-server".to_owned()], words].concat();
-    keeper.lock().expect("nobody panicked").send((words, started)).expect("the keeper lives");
-    child.recv().expect("the keeper lives").unwrap_or_else(|error| panic!("setpriv: {error}: install util-linux"))
+fn spawn(environment: &[String], words: &[String]) -> Process {
+    let mut command = server::mortal("env");
+    command.args(environment).arg("redis-server").args(words);
+    server::start_quietly(command)
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory: PathBuf| directory.join(program).is_file())
-}
-
-/// Waits until it answers. False when it ended, as it does when another program took the port.
-fn answers(child: &mut Child, port: u16) -> bool {
-    let mut ended = false;
-    wait_until("redis-server answers", || {
-        ended = child.try_wait().expect("a child can be waited for").is_some();
-        ended || pong(port, child.id())
-    });
-    !ended
-}
-
-/// Whether it is this very process that answers, and not one that had the port before.
-fn pong(port: u16, pid: u32) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"PING\r\n")?;
-        let mut answer = [0; 7];
-        stream.read_exact(&mut answer)?;
-        // It wants a password: then nobody can ask it more.
-        if answer == *b"-NOAUTH" {
-            return Ok(true);
-        }
-        if answer != *b"+PONG\r\n" {
-            return Ok(false);
-        }
-        stream.write_all(b"INFO server\r\n")?;
-        let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
-        let wanted = format!("process_id:{pid}\r\n").into_bytes();
-        loop {
-            let length = stream.read(&mut chunk)?;
-            said.extend_from_slice(&chunk[..length]);
-            if said.windows(wanted.len()).any(|window| window == wanted) {
-                return Ok(true);
-            }
-            if length == 0 || said.ends_with(b"\r\n\r\n") {
-                return Ok(false);
-            }
-        }
-    };
-    ask().unwrap_or(false)
+/// False when it ended, as it does when another program took the port.
+fn answers(child: &mut Process, port: u16) -> bool {
+    child.comes_up(|| {
+        let ask = || -> std::io::Result<[u8; 7]> {
+            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            stream.write_all(b"PING\r\n")?;
+            let mut answer = [0; 7];
+            stream.read_exact(&mut answer)?;
+            Ok(answer)
+        };
+        ask().is_ok_and(|answer| [*b"+PONG\r\n", *b"-NOAUTH"].contains(&answer))
+    })
 }

@@ -1,13 +1,19 @@
 //! A store's real server, for the tests that are the same for all stores.
 
-use super::fleet::children_of;
+use super::fleet::{children_of, wait_until};
+use super::process::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread;
+use tempfile::TempDir;
 
 /// On a loopback port of its own, with a data directory of its own; ended and removed when dropped.
 pub trait Server {
@@ -88,7 +94,7 @@ pub fn listen_on() -> &'static str {
 
 /// Makes what the store needs, as an operator would: with `leaderctl store init`.
 pub fn prepare(server: &dyn Server) {
-    super::fleet::wait_until("leaderctl store init succeeds", || {
+    wait_until("leaderctl store init succeeds", || {
         let mut init = super::fleet::leaderctl();
         init.args(["--store", &server.url(server.address()), "store", "init"]);
         init.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -114,14 +120,76 @@ pub fn by_a_thread_that_stays(command: Command) -> io::Result<Child> {
     started.recv().expect("the thread lives")
 }
 
+/// A program that dies with us, however we end: see [`by_a_thread_that_stays`].
+pub fn mortal(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
+}
+
+/// Starts what is [`mortal`], and lets nobody hear what it says.
+pub fn start_quietly(mut command: Command) -> Process {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    by_a_thread_that_stays(command).expect("setpriv starts: install util-linux").into()
+}
+
 /// Waits until something accepts connections there. False when `child` ended before that: the port was taken.
-pub fn listens(child: &mut Child, port: u16) -> bool {
-    let mut ended = false;
-    super::fleet::wait_until("the server listens", || {
-        ended = child.try_wait().expect("a child can be waited for").is_some();
-        ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-    !ended
+pub fn listens(child: &mut Process, port: u16) -> bool {
+    child.comes_up(|| TcpStream::connect(("127.0.0.1", port)).is_ok())
+}
+
+/// The user that runs a server which does not run as root.
+#[derive(Clone, Copy)]
+pub struct Servant(pub &'static str);
+
+impl Servant {
+    /// None when we are not root.
+    fn ids(self) -> Option<(u32, u32)> {
+        let named = |name| nix::unistd::User::from_name(name).ok().flatten();
+        let user = nix::unistd::geteuid().is_root().then(|| named(self.0).or_else(|| named("nobody")));
+        user.flatten().map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+    }
+
+    /// As [`mortal`].
+    pub fn command(self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some((user, group)) = self.ids() {
+            command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"]);
+        }
+        command.arg(program);
+        command
+    }
+
+    pub fn gets(self, directory: &Path) {
+        if let Some((user, group)) = self.ids() {
+            run(Command::new("chown").args(["-R", &format!("{user}:{group}")]).arg(directory));
+        }
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+
+    /// A data directory to copy, which `make` initialises as `data` in a directory of the servant's. It is made once, for
+    /// that takes seconds.
+    pub fn template(self, name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        if !place.exists() {
+            let scratch = TempDir::new().expect("a scratch directory");
+            self.gets(scratch.path());
+            make(scratch.path());
+            fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).expect("cargo's directory");
+            let beside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside it");
+            run(Command::new("cp").arg("-a").arg(scratch.path().join("data")).arg(beside.path()));
+            // Another test program may have been faster; then theirs is as good.
+            let _ = fs::rename(beside.path().join("data"), &place);
+        }
+        place
+    }
+}
+
+/// Runs it to its end, which is a good one.
+pub fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The same for a store that is asked and for one that tells: what happens to the processes of a host is not the store's

@@ -1,16 +1,17 @@
 //! Other users who bind names of sockets that candidates need.
 
 use super::fleet::{copy_program, example_program};
+use super::process::Process;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Until it is dropped.
 pub struct Squatter {
-    child: Child,
+    child: Process,
     _scratch: TempDir,
 }
 
@@ -29,7 +30,7 @@ impl Squatter {
         assert!(nix::unistd::geteuid().is_root(), "only root can be somebody else as well: run this test as root");
         let (scratch, program) = copied(example_program("squatter"));
         command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
-        let mut child = command.arg(program).arg(word).args(names).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Process::start(command.arg(program).arg(word).args(names).stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
@@ -45,13 +46,6 @@ impl Squatter {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg(program).env("LEADERRUN_CONFIG", "/dev/null");
         command
-    }
-}
-
-impl Drop for Squatter {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
