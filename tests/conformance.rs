@@ -2,6 +2,29 @@
 
 #[macro_use]
 mod support;
+
+/// The stories, each on a server of its own.
+#[cfg(any(feature = "aws", feature = "tls"))]
+macro_rules! own_server {
+    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $story() {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let (bench, server) = super::remote_bench(|| $start).await;
+                        super::$story(&bench, Box::new(server)).await;
+                    });
+                }
+            )*
+        }
+    };
+}
+
+#[cfg(any(feature = "aws", feature = "tls"))]
+#[path = "conformance/away.rs"]
+mod away;
 #[cfg(any(feature = "aws", feature = "tls"))]
 #[path = "conformance/forgotten.rs"]
 mod forgotten;
@@ -38,6 +61,22 @@ impl Bench {
     fn store(&self) -> Arc<dyn Store> {
         self.0.borrow_mut().pop().expect("no case needs more than eight")
     }
+}
+
+#[cfg(any(feature = "aws", feature = "tls"))]
+type AnyServer = Box<dyn support::server::Server + Send>;
+
+/// Whatever waits for a server may not do so in here.
+#[cfg(any(feature = "aws", feature = "tls"))]
+async fn does(
+    mut server: AnyServer,
+    what: impl FnOnce(&mut dyn support::server::Server) + Send + 'static,
+) -> AnyServer {
+    let done = tokio::task::spawn_blocking(move || {
+        what(&mut *server);
+        server
+    });
+    done.await.expect("it is done")
 }
 
 fn candidate(shard: &str, owner: &str) -> Candidate {

@@ -6,7 +6,7 @@
 
 use super::support::claims::{granted_in_time, wait_of};
 use super::support::server::Server;
-use super::{Bench, LEASE, candidate, granted, remote_bench};
+use super::{AnyServer, Bench, LEASE, candidate, does, granted, remote_bench};
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store, Takeover};
 use std::time::{Duration, Instant};
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 const TOLERANCE: Duration = Duration::from_millis(100);
 
 const SHARDS: [&str; 2] = ["forgetful/renewed", "forgetful/silent"];
-
-type AnyServer = Box<dyn Server + Send>;
 
 /// How a store forgets these shards.
 type Forget = fn(&mut dyn Server, &[&str]);
@@ -35,15 +33,6 @@ fn without_records(server: &mut dyn Server, shards: &[&str]) {
     for shard in shards {
         server.remove_records(shard);
     }
-}
-
-/// Whatever waits for a server may not do so in here.
-async fn have_it_forget(mut server: AnyServer, forget: Forget, shards: &'static [&'static str]) -> AnyServer {
-    let done = tokio::task::spawn_blocking(move || {
-        forget(&mut *server, shards);
-        server
-    });
-    done.await.expect("the server forgets")
 }
 
 /// When the leader with this grant may start COMMAND.
@@ -67,7 +56,7 @@ async fn nobody_starts_too_early(bench: &Bench, server: AnyServer, forget: Forge
         ends[index] = Instant::now() + LEASE;
         terms[index] = granted(&*store, one).await.term;
     }
-    let _server = have_it_forget(server, forget, &SHARDS).await;
+    let _server = does(server, move |server| forget(server, &SHARDS)).await;
     let sent = Instant::now();
     if store.renew(&ones[0], terms[0], 1).await == Ok(Renewal::Renewed) {
         ends[0] = sent + LEASE;
@@ -107,7 +96,7 @@ async fn the_first_leader_starts_at_once_where_an_operator_says_that_the_store_i
     server: AnyServer,
 ) {
     let store = bench.store();
-    let server = have_it_forget(server, wiped, &[]).await;
+    let server = does(server, |server| server.wipe()).await;
     store.prepare().await.unwrap();
     assert!(is_first_use(&*store, "first/unknown").await);
     store.vouch().await.unwrap();
@@ -117,30 +106,12 @@ async fn the_first_leader_starts_at_once_where_an_operator_says_that_the_store_i
     assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
 
     // What it forgets afterwards is doubted as ever.
-    let _server = have_it_forget(server, wiped, &[]).await;
+    let _server = does(server, |server| server.wipe()).await;
     store.prepare().await.unwrap();
     assert!(is_first_use(&*store, "first/unknown").await);
 }
 
-/// The stories, each on a server of its own.
-macro_rules! suite {
-    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
-        mod $store {
-            $(
-                #[test]
-                fn $story() {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(async {
-                        let (bench, server) = super::remote_bench(|| $start).await;
-                        super::$story(&bench, Box::new(server)).await;
-                    });
-                }
-            )*
-        }
-    };
-}
-
-every_store!(suite:
+every_store!(own_server:
     after_a_wipe_nobody_starts_beside_the_last_leader,
     without_its_lock_a_shard_still_has_its_last_leader,
     without_its_records_a_shard_still_has_its_last_leader,

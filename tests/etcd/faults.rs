@@ -14,30 +14,6 @@ fn hole() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn what_was_never_sent_was_not_applied() {
-    let host = format!("127.0.0.1:{}", free_port());
-    let store = open(&format!("etcd://u:hunter2@{host}")).await;
-    let one = candidate("one");
-    let expected = format!("cannot reach etcd at {host}: connection refused");
-    let errors = [
-        store.claim(&one).await.unwrap_err(),
-        store.observe(&one.shard).await.unwrap_err(),
-        store.renew(&one, Term(1), 1).await.unwrap_err(),
-        store.release(&one, Term(1)).await.unwrap_err(),
-        store.inspect(&one.shard).await.unwrap_err(),
-        store.changed(&one.shard).await.unwrap_err(),
-        store.prepare().await.unwrap_err(),
-        store.check().await.unwrap_err(),
-    ];
-    for error in errors {
-        assert_eq!((error.kind, error.message), (ErrorKind::NotApplied, expected.clone()));
-    }
-    let unknown = open("etcd://no-such-host.invalid").await.claim(&one).await.unwrap_err();
-    assert_eq!(unknown.kind, ErrorKind::NotApplied);
-    assert!(unknown.message.starts_with("cannot reach etcd at no-such-host.invalid:2379: "), "{unknown}");
-}
-
-#[tokio::test]
 async fn a_request_takes_no_longer_than_it_may() {
     let (_hole, host) = hole();
     let store = open_with(&format!("etcd://{host}"), Duration::from_millis(300)).await;
@@ -102,50 +78,4 @@ async fn a_full_etcd_is_distinguished_from_a_denial() {
     eventually("the alarm is raised", async || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
     let findings = store.check().await.unwrap();
     assert!(has_bad(&findings) && shown(&findings).contains("out of space"), "{}", shown(&findings));
-}
-
-#[tokio::test]
-async fn a_server_that_is_no_etcd_is_reported_in_one_line() {
-    use std::io::{Read, Write};
-    // An HTTP/1 server.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let mut buffer = [0; 1024];
-            let _ = client.read(&mut buffer);
-            let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        }
-    });
-    let error = open_with(&format!("etcd://{host}"), Duration::from_secs(2)).await.claim(&candidate("one")).await;
-    let error = error.unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error:?}");
-    assert!(error.message.contains(&host) && !error.message.contains('\n'), "{error}");
-}
-
-#[tokio::test]
-async fn nothing_goes_on_once_a_store_is_dropped() {
-    let server = old_server().await;
-    let store = open(&server.store_url()).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    let _ = tokio::time::timeout(Duration::from_millis(100), store.doubted(&one.shard)).await;
-    store.release(&one, term).await.unwrap();
-    assert!(connections_to(server.address().port()) > 0);
-    drop(store);
-    eventually("the connections are closed", async || connections_to(server.address().port()) == 0).await;
-}
-
-/// Of this process.
-fn connections_to(port: u16) -> usize {
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let sockets: Vec<_> = descriptors
-        .filter_map(|entry| {
-            std::fs::read_link(entry.path()).ok()?.to_str()?.strip_prefix("socket:[").map(str::to_owned)
-        })
-        .collect();
-    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    let remote = format!("0100007F:{port:04X}");
-    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    lines.filter(|line| line[2] == remote && sockets.contains(&format!("{}]", line[9]))).count()
 }

@@ -144,18 +144,6 @@ async fn an_account_without_jetstream_is_reported() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_reported() {
-    let address = format!("127.0.0.1:{}", crate::support::ports::free_port());
-    let store = open(&format!("nats://{address}/{BUCKET}")).await;
-    let refused = std::io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
-    let expected = StoreError::not_applied(format!("cannot reach nats at {address}: connection refused"));
-    let expected = expected.because(&refused);
-    assert_eq!(store.check().await, Err(expected.clone()));
-    assert_eq!(store.prepare().await, Err(expected.clone()));
-    assert_eq!(store.observe(&shard()).await, Err(expected));
-}
-
-#[tokio::test]
 async fn more_replicas_than_there_are_servers_are_refused() {
     let mut server = Server::start();
     server.options = "?replicas=3".to_owned();

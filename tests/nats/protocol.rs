@@ -17,23 +17,6 @@ fn sequence(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn nothing_lasts_longer_than_the_server_is_away() {
-    let mut server = server().await;
-    let store = open(&server.own_url()).await;
-    let one = candidate("one");
-    let term = granted(store.claim(&one).await.unwrap()).term;
-    server.kill();
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error:?}");
-    let error = store.renew(&one, term, 2).await.unwrap_err();
-    let refused = std::io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
-    let expected = StoreError::not_applied(format!("cannot reach nats at {}: connection refused", server.address()));
-    assert_eq!(error, expected.because(&refused));
-    server.start_again();
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
 async fn the_first_attempt_after_a_black_hole_succeeds_while_the_others_still_hang() {
     let server = server().await;
     let proxy = Proxy::to(server.address());
@@ -258,21 +241,6 @@ async fn a_standby_hears_of_a_deletion() {
     in_time(news).await.unwrap().unwrap();
     // And of what is not there.
     in_time(standby.changed(&"elsewhere".parse().unwrap())).await.unwrap();
-}
-
-#[tokio::test]
-async fn the_store_ends_its_connection_when_it_is_dropped() {
-    let server = server().await;
-    let gate = Gate::to(server.address());
-    let store = open(&server.url(gate.address)).await;
-    store.observe(&shard()).await.unwrap();
-    assert_eq!(gate.connections(), 1);
-    drop(store);
-    let begun = Instant::now();
-    while gate.connections() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "a task keeps it open");
-        sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// One renewal is under way at a time, so two answers have to fit into the lease. A write of somebody else would cost two

@@ -5,49 +5,11 @@ use crate::support::latency::three_seconds_cost_nothing;
 use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
-use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
+use leaderrun::internals::store::{ErrorKind, Renewal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::Instant;
-
-#[tokio::test]
-async fn a_server_that_is_not_there_was_not_asked() {
-    let port = free_port();
-    let store = open(&format!("postgres://app:hunter2@127.0.0.1:{port}/db")).await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert_eq!(error.message, format!("cannot reach PostgreSQL at 127.0.0.1:{port}: connection refused"));
-    assert!(store.changed(&shard()).await.is_err());
-    let store = open("postgres://app@nowhere.invalid/db").await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.starts_with("cannot reach PostgreSQL at nowhere.invalid:5432: "), "{error}");
-}
-
-#[tokio::test]
-async fn the_next_request_after_a_restart_succeeds() {
-    let mut server = Server::start();
-    let store = open(&server.url(server.address())).await;
-    store.prepare().await.unwrap();
-    server.grow_old();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    for sequence in 1..4 {
-        server.kill();
-        if sequence == 2 {
-            let error = store.renew(&one, term, 9).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
-        }
-        server.start_again();
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    server.restart();
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    server.restart();
-    assert_eq!(store.observe(&shard()).await, Ok(Observation::Free));
-}
 
 #[tokio::test]
 async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {

@@ -7,36 +7,8 @@ use crate::support::server::Server as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Renewal};
 use leaderrun::internals::time::BootInstant;
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
-
-#[tokio::test]
-async fn a_server_that_is_away_is_named_and_found_when_it_comes() {
-    let mut server = old_server();
-    let port = server.port();
-    server.kill_it();
-    let store = store(&server).await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert_eq!(error.message, format!("cannot reach redis at 127.0.0.1:{port}: connection refused"));
-    server.start_it_again();
-    server.age();
-    lead(&store, &candidate("one")).await;
-}
-
-#[tokio::test]
-async fn the_first_attempt_after_a_restart_succeeds() {
-    let mut server = old_server();
-    let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    for sequence in 1..=5 {
-        server.kill_it();
-        server.start_it_again();
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-}
 
 #[tokio::test]
 async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
@@ -77,44 +49,6 @@ async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(BootInstant::now().since(sent) < REQUEST_TIMEOUT / 2);
     eventually("it is closed", async || way.connections() == 1).await;
-}
-
-#[tokio::test]
-async fn a_dropped_store_leaves_no_connection() {
-    let server = old_server();
-    let one = candidate("one");
-    let before = clients(&server);
-    let store = Arc::new(store(&server).await);
-    lead(&*store, &one).await;
-    let waiting = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { store.changed(&shard()).await }
-    });
-    eventually("it subscribes", async || server.subscribers() == 1).await;
-    waiting.abort();
-    let _ = waiting.await;
-    drop(store);
-    eventually("all connections are closed", async || clients(&server) == before).await;
-}
-
-/// But for the one that asks.
-fn clients(server: &Server) -> usize {
-    server.cli(&["CLIENT", "LIST"]).lines().count()
-}
-
-#[tokio::test]
-async fn a_server_that_is_no_redis_is_reported() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let _ = client.read(&mut [0; 100]);
-            let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    let store = open(&format!("redis://127.0.0.1:{port}")).await.unwrap();
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.message, format!("redis at 127.0.0.1:{port} does not speak the Redis protocol"));
 }
 
 #[tokio::test]

@@ -183,9 +183,11 @@ fn listens(pid: Pid, port: u16) -> bool {
     !ended
 }
 
-fn end(pid: Pid) {
+/// Some of its threads may listen for a moment longer than it is there.
+fn end(pid: Pid, port: u16) {
     let _ = kill(pid, Signal::SIGKILL);
-    super::fleet::wait_until("moto has ended", || super::server::is_gone(pid.as_raw()));
+    let is_deaf = || TcpStream::connect(("127.0.0.1", port)).is_err();
+    super::fleet::wait_until("moto has ended", || super::server::is_gone(pid.as_raw()) && is_deaf());
 }
 
 impl super::server::Server for Server {
@@ -206,7 +208,7 @@ impl super::server::Server for Server {
     }
 
     fn kill(&mut self) {
-        end(self.pid);
+        end(self.pid, self.port);
     }
 
     fn start_again(&mut self) {
@@ -237,6 +239,6 @@ impl super::server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        end(self.pid);
+        end(self.pid, self.port);
     }
 }

@@ -1,0 +1,113 @@
+//! A server that is away, or comes back: what a store says of it, and that nothing of it is in the way afterwards.
+
+use super::support::fleet::PATIENCE;
+use super::support::gate::Gate;
+use super::{AnyServer, Bench, candidate, does, granted, remote_bench};
+use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::store::{Delivery, ErrorKind, Location, Release, Renewal};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn of_a_server_that_is_away_nothing_was_asked(bench: &Bench, server: AnyServer) {
+    let server = does(server, |server| server.kill()).await;
+    let store = bench.store();
+    let one = candidate("away", "one");
+    for error in [
+        store.claim(&one).await.unwrap_err(),
+        store.observe(&one.shard).await.unwrap_err(),
+        store.inspect(&one.shard).await.unwrap_err(),
+        store.renew(&one, Term(1), 1).await.unwrap_err(),
+        store.release(&one, Term(1)).await.unwrap_err(),
+        store.prepare().await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
+        let address = server.address().to_string();
+        let is_named = error.message.starts_with("cannot reach ") && error.message.contains(&address);
+        assert!(is_named && error.message.ends_with(": connection refused"), "{error}");
+    }
+    let _server = does(server, |server| server.start_again()).await;
+    store.observe(&one.shard).await.unwrap();
+}
+
+async fn the_first_request_after_a_restart_succeeds(bench: &Bench, mut server: AnyServer) {
+    let store = bench.store();
+    let one = Candidate { lease: Duration::from_mins(5), ..candidate("restarted", "one") };
+    let term = granted(&*store, &one).await.term;
+    for sequence in 1..4 {
+        server = does(server, |server| server.kill()).await;
+        if sequence == 2 {
+            let error = store.renew(&one, term, 9).await.unwrap_err();
+            assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error}");
+        }
+        server = does(server, |server| server.start_again()).await;
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    let _server = does(server, |server| {
+        server.kill();
+        server.start_again();
+    })
+    .await;
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+}
+
+async fn a_store_that_is_dropped_leaves_no_connection(_: &Bench, server: AnyServer) {
+    let gate = Gate::to(server.address());
+    let location = Location::from_url(&server.url(gate.address)).unwrap();
+    let store = location.open(Duration::from_secs(10)).await.unwrap();
+    let one = Candidate { lease: Duration::from_mins(5), ..candidate("dropped", "one") };
+    granted(&*store, &one).await;
+    if store.delivery() == Delivery::Push {
+        let (waiting, shard) = (Arc::clone(&store), one.shard.clone());
+        let news = tokio::time::timeout(Duration::from_secs(1), async move { waiting.changed(&shard).await });
+        assert!(news.await.is_err(), "one leads");
+    }
+    drop(store);
+    let begun = Instant::now();
+    while gate.connections() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "a task keeps one open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Of a server whose name nobody knows, and of one that is something else.
+#[tokio::test]
+async fn what_is_no_server_of_a_store_is_told_in_one_line() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let web = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let _ = client.read(&mut [0; 1024]).await;
+            let _ =
+                client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+        }
+    });
+    for (url, what) in [
+        #[cfg(feature = "redis")]
+        ("redis://SERVER", "does not speak the Redis protocol"),
+        #[cfg(feature = "postgres")]
+        ("postgres://app@SERVER/db?sslmode=disable", ""),
+        #[cfg(feature = "mysql")]
+        ("mysql://app@SERVER/db", ""),
+        #[cfg(feature = "nats")]
+        ("nats://SERVER/locks", ""),
+        #[cfg(feature = "etcd")]
+        ("etcd://SERVER", ""),
+    ] {
+        for (server, sign) in [("nowhere.invalid:1", "cannot reach "), (&*web, what)] {
+            let location = Location::from_url(&url.replace("SERVER", server)).unwrap();
+            let store = location.open(Duration::from_secs(2)).await.unwrap();
+            let error = store.claim(&candidate("elsewhere", "one")).await.unwrap_err();
+            let is_told = error.message.contains(server) && error.message.contains(sign);
+            assert!(is_told && !error.message.contains('\n'), "{url}: {error}");
+            assert_ne!(error.kind, ErrorKind::Denied, "{url}: {error}");
+            assert!(server == web || error.kind == ErrorKind::NotApplied, "{url}: {error}");
+        }
+    }
+}
+
+every_store!(own_server:
+    of_a_server_that_is_away_nothing_was_asked,
+    the_first_request_after_a_restart_succeeds,
+    a_store_that_is_dropped_leaves_no_connection,
+);
