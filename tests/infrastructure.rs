@@ -19,7 +19,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::denied::{self, User};
-use support::fleet::{leaderctl, leaderrun};
+use support::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until};
+use support::process::Process;
 use support::server::Server as _;
 use support::{dynamo, etcd, mysql, nats, postgres, redis};
 use tempfile::TempDir;
@@ -47,16 +48,44 @@ fn ctl(user: User, words: &[&str]) {
 /// `owner` prepares the store, and `candidate` has all that an election and its orders take.
 fn leads(owner: User, candidate: User) {
     ctl(owner, &["store", "init", "--new"]);
-    may_lead(candidate);
+    may_lead(owner, candidate);
 }
 
-fn may_lead(candidate: User) {
+/// It leads, is waited for, is revoked, and is followed once its lease would have ended.
+fn may_lead(owner: User, candidate: User) {
     ctl(candidate, &["store", "check"]);
-    let mut command = leaderrun();
-    command.args(["--store", candidate.url, "-q", "job", "true"]);
-    succeeds(command, candidate);
+    let run = |words: &[&str]| {
+        let mut command = leaderrun();
+        command.args(["--store", candidate.url, "-q", "--lease", "6s", "--renew", "1s", "--kill-after", "1s", "job"]);
+        command.args(words).envs(candidate.environment.iter().copied()).envs([ANNOUNCED]);
+        Process::start(&mut command)
+    };
+    let status = || {
+        let mut command = leaderctl();
+        command.args(["--store", owner.url, "status", "--standbys", "--json", "job"]);
+        let output = command.envs(owner.environment.iter().copied()).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default()
+    };
+    let leader = run(&["sleep", "1000"]);
+    wait_until("it leads", || status()["held"] == true);
+    let mut standby = run(&["true"]);
+    wait_until("another one waits", || status()["standbys"] == 1);
+    ctl(candidate, &["revoke", "--force", "--term", &status()["term"].to_string(), "job"]);
+    drop(leader);
+    assert!(standby.ends().success());
     ctl(candidate, &["pause", "--force", "job"]);
     ctl(candidate, &["resume", "job"]);
+}
+
+/// A user of a database who has what `leaderctl store init` says that each candidate needs.
+fn may_lead_with_what_is_said(owner: &str, user: &str, sql: impl Fn(&str)) {
+    let output = leaderctl().args(["--store", owner, "store", "init"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (_, grant) = said.split_once("each candidate needs: ").expect("it says what is needed");
+    sql(&grant.lines().next().unwrap().replace("...", user));
+    let (scheme, rest) = owner.split_once("://").unwrap();
+    let candidate = format!("{scheme}://{user}@{}", rest.split_once('@').unwrap().1);
+    may_lead(User::at(owner), User::at(&candidate));
 }
 
 #[test]
@@ -78,7 +107,9 @@ fn the_roles_for_postgres_may_do_what_they_are_for() {
     server.sql(&text("postgres.sql"));
     let url = |user: &str| owner.replace("//postgres@", &format!("//{user}:PASSWORD@"));
     let (candidate, reader) = (url("app"), url("reader"));
-    may_lead(User::at(&candidate));
+    may_lead(User::at(&owner), User::at(&candidate));
+    server.sql("CREATE ROLE other LOGIN");
+    may_lead_with_what_is_said(&owner, "other", |grant| drop(server.sql(grant)));
     denied::assert_may_only_look(User::at(&owner), User::at(&reader), "GRANT ");
 }
 
@@ -91,7 +122,9 @@ fn the_users_for_mysql_may_do_what_they_are_for() {
     server.sql(&text("mysql.sql"));
     let url = |user: &str| owner.replace(&format!("//{}@", mysql::ADMIN), &format!("//{user}:PASSWORD@"));
     let (candidate, reader) = (url("app"), url("reader"));
-    may_lead(User::at(&candidate));
+    may_lead(User::at(&owner), User::at(&candidate));
+    server.sql("CREATE USER other");
+    may_lead_with_what_is_said(&owner, "other", |grant| drop(server.sql(grant)));
     denied::assert_may_only_look(User::at(&owner), User::at(&reader), "GRANT ");
 }
 

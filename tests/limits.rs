@@ -14,10 +14,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_until};
 use support::place::Place;
+use support::process::Process;
 use tempfile::TempDir;
 
 /// A user who is not us.
@@ -61,38 +62,15 @@ fn takes_turns(writer: &OwnedFd) -> bool {
     !flags.contains(OFlag::O_NONBLOCK)
 }
 
-/// Ended when it is dropped.
-struct Started(Child);
-
-impl Started {
-    fn by(mut command: Command) -> Self {
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
-    }
-
-    /// For signals: it has a handler for SIGTERM.
-    fn wait_until_it_listens(&self) {
-        let status = || fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        wait_until("it listens for signals", || bits_of(&status(), "SigCgt") & bits(&[Signal::SIGTERM]) != 0);
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        let mut status = None;
-        wait_until("it ends", || {
-            status = self.0.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
-    }
+fn start(mut command: Command) -> Process {
+    Process::start(command.stdin(Stdio::null()))
 }
 
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl Process {
+    /// For signals: it has a handler for SIGTERM.
+    fn wait_until_it_listens(&self) {
+        let status = || fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        wait_until("it listens for signals", || bits_of(&status(), "SigCgt") & bits(&[Signal::SIGTERM]) != 0);
     }
 }
 
@@ -130,14 +108,14 @@ fn leads_and_obeys(mut command: Command, scratch: &TempDir, stderr: OwnedFd) {
     let script = "exec 2>/dev/null; trap 'exit 7' TERM; echo up > \"$0\"; while :; do sleep 0.05; done";
     command.args(["-v", "--store", &store(scratch), "s", "--", "sh", "-c", script]).arg(&up);
     let ours = stderr.try_clone().unwrap();
-    let mut candidate = Started::by({
+    let mut candidate = start({
         command.stderr(stderr);
         command
     });
     wait_until("it leads", || up.exists());
     assert!(takes_turns(&ours), "COMMAND would see EAGAIN");
     candidate.signal(Signal::SIGTERM);
-    assert_eq!(code(candidate.end()), 7);
+    assert_eq!(code(candidate.ends()), 7);
 }
 
 #[test]
@@ -174,15 +152,15 @@ fn a_standby_whose_standard_error_takes_nothing_ends_at_sigterm() {
     let up = scratch.path().join("up");
     let mut leader = leaderrun();
     leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
-    let _leader = Started::by(leader);
+    let _leader = start(leader);
     wait_until("the other one leads", || up.exists());
     let (_reader, writer) = full_pipe();
     let mut standby = leaderrun();
     standby.args(["-vv", "--store", &store(&scratch), "s", "--", "true"]).stderr(writer);
-    let mut standby = Started::by(standby);
+    let mut standby = start(standby);
     standby.wait_until_it_listens();
     standby.signal(Signal::SIGTERM);
-    assert_eq!(code(standby.end()), 143);
+    assert_eq!(code(standby.ends()), 143);
 }
 
 #[test]
@@ -196,7 +174,7 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     // A line of each run names the owner, whose letters JSON doubles: thirty runs are more than is kept.
     candidate.args(["--owner", &"\\".repeat(256), "--store", &store(&scratch), "s", "--", "sh", "-c"]);
     candidate.args(["exec 2>/dev/null; echo >> \"$0\"; exec sleep 600"]).arg(&runs).stderr(writer);
-    let mut candidate = Started::by(candidate);
+    let mut candidate = start(candidate);
     let length = || fs::read(&runs).unwrap_or_default().len();
     for number in 1..=50 {
         wait_until("it runs again", || length() == number);
@@ -226,7 +204,7 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
         let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
         stamps.push(line["timestamp"].as_str().unwrap().to_owned());
     }
-    candidate.end();
+    candidate.ends();
     assert!(stamps.is_sorted(), "{stamps:?}");
 }
 
@@ -237,7 +215,7 @@ fn a_fatal_line_that_nobody_reads_does_not_keep_the_status_back() {
     let with = |mut command: Command, words: &[&str]| {
         let (_reader, writer) = full_pipe();
         command.args(words).stderr(writer);
-        code(Started::by(command).end())
+        code(start(command).ends())
     };
     assert_eq!(with(leaderrun(), &["--store", &at, "s", "/nonexistent"]), 127);
     assert_eq!(with(leaderrun(), &["--no-such-flag", "s", "true"]), 64);
@@ -252,7 +230,7 @@ fn nor_does_a_reader_that_has_gone_away() {
         let (_, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let (_, other) = pipe2(OFlag::O_CLOEXEC).unwrap();
         command.args(words).stdout(writer).stderr(other);
-        code(Started::by(command).end())
+        code(start(command).ends())
     };
     let scratch = TempDir::new().unwrap();
     let at = store(&scratch);
@@ -287,13 +265,13 @@ fn leaderctl_ends_when_nobody_reads_what_it_watches() {
     for words in [&["watch", "s"][..], &["watch"]] {
         let mut command = leaderctl();
         command.args(["--store", &store(&scratch)]).args(words).stdout(Stdio::piped());
-        let mut watching = Started::by(command);
-        let mut reader = watching.0.stdout.take().unwrap();
+        let mut watching = start(command);
+        let mut reader = watching.stdout.take().unwrap();
         if words == ["watch", "s"] {
             assert_eq!(reader.read(&mut [0]).unwrap(), 1);
         }
         drop(reader);
-        assert_eq!(code(watching.end()), 0, "{words:?}");
+        assert_eq!(code(watching.ends()), 0, "{words:?}");
     }
 }
 
@@ -441,10 +419,10 @@ fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
         let url = format!("nats://127.0.0.1:1/locks?{login}={}", fifo.display());
         let mut command = leaderrun();
         command.args(["--store", &url, "s", "true"]).stderr(Stdio::piped());
-        let mut candidate = Started::by(command);
-        assert_eq!(code(candidate.end()), 78);
+        let mut candidate = start(command);
+        assert_eq!(code(candidate.ends()), 78);
         let mut said = String::new();
-        candidate.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        candidate.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("no regular file") && said.lines().count() == 1, "{said}");
     }
 }
@@ -568,14 +546,14 @@ fn sigterm_that_was_blocked_at_the_start_ends_a_standby_all_the_same() {
     let up = scratch.path().join("up");
     let mut leader = leaderrun();
     leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
-    let _leader = Started::by(leader);
+    let _leader = start(leader);
     wait_until("the other one leads", || up.exists());
     let mut standby = leaderrun_by(&[BLOCKED]);
     standby.args(["-q", "--store", &store(&scratch), "s", "--", "true"]);
-    let mut standby = Started::by(standby);
+    let mut standby = start(standby);
     standby.wait_until_it_listens();
     standby.signal(Signal::SIGTERM);
-    assert_eq!(code(standby.end()), 143);
+    assert_eq!(code(standby.ends()), 143);
 }
 
 #[test]
@@ -586,10 +564,10 @@ fn a_leader_that_was_started_with_its_signals_blocked_notices_the_end_of_command
     // dash has the mask that it was given, and obeys nothing in it.
     leader.args(["-q", "--stop-timeout", "100ms", "--store", &store(&scratch), "s", "--"]);
     leader.args(["sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
-    let mut leader = Started::by(leader);
+    let mut leader = start(leader);
     wait_until("it leads", || up.exists());
     leader.signal(Signal::SIGTERM);
-    assert_eq!(code(leader.end()), 137);
+    assert_eq!(code(leader.ends()), 137);
 }
 
 #[test]
@@ -616,7 +594,7 @@ fn assert_panic_ends_command(place: &str, stderr: Option<OwnedFd>) {
     let told = scratch.path().join("told");
     let stderr = stderr.map_or_else(|| File::create(&told).unwrap().into(), Stdio::from);
     command.stderr(stderr);
-    let status = Started::by(command).end();
+    let status = start(command).ends();
     assert_eq!(code(status), 134, "{place}");
     let pid: i32 = fs::read_to_string(&up).unwrap().trim().parse().unwrap();
     wait_until("COMMAND is gone", || kill(Pid::from_raw(pid), None).is_err());

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, denial, error_answer};
-use crate::support::latency::three_seconds_cost_nothing;
+use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
 use crate::support::ports::free_port;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Release, Renewal};
@@ -156,31 +155,10 @@ fn url_through(proxy: &Proxy, table: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
-    let (server, table, proxy, _store) = behind_a_proxy().await;
-    proxy.rule(|request| match request.action.as_str() {
-        "GetItem" | "Query" | "Scan" | "DescribeTable" => Fate::Pass,
-        _ => denial(),
-    });
-    let (owner, looker) = (server.url(&table), url_through(&proxy, &table));
-    denied::assert_may_only_look(user_at(&owner), user_at(&looker), &format!("Item on table {table}: User x"));
-}
-
-#[tokio::test]
 async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
     let (server, table, proxy, _store) = behind_a_proxy().await;
     proxy.deny(|action| action == "Scan");
     let (owner, user) = (server.url(&table), url_through(&proxy, &table));
     let sign = format!("denied dynamodb:Scan on table {table}: User x");
     denied::assert_hands_over_uncounted(user_at(&owner), user_at(&user), &sign);
-}
-
-#[tokio::test]
-async fn three_seconds_of_latency_cost_no_leadership_while_an_operator_gives_orders() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let region = crate::support::dynamo::REGION;
-    let address = server.endpoint().trim_start_matches("http://").parse().unwrap();
-    let url = move |address| format!("dynamodb://{table}?region={region}&endpoint=http://{address}");
-    tokio::task::spawn_blocking(move || three_seconds_cost_nothing("6s", address, ENVIRONMENT, url)).await.unwrap();
 }

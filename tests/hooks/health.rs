@@ -3,12 +3,12 @@
 use super::*;
 
 /// A slow machine has time for everything that is not waited for.
-const PATIENT: [&str; 10] =
-    ["--lease", "100s", "--renew", "1s", "--kill-after", "20s", "--retry", "500ms", "--hook-timeout", "20s"];
+const PATIENT: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --hook-timeout 20s";
 /// Soon, and patient with a check that works.
-const SOON: [&str; 4] = ["--health-interval", "100ms", "--health-timeout", "30s"];
+const CHECKED: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --hook-timeout 20s \
+                       --health-interval 100ms --health-timeout 30s";
 
-impl Candidate {
+impl Process {
     fn guard(&self) -> Pid {
         Pid::from_raw(children_of(children_of(self.pid().as_raw())[0])[0])
     }
@@ -30,9 +30,9 @@ impl Place {
         wait_until_or(line, explain, || self.count(line) >= times);
     }
 
-    fn start_checked(&self, name: &str, flags: &[&str], script: &str) -> Candidate {
-        let usual = if flags.contains(&"--health") { [&PATIENT[..], &SOON].concat() } else { PATIENT.to_vec() };
-        Candidate(self.with_timing(&usual, name, flags, script).spawn().unwrap())
+    fn start_checked(&self, name: &str, flags: &[&str], script: &str) -> Process {
+        let usual = if flags.contains(&"--health") { CHECKED } else { PATIENT };
+        Process::start(&mut self.with_timing(usual, name, flags, script))
     }
 
     /// Makes COMMANDs healthy, or ill.
@@ -118,7 +118,7 @@ fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
     );
     let left = || format!("{:?}", processes_naming(&marker));
     wait_until_or("nothing of a check is left while COMMAND drains", left, || processes_naming(&marker).is_empty());
-    assert_eq!(one.0.try_wait().unwrap(), None);
+    assert_eq!(one.try_wait().unwrap(), None);
     fs::write(place.path("may-end"), "").unwrap();
     assert_eq!(one.status(), Some(143));
     let log = place.log();
@@ -182,7 +182,7 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         };
         kill(pid, Signal::SIGKILL).unwrap();
         if victim == "candidate" {
-            one.0.wait().unwrap();
+            one.wait().unwrap();
         }
         let mut two = place.start_checked("two", &[], "exit 0");
         wait_until_or(
@@ -204,7 +204,9 @@ fn a_check_has_no_input_and_its_output_reaches_nobody() {
     let check =
         "cat; yes | head -c 1000000; env | grep ^LEADERRUN_ | grep -v SOCKET | sort >> $DIARY; echo done >> $DIARY";
     let mut command = leaderrun();
-    command.args(PATIENT).args(SOON).args(["--store", &place.url, "--owner", "one", "--health", check, "shard", "-c"]);
+    command
+        .args(timing(CHECKED, &[]))
+        .args(["--store", &place.url, "--owner", "one", "--health", check, "shard", "-c"]);
     command.arg("until grep -q done $DIARY; do sleep 0.02; done").env("DIARY", place.diary());
     let output = command.stdin(Stdio::piped()).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");

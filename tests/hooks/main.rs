@@ -11,78 +11,30 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::fleet::{
     Fleet, children_of, copy_program, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or,
 };
 use support::place::Place;
+use support::process::Process;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.
-const TIMING: [&str; 12] = [
-    "--lease",
-    "9s",
-    "--renew",
-    "1s",
-    "--kill-after",
-    "1s",
-    "--retry",
-    "500ms",
-    "--stop-timeout",
-    "1s",
-    "--hook-timeout",
-    "1s",
-];
+const TIMING: &str = "--lease 9s --renew 1s --kill-after 1s --retry 500ms --stop-timeout 1s --hook-timeout 1s";
 
 /// Where neither an expiry nor the end of a hook's time is waited for: a slow machine has time for everything.
-const PATIENT: [&str; 12] = [
-    "--lease",
-    "100s",
-    "--renew",
-    "1s",
-    "--kill-after",
-    "20s",
-    "--retry",
-    "500ms",
-    "--stop-timeout",
-    "20s",
-    "--hook-timeout",
-    "20s",
-];
+const PATIENT: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --stop-timeout 20s --hook-timeout 20s";
 
 /// What `flags` do not say otherwise.
-fn timing(usual: &[&'static str], flags: &[&str]) -> Vec<&'static str> {
+fn timing(usual: &'static str, flags: &[&str]) -> Vec<&'static str> {
+    let usual: Vec<&str> = usual.split(' ').collect();
     usual.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied().collect()
 }
 
-/// A candidate that is ended with the test.
-struct Candidate(Child);
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = kill(self.pid(), Signal::SIGCONT);
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Candidate {
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.id().cast_signed())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).unwrap();
-    }
-
+impl Process {
     fn status(&mut self) -> Option<i32> {
-        let mut status = None;
-        wait_until("it ends", || {
-            status = self.0.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap().code()
+        self.ends().code()
     }
 }
 
@@ -107,11 +59,11 @@ impl Place {
     }
 
     fn with(&self, name: &str, flags: &[&str], script: &str) -> Command {
-        self.with_timing(&PATIENT, name, flags, script)
+        self.with_timing(PATIENT, name, flags, script)
     }
 
     /// `usual`: what `flags` may say otherwise.
-    fn with_timing(&self, usual: &[&'static str], name: &str, flags: &[&str], script: &str) -> Command {
+    fn with_timing(&self, usual: &'static str, name: &str, flags: &[&str], script: &str) -> Command {
         let log = fs::File::options().append(true).create(true).open(self.path("log")).unwrap();
         let mut command = leaderrun();
         command
@@ -127,8 +79,8 @@ impl Place {
         command
     }
 
-    fn start(&self, name: &str, flags: &[&str], script: &str) -> Candidate {
-        Candidate(self.with(name, flags, script).spawn().unwrap())
+    fn start(&self, name: &str, flags: &[&str], script: &str) -> Process {
+        Process::start(&mut self.with(name, flags, script))
     }
 
     fn history(&self) -> String {
@@ -201,8 +153,7 @@ fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
     let started = BootInstant::now().since(begun);
     let _two = place.start("two", &LINES, COMMAND);
     std::thread::sleep(Duration::from_secs(1));
-    one.0.kill().unwrap();
-    one.0.wait().unwrap();
+    one.end();
     place.wait_for("two command");
     let lines = place.lines();
     let expected = [
@@ -269,7 +220,8 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     let mut fleet = Fleet::new();
     let stubborn = stubborn_hook(&fleet);
     let server = place.server.as_ref().expect("it is a remote one");
-    let flags = [&TIMING[..], &["--store", &place.url, "--pre-stop", &stubborn, "--post-stop", &stubborn]].concat();
+    let flags = [&timing(TIMING, &[])[..], &["--store", &place.url, "--pre-stop", &stubborn, "--post-stop", &stubborn]]
+        .concat();
     fleet.start("one", &flags, &["ignore-term", "daemon"], place.environment);
     fleet.start("two", &flags, &["ignore-term", "daemon"], place.environment);
     let leader = fleet.leader();
@@ -302,7 +254,7 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
             let marker = fleet.scratch.path().join("hook");
             let stubborn = format!("echo up > {}; {}", marker.display(), stubborn_hook(&fleet));
             let more = ["--store", &place.url, hook, &stubborn, "--hook-timeout", "5s", "--lease", "12s"];
-            let flags = [&timing(&TIMING, &more)[..], &more].concat();
+            let flags = [&timing(TIMING, &more)[..], &more].concat();
             fleet.start("one", &flags, &["daemon"], place.environment);
             let candidate = fleet.pid("one");
             if hook != "--pre-start" {
@@ -322,7 +274,7 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
                 fleet.kill("one");
             }
             // Its successor has no hooks, and its stamps must not overlap with what is left.
-            fleet.start("two", &[&TIMING[..], &["--store", &place.url]].concat(), &[], place.environment);
+            fleet.start("two", &[&timing(TIMING, &[])[..], &["--store", &place.url]].concat(), &[], place.environment);
             fleet.leader_where(|life| life.owner == "two");
             fleet.conclude();
         }
@@ -399,7 +351,7 @@ fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
     copy_program("/bin/true", &program);
     let removing = format!("{LINE}; rm {}", program.display());
     let mut command = leaderrun();
-    command.args(PATIENT).args(["--store", &place.url, "--owner", "x"]);
+    command.args(timing(PATIENT, &[])).args(["--store", &place.url, "--owner", "x"]);
     command.args(["--pre-start", &removing, "--post-stop", LINE, "shard"]);
     let status = command.arg(&program).env("DIARY", place.diary()).stderr(Stdio::null()).status().unwrap();
     assert_eq!(

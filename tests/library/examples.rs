@@ -2,7 +2,7 @@
 
 use crate::support::fleet::{example_program, wait_until_or};
 use crate::support::process::Process;
-use crate::{LEASE, Place, on_both};
+use crate::{LEASE, Place};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -131,7 +131,7 @@ fn examples_bear_with_what_they_are_given() {
     assert_eq!((schedule.child.ends().code(), schedule.said().as_str()), (Some(1), ""));
 }
 
-on_both!(
+on_two_stores!(
     &a_background_job_runs_once,
     &a_migration_is_done_once_and_everybody_serves,
     &a_health_endpoint_says_who_leads,

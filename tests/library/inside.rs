@@ -1,7 +1,7 @@
 //! Members of this very process.
 
 use crate::support::fleet::{leaderctl, wait_until};
-use crate::{LEASE, LONG, Place, on_both};
+use crate::{LEASE, LONG, Place};
 use leaderrun::{Ending, Error, Leader, Overrun, Role, Roles};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -179,7 +179,7 @@ async fn a_leadership_that_no_callback_is_free_for_is_no_work(place: Place) {
     assert!(terms[0] < second && second < third && terms[1..] == [third], "{terms:?} {second} {third}");
 }
 
-on_both!(
+on_two_stores!(
     async a_callback_that_panics_makes_the_member_leave,
     async an_ending_whose_callback_panics_makes_the_member_leave,
     async a_leadership_that_no_callback_is_free_for_is_no_work,
@@ -194,7 +194,6 @@ on_both!(
 #[cfg(feature = "redis")]
 mod network {
     use super::*;
-    use crate::support::server::Server as _;
 
     #[tokio::test]
     async fn a_leader_without_a_store_stops_leading_before_its_lease_has_ended() {
@@ -237,7 +236,7 @@ mod network {
 
     #[tokio::test]
     async fn work_is_dropped_when_the_lease_is_lost_and_starts_again() {
-        let place = Place::redis();
+        let mut place = Place::redis();
         let losses = Arc::new(Mutex::new(Vec::new()));
         let lost = Arc::clone(&losses);
         let member = place.builder("one").on_losing(move |_, why| lost.lock().unwrap().push(why)).join().await.unwrap();
@@ -257,7 +256,7 @@ mod network {
             while begun.load(Ordering::SeqCst) == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert_eq!(place.server().cli(&["DEL", "leaderrun:{leases}:lock:shard"]), "1");
+            place.server.as_mut().expect("it is behind a network").remove_lock("shard");
             first
         };
         let (term, first) = tokio::join!(member.run(work), remove);

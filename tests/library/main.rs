@@ -1,6 +1,7 @@
 //! The library: the same election inside a program, with real stores and, where something is killed or frozen, as real
 //! processes. Whatever happens, no two of them work at once.
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -11,42 +12,15 @@ mod workers;
 
 use leaderrun::{Builder, Member};
 use std::time::Duration;
-use support::fleet::Fleet;
+use support::place::Place;
 
 const LEASE: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_mins(1);
 
-/// A store, and processes that use it.
-struct Place {
-    fleet: Fleet,
-    url: String,
-    #[cfg(feature = "redis")]
-    server: Option<support::redis::Server>,
-}
-
 impl Place {
-    fn local() -> Self {
-        let fleet = Fleet::new();
-        let url = format!("file:{}", fleet.scratch.path().join("store").display());
-        Self {
-            fleet,
-            url,
-            #[cfg(feature = "redis")]
-            server: None,
-        }
-    }
-
     #[cfg(feature = "redis")]
     fn redis() -> Self {
-        let server = support::redis::Server::start();
-        support::server::prepare(&server);
-        server.age();
-        Self { fleet: Fleet::new(), url: server.plain_url(), server: Some(server) }
-    }
-
-    #[cfg(feature = "redis")]
-    fn server(&self) -> &support::redis::Server {
-        self.server.as_ref().expect("it is behind a network")
+        Self::remote(Box::new(support::redis::Server::start()))
     }
 
     /// As the candidates of other tests are timed.
@@ -65,35 +39,3 @@ impl Place {
         self.builder(owner).join().await.expect("the store can be opened")
     }
 }
-
-/// Each of these on `file:` and on a store behind a network.
-macro_rules! on_both {
-    ($(async $name:ident),* $(,)?) => {
-        mod file {
-            $(#[tokio::test] async fn $name() { super::$name(crate::Place::local()).await })*
-        }
-        #[cfg(feature = "redis")]
-        mod redis {
-            $(#[tokio::test] async fn $name() { super::$name(crate::Place::redis()).await })*
-        }
-    };
-    ($(&$name:ident),* $(,)?) => {
-        mod file {
-            $(#[test] fn $name() { super::$name(&crate::Place::local()) })*
-        }
-        #[cfg(feature = "redis")]
-        mod redis {
-            $(#[test] fn $name() { super::$name(&crate::Place::redis()) })*
-        }
-    };
-    ($($name:ident),* $(,)?) => {
-        mod file {
-            $(#[test] fn $name() { super::$name(crate::Place::local()) })*
-        }
-        #[cfg(feature = "redis")]
-        mod redis {
-            $(#[test] fn $name() { super::$name(crate::Place::redis()) })*
-        }
-    };
-}
-pub(crate) use on_both;

@@ -2,7 +2,7 @@
 //! last one, so one sign of another's in between would be two at work.
 
 use crate::support::fleet::{example_program, wait_until};
-use crate::{LEASE, Place, on_both};
+use crate::{LEASE, Place};
 use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -78,7 +78,7 @@ fn programs_under_leaderrun_take_part_in_the_same_election(mut place: Place) {
     place.fleet.conclude();
 }
 
-on_both!(
+on_two_stores!(
     one_works_and_the_other_takes_over_when_it_is_killed,
     who_is_asked_to_stop_hands_over_at_once,
     a_blocked_runtime_does_not_lose_the_lease,
@@ -89,7 +89,6 @@ on_both!(
 #[cfg(feature = "redis")]
 mod network {
     use super::*;
-    use crate::support::server::Server as _;
 
     #[test]
     fn a_program_that_is_frozen_for_longer_than_its_lease_never_works_again() {

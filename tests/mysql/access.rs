@@ -3,34 +3,7 @@
 use super::*;
 use crate::support::fleet::leaderrun;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
-
-#[tokio::test]
-async fn the_listed_grants_are_all_that_an_election_needs() {
-    let table = Table::new().await;
-    let user = table.user();
-    let said = table.store().prepare().await.unwrap().join("\n");
-    for (_, grant) in said.lines().filter_map(|line| line.split_once("needs: ")) {
-        table.sql(&grant.replace("...", &user));
-    }
-    let store = open(&table.url_as(&user));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
-    refused(open(&table.url_as(&user)).claim(&candidate("two")).await.unwrap());
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    let note = Note::for_ever("pause");
-    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true));
-    assert_eq!(store.read(&shard(), &Page::Orders).await, Ok(Some(note)));
-    assert_eq!(store.replace(&shard(), &Page::Orders, Some("pause"), None).await, Ok(true));
-    let term = lead(&store, &one).await;
-    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
-    let findings = store.check().await.unwrap();
-    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict != Verdict::Good).collect();
-    // The server of the tests does not wait for its disk.
-    assert!(bad.iter().all(|finding| finding.text.starts_with("innodb_flush_log_at_trx_commit")), "{bad:?}");
-}
+use leaderrun::internals::store::{ErrorKind, Release, Renewal};
 
 #[tokio::test]
 async fn each_missing_grant_is_named() {

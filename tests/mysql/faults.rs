@@ -1,7 +1,6 @@
 //! Servers that are gone, silent, slow, or not the right one.
 
 use super::*;
-use crate::support::latency::three_seconds_cost_nothing;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Renewal};
 use std::time::Instant;
@@ -27,13 +26,4 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     while store.renew(&one, term, 2).await != Ok(Renewal::Renewed) {
         assert!(begun.elapsed() < crate::support::fleet::PATIENCE);
     }
-}
-
-/// With a longer lease than elsewhere: a connection takes one request at a time, so two answers have to fit into it.
-#[tokio::test]
-async fn three_seconds_of_latency_cost_no_leadership_while_an_operator_gives_orders() {
-    let table = Table::new().await;
-    let server = ([127, 0, 0, 1], table.server.port()).into();
-    let url = move |address| format!("mysql://{ADMIN}@{address}/{DATABASE}?table={}", table.name);
-    tokio::task::spawn_blocking(move || three_seconds_cost_nothing("12s", server, &[], url)).await.unwrap();
 }

@@ -21,22 +21,6 @@ async fn tables_may_have_any_name() {
     }
 }
 
-#[tokio::test]
-async fn values_that_nobody_of_us_wrote_are_named() {
-    let table = Table::new().await;
-    let store = table.store();
-    for values in ["'v', 'words', 's', 5, 1, 1", "'v', '{\"format\": 1}', 's', -5, 1, 1", "'v', '{}', '', 5, -1, NULL"]
-    {
-        table.sql(&format!("INSERT INTO $T VALUES ('db/main', 'lease', {values})"));
-        for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-            assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-            assert!(error.message.contains("the row lease of shard db/main in table"), "{error}");
-        }
-        table.sql("DELETE FROM $T WHERE part = 'lease'");
-    }
-    lead(&store, &candidate("one")).await;
-}
-
 /// A table of an earlier release is one of them.
 #[tokio::test]
 async fn a_table_of_something_else_is_named_and_left_alone() {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::papers::Papers;
-use leaderrun::internals::store::{Note, Page};
 use serde_json::Value;
 use std::fs;
 use std::sync::LazyLock;
@@ -148,45 +147,6 @@ pub fn restricted(publish: &[&str], hear: &str) -> Server {
 
 pub fn as_admin(server: &Server) -> String {
     format!("nats://admin:admin@{}/{BUCKET}", server.address())
-}
-
-#[tokio::test]
-async fn the_permissions_in_the_manual_suffice() {
-    let server = restricted(&*NEEDED, "_INBOX.>");
-    ready(&as_admin(&server)).await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = candidate("one");
-    let term = granted(leader.claim(&one).await.unwrap()).term;
-    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    let news = tokio::spawn({
-        let standby = Arc::clone(&standby);
-        async move { standby.changed(&shard()).await }
-    });
-    assert!(leader.inspect(&shard()).await.unwrap().holder.is_some());
-    assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
-    in_time(news).await.unwrap().unwrap();
-    let (text, minute) = ("x".to_owned(), Some(Duration::from_mins(1)));
-    for draft in [Note::for_ever("x"), Note::lasting(text, minute)] {
-        for page in [Page::Orders, Page::Standby(one.session.clone())] {
-            assert_eq!(leader.replace(&shard(), &page, None, Some(&draft)).await, Ok(true));
-            assert!(standby.read(&shard(), &page).await.unwrap().is_some());
-            assert_eq!(leader.replace(&shard(), &page, Some("x"), None).await, Ok(true));
-        }
-    }
-    assert_eq!(standby.standbys("").await, Ok(Vec::new()));
-    let one = candidate("one");
-    let term = granted(leader.claim(&one).await.unwrap()).term;
-    assert_eq!(standby.revoke(&shard(), term).await, Ok(Release::Released));
-    let findings = standby.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
-    // But not to make the bucket.
-    let error = leader.prepare().await;
-    assert!(error.is_ok(), "{error:?}");
-    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
-    let error = leader.prepare().await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("$JS.API.STREAM.CREATE.KV_locks"), "{error}");
 }
 
 #[tokio::test]

@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::support::gate::Gate;
-use crate::support::latency::latency_costs_nothing;
 use crate::support::proxy::{NetworkFault, Proxy};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::thread;
 
 /// Of the last renewal.
@@ -241,21 +240,6 @@ async fn a_standby_hears_of_a_deletion() {
     in_time(news).await.unwrap().unwrap();
     // And of what is not there.
     in_time(standby.changed(&"elsewhere".parse().unwrap())).await.unwrap();
-}
-
-/// One renewal is under way at a time, so two answers have to fit into the lease. A write of somebody else would cost two
-/// more.
-#[tokio::test]
-async fn two_seconds_of_latency_leave_a_lease_of_six() {
-    let server = server().await;
-    let address = server.address();
-    let told = server.url(address);
-    tokio::task::spawn_blocking(move || {
-        let url = |through: SocketAddr| told.replace(&address.to_string(), &through.to_string());
-        latency_costs_nothing(Duration::from_secs(2), "6s", address, &[], url, &[]);
-    })
-    .await
-    .unwrap();
 }
 
 #[tokio::test]

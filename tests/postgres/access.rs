@@ -4,7 +4,7 @@ use super::*;
 use crate::support::fleet::{leaderctl, leaderrun};
 use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal, Verdict};
+use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Renewal, Verdict};
 use std::os::unix::fs::PermissionsExt;
 
 /// A role of one's own, without any grant.
@@ -16,39 +16,6 @@ fn role(table: &Table) -> String {
 
 fn url_as(table: &Table, role: &str) -> String {
     table.url().replace("//postgres@", &format!("//{role}@"))
-}
-
-#[tokio::test]
-async fn the_listed_grants_are_all_that_an_election_needs() {
-    let table = Table::new().await;
-    let role = role(&table);
-    let said = table.store().await.prepare().await.unwrap().join("\n");
-    for (_, grant) in said.lines().filter_map(|line| line.split_once("needs: ")) {
-        table.sql(&grant.replace("...", &role));
-    }
-    let store = open(&url_as(&table, &role)).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
-    let standby = open(&url_as(&table, &role)).await;
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
-    let note = Note::for_ever("pause");
-    assert_eq!(store.replace(&shard(), &Page::Orders, None, Some(&note)).await, Ok(true));
-    assert_eq!(store.read(&shard(), &Page::Orders).await, Ok(Some(note)));
-    assert_eq!(store.replace(&shard(), &Page::Orders, Some("pause"), None).await, Ok(true));
-    let term = lead(&store, &one).await;
-    assert_eq!(store.revoke(&shard(), term).await, Ok(Release::Released));
-    let findings = store.check().await.unwrap();
-    let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict != Verdict::Good).collect();
-    // The server of the tests does not wait for its disk.
-    assert!(bad.iter().all(|finding| finding.text.starts_with("fsync is off")), "{bad:?}");
-    // Prepared already, it has nothing to make; what only the owner may is said.
-    store.prepare().await.unwrap();
 }
 
 #[tokio::test]

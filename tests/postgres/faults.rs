@@ -1,7 +1,6 @@
 //! Servers that are gone, silent, slow, or not the right one.
 
 use super::*;
-use crate::support::latency::three_seconds_cost_nothing;
 use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
@@ -132,12 +131,4 @@ async fn a_lease_is_written_to_disk_where_the_server_would_not() {
     assert_eq!(flushed, "f");
     server.sql("CREATE TABLE other AS SELECT 1");
     assert_eq!(server.sql("SHOW synchronous_commit"), "off");
-}
-
-#[tokio::test]
-async fn three_seconds_of_latency_cost_no_leadership_while_an_operator_gives_orders() {
-    let table = Table::new().await;
-    let server = ([127, 0, 0, 1], table.server.port()).into();
-    let url = move |address| format!("postgres://postgres@{address}/postgres?table={}", table.name);
-    tokio::task::spawn_blocking(move || three_seconds_cost_nothing("6s", server, &[], url)).await.unwrap();
 }

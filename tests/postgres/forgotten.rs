@@ -3,7 +3,6 @@
 //! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
-use crate::support::server::Server as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::Renewal;
 
@@ -55,43 +54,4 @@ async fn a_held_lease_cannot_be_deleted_by_hand_and_what_is_over_can() {
     table.sql("DELETE FROM $T");
     assert_eq!(table.sql("SELECT part FROM $T ORDER BY part"), "led\nmarker");
     assert!(granted(second.claim(&two).await.unwrap()).term > term);
-}
-
-/// A copy of a server's data, as a backup or a replica has it, started as a replica.
-fn replica_of(original: &mut Server) -> Server {
-    original.kill();
-    let data = original.directory().join("data");
-    let replica = Server::prepared_with(&["hot_standby=on"], |copy| {
-        std::fs::remove_dir_all(copy).unwrap();
-        let status = std::process::Command::new("cp").arg("-a").arg(&data).arg(copy).status();
-        assert!(status.unwrap().success());
-        std::fs::write(copy.join("standby.signal"), "").unwrap();
-        let _ = std::fs::remove_file(copy.join("postmaster.pid"));
-    });
-    original.start_again();
-    replica
-}
-
-#[tokio::test]
-async fn after_a_failover_that_forgot_a_lease_its_leader_goes_on_and_nobody_else_leads_for_a_lease() {
-    let mut primary = Server::start();
-    let first = ready(&primary).await;
-    let one = with_lease("one", SHORT);
-    let term = lead(&first, &one).await;
-    first.release(&one, term).await.unwrap();
-    let replica = replica_of(&mut primary);
-    let both = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", replica.port(), primary.port());
-    // A leadership that the replica never hears of. And who knows what both have is not granted it by the replica.
-    let (second, third) = (open(&both).await, open(&both).await);
-    let two = with_lease("two", SHORT);
-    let known = lead(&third, &one).await;
-    third.release(&one, known).await.unwrap();
-    let lost = lead(&second, &two).await;
-    primary.kill();
-    replica.sql("SELECT pg_promote()");
-    eventually("it was promoted", async || replica.sql("SELECT pg_is_in_recovery()") == "f").await;
-    assert_eq!(refused(third.claim(&one).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(second.renew(&two, lost, 1).await, Ok(Renewal::Renewed));
-    assert!(granted_in_time(&third, &one).await.term > lost);
-    assert!(matches!(second.renew(&two, lost, 2).await.unwrap(), Renewal::Lost(Some(_))));
 }

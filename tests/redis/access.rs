@@ -278,11 +278,3 @@ fn without_scan_a_leader_hands_over_without_counting_and_says_what_is_missing() 
     let (owner, user) = (server.plain_url(), url(&server));
     denied::assert_hands_over_uncounted(User::at(&owner), User::at(&user), "denied user leaderrun");
 }
-
-#[test]
-fn an_operator_who_may_only_look_is_denied_what_would_change_something() {
-    let server = old_server();
-    allow(&server, &LISTING);
-    let (owner, looker) = (server.plain_url(), url(&server));
-    denied::assert_may_only_look(User::at(&owner), User::at(&looker), "denied user leaderrun the command ");
-}

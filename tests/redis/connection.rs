@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::gate::Gate;
-use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::server::Server as _;
 use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::{ErrorKind, Renewal};
@@ -95,27 +94,4 @@ async fn a_server_without_memory_turns_claims_away() {
     );
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     lead(&store, &candidate("one")).await;
-}
-
-#[tokio::test]
-async fn slow_answers_arrive_all_the_same() {
-    let server = old_server();
-    let proxy = Proxy::to(server.address());
-    let store = Arc::new(open_with(&format!("redis://{}", proxy.address), Duration::from_secs(10)).await.unwrap());
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    let before = server.scripts_run();
-    proxy.set(NetworkFault::Slow(Duration::from_secs(3)));
-    let mut renewals = tokio::task::JoinSet::new();
-    // The last one finds a connection that was silent for long, and takes another.
-    for sequence in 1..=4 {
-        let (store, one) = (Arc::clone(&store), one.clone());
-        renewals.spawn(async move { (sequence, store.renew(&one, term, sequence).await) });
-        tokio::time::sleep(Duration::from_millis(900)).await;
-    }
-    while let Some(renewal) = renewals.join_next().await {
-        let (sequence, answer) = renewal.unwrap();
-        assert!(matches!(answer, Ok(Renewal::Renewed | Renewal::Overtaken)), "beat {sequence}: {answer:?}");
-    }
-    assert_eq!(server.scripts_run() - before, 4, "none needed a second round trip");
 }

@@ -14,7 +14,6 @@ pub mod fleet;
 pub mod gate;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-pub mod latency;
 pub mod load;
 pub mod mixed;
 #[cfg(feature = "mysql")]

@@ -79,6 +79,16 @@ macro_rules! stories_at {
             )*
         }
     };
+    ($store:ident, $place:expr, [$(async $story:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[tokio::test]
+                async fn $story() {
+                    super::$story($place).await;
+                }
+            )*
+        }
+    };
     ($store:ident, $place:expr, [$(&$story:ident),* $(,)?]) => {
         mod $store {
             $(
