@@ -54,14 +54,15 @@ fn what_a_crash_left_in_a_leaf_is_killed_at_the_next_start_and_what_lives_is_not
     let said = on_a_host(
         "crash",
         r#"
+        lives() { kill -0 "$1" && ! grep -q '^State:.Z' "/proc/$1/status"; }
         $L -q one -- sh -c 'trap "" TERM; setsid sleep 1000 & echo $! >"$SCRATCH/crashed"; wait' &
         until [ -s "$SCRATCH/crashed" ]; do sleep 0.05; done
         kill -9 $(pgrep -x leaderrun) $(pgrep -x lr-guard) $(pgrep -x lr-backstop)
         $L -q two -- sh -c 'echo $$ >"$SCRATCH/lives"; exec sleep 1000' &
         until [ -s "$SCRATCH/lives" ]; do sleep 0.05; done
-        kill -0 $(cat "$SCRATCH/crashed") && echo the crashed one lives >&2
+        lives $(cat "$SCRATCH/crashed") && echo the crashed one lives >&2
         $L -q three -- true
-        kill -0 $(cat "$SCRATCH/lives") && echo the other one lives >&2
+        lives $(cat "$SCRATCH/lives") && echo the other one lives >&2
         kill $(pgrep -x leaderrun)
         wait
         where=$($L --explain x | sed -n 's/.*a cgroup below \([^,]*\),.*/\1/p')
