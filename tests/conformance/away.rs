@@ -55,6 +55,7 @@ async fn a_store_that_is_dropped_leaves_no_connection(_: &Bench, server: AnyServ
     let gate = Gate::to(server.address());
     let location = Location::from_url(&server.url(gate.address)).unwrap();
     let store = location.open(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(location.delivery(), store.delivery());
     let one = Candidate { lease: Duration::from_mins(5), ..candidate("dropped", "one") };
     granted(&*store, &one).await;
     if store.delivery() == Delivery::Push {
