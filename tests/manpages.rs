@@ -643,8 +643,9 @@ fn every_test_that_the_evidence_names_is_there() {
             let source = read(&file);
             let before = source.split_once(&format!("fn {name}(")).map(|(before, _)| before);
             // Cases that are run with each store, and mutants, are made tests by a macro that takes a list.
-            let takes_lists =
-                ["macro_rules!", "\neverywhere!(", "\non_two_stores!("].iter().any(|by| source.contains(by));
+            let takes_lists = ["macro_rules!", "\neverywhere!(", "\non_two_stores!(", "\nevery_store!("]
+                .iter()
+                .any(|by| source.contains(by));
             let mut items =
                 source.lines().filter_map(|line| Some(line.strip_prefix("    ")?.trim_start_matches([' ', '&'])));
             let mut listed = |end: char| items.any(|item| item.starts_with(&format!("{name}{end}")));
