@@ -6,7 +6,7 @@ use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -289,16 +289,25 @@ pub fn example_program(name: &str) -> PathBuf {
     path
 }
 
-/// How often the first thread of a process wakes in a second (proc_pid_status(5)).
-pub fn wakes_in_a_second(process: Pid) -> u64 {
-    let sleeps = || -> u64 {
+/// Waits until the first thread of a process wakes less than `most` times in a second (proc_pid_status(5)), on the average
+/// of three. Its start may not be over when this begins, and an answer that a busy machine delivers in parts wakes it twice.
+pub fn wait_until_it_sleeps(process: Pid, most: u64) {
+    let wakes = || -> u64 {
         let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
-        let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        sleeps.and_then(|sleeps| sleeps.trim().parse().ok()).expect("the kernel counts them")
+        let wakes = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        wakes.and_then(|wakes| wakes.trim().parse().ok()).expect("the kernel counts them")
     };
-    let (before, begun) = (sleeps(), Instant::now());
-    std::thread::sleep(Duration::from_secs(3));
-    (sleeps() - before) / begun.elapsed().as_secs()
+    let last = Cell::new(0);
+    wait_until_or(
+        &format!("it wakes less than {most} times in a second"),
+        || format!("the last second: {}", last.get()),
+        || {
+            let (before, begun) = (wakes(), Instant::now());
+            std::thread::sleep(Duration::from_secs(3));
+            last.set((wakes() - before) / begun.elapsed().as_secs());
+            last.get() < most
+        },
+    );
 }
 
 /// The numbers of the processes that have `marker` in their arguments.
