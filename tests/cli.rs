@@ -1481,17 +1481,6 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     drop(leader);
 }
 
-/// A server that takes connections and says nothing: a firewall, or a machine that is thrashing.
-#[cfg(any(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd",
-    feature = "kubernetes"
-))]
 #[test]
 fn an_operator_who_mistypes_gets_the_known_names() {
     for (words, told) in [

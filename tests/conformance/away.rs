@@ -7,7 +7,6 @@ use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::{Delivery, ErrorKind, Location, Release, Renewal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn of_a_server_that_is_away_nothing_was_asked(bench: &Bench, server: AnyServer) {
     let server = does(server, |server| server.kill()).await;
@@ -72,8 +71,11 @@ async fn a_store_that_is_dropped_leaves_no_connection(_: &Bench, server: AnyServ
 }
 
 /// Of a server whose name nobody knows, and of one that is something else.
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
 #[tokio::test]
 async fn what_is_no_server_of_a_store_is_told_in_one_line() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let web = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
