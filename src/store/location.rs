@@ -162,18 +162,21 @@ impl Location {
     /// As [`Store::delivery`], but known before the store is open.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
-        let pushes = match self {
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(_) => true,
-            // What has a price for each request has no push.
-            _ => !self.is_metered(),
-        };
-        if matches!(self, Self::File { .. }) {
-            Delivery::Kernel
-        } else if pushes {
-            Delivery::Push
-        } else {
-            Delivery::Poll
+        match self {
+            Self::File { .. } => Delivery::Kernel,
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => Delivery::Poll,
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => Delivery::Poll,
+            #[cfg(any(
+                feature = "redis",
+                feature = "postgres",
+                feature = "mysql",
+                feature = "nats",
+                feature = "etcd",
+                feature = "kubernetes"
+            ))]
+            _ => Delivery::Push,
         }
     }
 
