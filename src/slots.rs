@@ -84,12 +84,12 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
 
 /// Checks that the store at `location` can have `slots` leaders of a shard.
 pub fn check(location: &Location, slots: u32) -> Result<(), String> {
-    if slots > 1 && location.shares_a_lock() {
-        return Err(format!(
-            "--slots {slots} does not work with advisory_lock=, lock_key= or lease= in the store URL, which allows one leader"
-        ));
+    match location.foreign_lock() {
+        Some(option) if slots > 1 => Err(format!(
+            "--slots {slots} does not work with {option}= in the store URL, which allows one leader: leave one of them out"
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The slots of a shard, as one candidate sees them in a store.

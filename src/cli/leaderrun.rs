@@ -214,7 +214,7 @@ impl Prepared {
         let announces = flags.announces(&store.location);
         let options = Options {
             announces,
-            counts: announces && !store.location.shares_a_lock(),
+            counts: announces && store.location.foreign_lock().is_none(),
             job,
             schedule: relinquish.and_then(Relinquish::schedule),
         };

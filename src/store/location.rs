@@ -180,19 +180,20 @@ impl Location {
         }
     }
 
-    /// Whether a candidate also holds a lock of other programs. These do not announce themselves as standbys.
+    /// The option of the URL by which a candidate also holds a lock of other programs, if there is one. Those programs do
+    /// not announce themselves as standbys.
     #[must_use]
-    pub fn shares_a_lock(&self) -> bool {
+    pub fn foreign_lock(&self) -> Option<&'static str> {
         match self {
             #[cfg(feature = "redis")]
-            Self::Redis(address) => address.shares_a_lock(),
+            Self::Redis(address) => address.lock_key.as_ref().map(|_| "lock_key"),
             #[cfg(feature = "postgres")]
-            Self::Postgres(address) => address.advisory_lock.is_some(),
+            Self::Postgres(address) => address.advisory_lock.map(|_| "advisory_lock"),
             #[cfg(feature = "nats")]
-            Self::Nats(address) => address.lock_key.is_some(),
+            Self::Nats(address) => address.lock_key.as_ref().map(|_| "lock_key"),
             #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => address.lease.is_some(),
-            _ => false,
+            Self::Kubernetes(address) => address.lease.as_ref().map(|_| "lease"),
+            _ => None,
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Address {
     /// Some if connections use TLS, those to the Sentinels too.
     pub(super) tls: Option<Box<TlsFiles>>,
     /// The lock of other programs that is held in addition to the lease.
-    pub(super) lock_key: Option<Box<Keys>>,
+    pub(in crate::store) lock_key: Option<Box<Keys>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,12 +68,6 @@ impl Address {
         let sentinels: &[Host] = if let Target::Sentinel { sentinels, .. } = &self.target { sentinels } else { &[] };
         let sentinels = sorted(sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)));
         format!("{self} {sentinels} {} {}", self.db, self.prefix)
-    }
-
-    /// Whether a lock of other programs is held in addition to the lease.
-    #[must_use]
-    pub fn shares_a_lock(&self) -> bool {
-        self.lock_key.is_some()
     }
 
     /// Reads the text after `SCHEME:`.
@@ -217,7 +211,7 @@ mod tests {
         assert_eq!(sentinels, [host("one", None), host("two", Some(7))]);
         assert_eq!((master.as_str(), found.db, login.user.as_deref()), ("mymaster", 5, Some("s")));
         assert!(read("rediss+sentinel://one/m").unwrap().tls.is_some());
-        assert!(!plain.shares_a_lock());
+        assert!(plain.lock_key.is_none());
     }
 
     #[test]
