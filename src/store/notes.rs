@@ -31,6 +31,46 @@ pub enum Page {
     Once(JobId),
 }
 
+/// What stores call them.
+impl Page {
+    /// The word, and the session or job that it is of.
+    pub(super) fn words(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Orders => ("orders", None),
+            Self::History => ("history", None),
+            Self::Standby(session) => ("standby", Some(session.as_str())),
+            Self::Runs => ("runs", None),
+            Self::Jobs => ("jobs", None),
+            Self::Once(job) => ("once", Some(job.as_str())),
+        }
+    }
+
+    /// The page of these words. Orders have none: where there are such words beside a shard, something else wrote them.
+    #[cfg(any(feature = "aws", feature = "tls"))]
+    pub(super) fn of_words(word: &str, of: Option<&str>) -> Option<Self> {
+        match (word, of) {
+            ("history", None) => Some(Self::History),
+            ("standby", Some(session)) => Some(Self::Standby(Session::from_record(session))),
+            ("runs", None) => Some(Self::Runs),
+            ("jobs", None) => Some(Self::Jobs),
+            ("once", Some(job)) => job.parse().ok().map(Self::Once),
+            _ => None,
+        }
+    }
+
+    /// The words with a mark in between.
+    pub(super) fn name(&self, mark: char) -> String {
+        let (word, of) = self.words();
+        of.map_or(word.to_owned(), |of| format!("{word}{mark}{of}"))
+    }
+
+    #[cfg(any(feature = "bucket", feature = "postgres", feature = "mysql", feature = "etcd", feature = "kubernetes"))]
+    pub(super) fn of_name(name: &str, mark: char) -> Option<Self> {
+        let (word, of) = name.split_once(mark).map_or((name, None), |(word, of)| (word, Some(of)));
+        Self::of_words(word, of)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The text: not empty, and not longer than [`LONGEST`].

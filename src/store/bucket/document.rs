@@ -23,6 +23,8 @@ const FORMAT: u64 = 2;
 const SHARDS: &str = "shard/";
 const NOTES: &str = "note/";
 const STANDBYS: &str = "standby/";
+/// Before the name of a job. It is not in the alphabet of jobs.
+const MARK: char = '=';
 
 /// An object.
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,11 +98,8 @@ fn note(shard: &Shard, page: &Page) -> String {
     match page {
         // They are in the shard's own document.
         Page::Orders => shards(shard.as_str()),
-        Page::History => format!("{NOTES}{name}/history"),
-        Page::Runs => format!("{NOTES}{name}/runs"),
-        Page::Jobs => format!("{NOTES}{name}/jobs"),
-        Page::Once(job) => format!("{NOTES}{name}/once={job}"),
         Page::Standby(session) => format!("{STANDBYS}{name}/{}", session.as_str()),
+        page => format!("{NOTES}{name}/{}", page.name(MARK)),
     }
 }
 
@@ -129,13 +128,7 @@ pub fn listed(key: &str) -> Option<(Shard, Part)> {
         return Some((shard_of(name)?, Part::Note(Page::Standby(Session::from_record(session)))));
     }
     let (name, page) = key.strip_prefix(NOTES)?.rsplit_once('/')?;
-    let page = match page {
-        "history" => Page::History,
-        "runs" => Page::Runs,
-        "jobs" => Page::Jobs,
-        job => Page::Once(job.strip_prefix("once=")?.parse().ok()?),
-    };
-    Some((shard_of(name)?, Part::Note(page)))
+    Some((shard_of(name)?, Part::Note(Page::of_name(page, MARK)?)))
 }
 
 #[cfg(test)]

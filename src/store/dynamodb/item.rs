@@ -30,8 +30,8 @@ pub const SHARD: &str = "SHARD#";
 pub const LOCK: &str = "LOCK";
 /// Precedes the session in a sort key.
 pub const STANDBY: &str = "STANDBY#";
-/// Precedes the name of the job in a sort key.
-const ONCE: &str = "ONCE#";
+/// Between the word for a note and what it is of.
+const MARK: char = '#';
 
 /// The value of `ownerId` while nobody leads who has a name.
 pub const NOBODY: &str = "nobody";
@@ -44,11 +44,11 @@ pub fn key_of(key: Key<'_>) -> (String, String) {
         Key::Led(shard) => (STORE.to_owned(), partition(shard)),
         // Orders are in the shard's own document.
         Key::Shard(shard) | Key::Note(shard, Page::Orders) => of(shard, LOCK),
-        Key::Note(shard, Page::History) => of(shard, "HISTORY"),
-        Key::Note(shard, Page::Runs) => of(shard, "RUNS"),
-        Key::Note(shard, Page::Jobs) => of(shard, "JOBS"),
-        Key::Note(shard, Page::Once(job)) => of(shard, &format!("{ONCE}{job}")),
-        Key::Note(shard, Page::Standby(session)) => of(shard, &format!("{STANDBY}{}", session.as_str())),
+        Key::Note(shard, page) => {
+            let (word, which) = page.words();
+            let which = which.map(|which| format!("{MARK}{which}")).unwrap_or_default();
+            of(shard, &(word.to_ascii_uppercase() + &which))
+        }
         Key::Scratch(name) => (format!("{SHARD}leaderctl-check-{name}"), LOCK.to_owned()),
     }
 }
@@ -66,13 +66,10 @@ pub fn listed(item: &Item) -> Option<(Shard, Part)> {
     let shard = partition.strip_prefix(SHARD)?.parse().ok()?;
     let part = match sort {
         LOCK => Part::Lease,
-        "HISTORY" => Part::Note(Page::History),
-        "RUNS" => Part::Note(Page::Runs),
-        "JOBS" => Part::Note(Page::Jobs),
-        sort => Part::Note(match sort.strip_prefix(STANDBY) {
-            Some(session) => Page::Standby(Session::from_record(session)),
-            None => Page::Once(sort.strip_prefix(ONCE)?.parse().ok()?),
-        }),
+        sort => {
+            let (word, of) = sort.split_once(MARK).map_or((sort, None), |(word, of)| (word, Some(of)));
+            Part::Note(Page::of_words(&word.to_ascii_lowercase(), of)?)
+        }
     };
     Some((shard, part))
 }

@@ -42,12 +42,8 @@ impl Names {
             Key::Marker => "base".to_owned(),
             Key::Shard(shard) => format!("shard/{shard}"),
             Key::Led(shard) => format!("led/{:016x}", fnv1a(shard.as_str().bytes())),
-            Key::Note(shard, Page::Orders) => format!("note/{shard}{MARK}orders"),
-            Key::Note(shard, Page::History) => format!("note/{shard}{MARK}history"),
-            Key::Note(shard, Page::Runs) => format!("note/{shard}{MARK}runs"),
-            Key::Note(shard, Page::Jobs) => format!("note/{shard}{MARK}jobs"),
-            Key::Note(shard, Page::Once(job)) => format!("note/{shard}{MARK}once{MARK}{job}"),
             Key::Note(shard, Page::Standby(session)) => format!("standby/{shard}{MARK}{}", session.as_str()),
+            Key::Note(shard, page) => format!("note/{shard}{MARK}{}", page.name(MARK)),
             Key::Scratch(name) => format!("check/{name}"),
         })
     }
@@ -84,10 +80,7 @@ impl Names {
             ("shard", None) => Part::Lease,
             ("standby", Some(session)) => Part::Note(Page::Standby(Session::from_record(session))),
             ("note", Some("orders")) => Part::Note(Page::Orders),
-            ("note", Some("history")) => Part::Note(Page::History),
-            ("note", Some("runs")) => Part::Note(Page::Runs),
-            ("note", Some("jobs")) => Part::Note(Page::Jobs),
-            ("note", Some(note)) => Part::Note(Page::Once(note.strip_prefix("once=")?.parse().ok()?)),
+            ("note", Some(note)) => Part::Note(Page::of_name(note, MARK)?),
             _ => return None,
         };
         Some((shard.parse().ok()?, part))

@@ -18,12 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The mark after a shard's name. It is not in the alphabet of shards.
-const MARK: &str = "+";
-const ORDERS: &str = "orders";
-const HISTORY: &str = "history";
+const MARK: char = '+';
 const STANDBY: &str = "standby";
-const RUNS: &str = "runs";
-const JOBS: &str = "jobs";
 const ONCE: &str = "once";
 /// The lock file of the process that writes notes.
 const LOCK: &str = "+lock";
@@ -56,14 +52,7 @@ impl Kept {
 
 impl FileStore {
     fn note_path(&self, shard: &Shard, page: &Page) -> PathBuf {
-        let name = match page {
-            Page::Orders => ORDERS.to_owned(),
-            Page::History => HISTORY.to_owned(),
-            Page::Standby(session) => format!("{STANDBY}{MARK}{}", session.as_str()),
-            Page::Runs => RUNS.to_owned(),
-            Page::Jobs => JOBS.to_owned(),
-            Page::Once(job) => format!("{ONCE}/{job}"),
-        };
+        let name = page.name(if matches!(page, Page::Once(_)) { '/' } else { MARK });
         self.directory.join(format!("{}{MARK}{name}", shard.as_str().replace('/', "=")))
     }
 

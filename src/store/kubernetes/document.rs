@@ -38,6 +38,8 @@ const SHARD: &str = "leaderrun/shard";
 const PAGE: &str = "leaderrun/page";
 const TEXT: &str = "leaderrun/text";
 const RECORD: &str = "leaderrun/record";
+/// Between the word for a note and what it is of.
+const MARK: char = ' ';
 
 /// A Lease. What is not named here stays as it is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -261,16 +263,7 @@ impl Lease {
         let part = match self.metadata.labels.get(KIND)?.as_str() {
             "shard" => Part::Lease,
             "led" => Part::Led,
-            "note" | "standby" => Part::Note(match annotation(PAGE)? {
-                "history" => Page::History,
-                "runs" => Page::Runs,
-                "jobs" => Page::Jobs,
-                page => match page.split_once(' ')? {
-                    ("once", job) => Page::Once(job.parse().ok()?),
-                    ("standby", session) => Page::Standby(Session::from_record(session)),
-                    _ => return None,
-                },
-            }),
+            "note" | "standby" => Part::Note(Page::of_name(annotation(PAGE)?, MARK)?),
             _ => return None,
         };
         Some((annotation(SHARD)?.parse().ok()?, part))
@@ -279,22 +272,17 @@ impl Lease {
 
 /// The kind of a document, its shard, and which note it is.
 fn described(key: Key<'_>) -> (&'static str, Option<String>, Option<String>) {
-    let page = match key {
-        Key::Marker => return ("marker", None, None),
-        Key::Scratch(_) => return ("trial", None, None),
+    match key {
+        Key::Marker => ("marker", None, None),
+        Key::Scratch(_) => ("trial", None, None),
         // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => return ("shard", Some(shard.to_string()), None),
-        Key::Led(shard) => return ("led", Some(shard.to_string()), None),
-        Key::Note(shard, page) => (shard, page),
-    };
-    let (kind, name) = match page.1 {
-        Page::Orders | Page::History => ("note", "history".to_owned()),
-        Page::Runs => ("note", "runs".to_owned()),
-        Page::Jobs => ("note", "jobs".to_owned()),
-        Page::Once(job) => ("note", format!("once {job}")),
-        Page::Standby(session) => ("standby", format!("standby {}", session.as_str())),
-    };
-    (kind, Some(page.0.to_string()), Some(name))
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => ("shard", Some(shard.to_string()), None),
+        Key::Led(shard) => ("led", Some(shard.to_string()), None),
+        Key::Note(shard, page) => {
+            let kind = if matches!(page, Page::Standby(_)) { "standby" } else { "note" };
+            (kind, Some(shard.to_string()), Some(page.name(MARK)))
+        }
+    }
 }
 
 /// Whether an object may be called so (RFC 1123, a subdomain).
@@ -336,14 +324,9 @@ pub fn name_of(key: Key<'_>, lease: Option<&str>) -> String {
         },
         Key::Led(shard) => format!("{OURS}led.{}", of_shard(shard)),
         Key::Note(shard, page) => {
-            let page = match page {
-                Page::Orders | Page::History => "history".to_owned(),
-                Page::Runs => "runs".to_owned(),
-                Page::Jobs => "jobs".to_owned(),
-                Page::Once(job) => format!("once.{}", escaped(job.as_str())),
-                Page::Standby(session) => format!("standby.{}", escaped(session.as_str())),
-            };
-            format!("{OURS}{page}.{}", of_shard(shard))
+            let (word, of) = page.words();
+            let of = of.map(|of| format!(".{}", escaped(of))).unwrap_or_default();
+            format!("{OURS}{word}{of}.{}", of_shard(shard))
         }
     };
     if name.len() <= LONGEST_NAME {

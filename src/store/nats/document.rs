@@ -188,13 +188,11 @@ pub fn key_of(key: Key<'_>) -> String {
         Key::Led(shard) => return format!("{LED}{}", name_of(shard.as_str())),
         Key::Note(shard, page) => (name_of(shard.as_str()), page),
     };
-    match page {
-        Page::History | Page::Orders => format!("{NOTE}history.{shard}"),
-        Page::Runs => format!("{NOTE}runs.{shard}"),
-        Page::Jobs => format!("{NOTE}jobs.{shard}"),
+    match page.words() {
+        (_, Some(session)) if matches!(page, Page::Standby(_)) => format!("{STANDBY}{session}.{shard}"),
         // The first dot ends the name of the job.
-        Page::Once(job) => format!("{NOTE}once.{}.{shard}", job.as_str().replace('.', "=2E")),
-        Page::Standby(session) => format!("{STANDBY}{}.{shard}", session.as_str()),
+        (word, Some(job)) => format!("{NOTE}{word}.{}.{shard}", job.replace('.', "=2E")),
+        (word, None) => format!("{NOTE}{word}.{shard}"),
     }
 }
 
@@ -220,17 +218,11 @@ pub fn listed(key: &str) -> Option<(Shard, Part)> {
         return Some((shard_of(name)?, Part::Note(Page::Standby(Session::from_record(session)))));
     }
     let (kind, name) = key.strip_prefix(NOTE)?.split_once('.')?;
-    let (page, name) = match kind {
-        "history" => (Page::History, name),
-        "runs" => (Page::Runs, name),
-        "jobs" => (Page::Jobs, name),
-        "once" => {
-            let (job, name) = name.split_once('.')?;
-            (Page::Once(job.replace("=2E", ".").parse().ok()?), name)
-        }
-        _ => return None,
-    };
-    Some((shard_of(name)?, Part::Note(page)))
+    if let Some(page) = Page::of_words(kind, None) {
+        return Some((shard_of(name)?, Part::Note(page)));
+    }
+    let (job, name) = name.split_once('.')?;
+    Some((shard_of(name)?, Part::Note(Page::of_words(kind, Some(&job.replace("=2E", ".")))?)))
 }
 
 #[cfg(test)]

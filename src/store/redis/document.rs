@@ -60,11 +60,11 @@ impl Names {
             Key::Led(shard) => Place { key: self.marker(), field: format!("led:{shard}") },
             // The operators' orders are in the shard's own document.
             Key::Shard(shard) | Key::Note(shard, Page::Orders) => own(format!("lock:{shard}")),
-            Key::Note(shard, Page::History) => own(format!("note:history:{shard}")),
-            Key::Note(shard, Page::Runs) => own(format!("note:runs:{shard}")),
-            Key::Note(shard, Page::Jobs) => own(format!("note:jobs:{shard}")),
-            Key::Note(shard, Page::Once(job)) => own(format!("note:once:{shard}{MARK}{job}")),
-            Key::Note(shard, Page::Standby(session)) => own(format!("{STANDBY}{shard}{MARK}{}", session.as_str())),
+            Key::Note(shard, page) => {
+                let (word, of) = page.words();
+                let of = of.map(|of| format!("{MARK}{of}")).unwrap_or_default();
+                own(format!("note:{word}:{shard}{of}"))
+            }
             Key::Scratch(name) => own(format!("check:{name}")),
         }
     }
@@ -88,12 +88,7 @@ impl Names {
         let shard: Shard = name.parse().ok()?;
         let part = match (kind, mark) {
             ("lock", None) => Part::Lease,
-            ("note:history", None) => Part::Note(Page::History),
-            ("note:runs", None) => Part::Note(Page::Runs),
-            ("note:jobs", None) => Part::Note(Page::Jobs),
-            ("note:once", Some(job)) => Part::Note(Page::Once(job.parse().ok()?)),
-            ("note:standby", Some(session)) => Part::Note(Page::Standby(Session::from_record(session))),
-            _ => return None,
+            (note, of) => Part::Note(Page::of_words(note.strip_prefix("note:")?, of)?),
         };
         // The prefix of a pattern may be longer than the shard's name.
         let is_listed = match list {

@@ -53,7 +53,6 @@ pub const NAMES: &str = "shard, part, version, text, session, term, sequence, en
 const MARKER: &str = "marker";
 const LEASE: &str = "lease";
 const LED: &str = "led";
-const ONCE: &str = "once/";
 const STANDBY: &str = "standby/";
 const SCRATCH: &str = "check/";
 
@@ -71,11 +70,7 @@ impl Spot {
             // The operators' orders are in the shard's own document.
             Key::Shard(shard) | Key::Note(shard, Page::Orders) => (shard.as_str(), LEASE.to_owned()),
             Key::Led(shard) => (shard.as_str(), LED.to_owned()),
-            Key::Note(shard, Page::History) => (shard.as_str(), "history".to_owned()),
-            Key::Note(shard, Page::Runs) => (shard.as_str(), "runs".to_owned()),
-            Key::Note(shard, Page::Jobs) => (shard.as_str(), "jobs".to_owned()),
-            Key::Note(shard, Page::Once(job)) => (shard.as_str(), format!("{ONCE}{job}")),
-            Key::Note(shard, Page::Standby(session)) => (shard.as_str(), format!("{STANDBY}{}", session.as_str())),
+            Key::Note(shard, page) => (shard.as_str(), page.name('/')),
             Key::Scratch(name) => ("", format!("{SCRATCH}{name}")),
         };
         Self { shard: shard.to_owned(), part }
@@ -83,19 +78,10 @@ impl Spot {
 
     /// The shard of a row in a list, and what it is to it. None for the row of anything else.
     pub fn listed(&self) -> Option<(Shard, Part)> {
-        let note = |part: &str| match part {
-            "history" => Some(Page::History),
-            "runs" => Some(Page::Runs),
-            "jobs" => Some(Page::Jobs),
-            _ => match (part.strip_prefix(ONCE), part.strip_prefix(STANDBY)) {
-                (Some(job), _) => Some(Page::Once(job.parse().ok()?)),
-                (None, session) => Some(Page::Standby(Session::from_record(session?))),
-            },
-        };
         let part = match self.part.as_str() {
             LEASE => Part::Lease,
             LED => Part::Led,
-            part => Part::Note(note(part)?),
+            part => Part::Note(Page::of_name(part, '/')?),
         };
         Some((self.shard.parse().ok()?, part))
     }
