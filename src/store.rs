@@ -37,6 +37,8 @@ mod location;
 pub mod nats;
 pub mod notes;
 pub mod parallel;
+#[cfg(any(feature = "bucket", feature = "kubernetes"))]
+mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;

@@ -19,13 +19,12 @@ pub use address::{Address, Kind};
 pub use objects::Objects;
 pub use price::price;
 
-use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Ours, Over, Put,
+    Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Put,
 };
+use super::record::Record;
 use super::{Delivery, ErrorKind, Finding, StoreError, parallel};
-use crate::time::BootInstant;
 use std::time::Duration;
 
 /// How many documents are read before they are listed.
@@ -80,16 +79,9 @@ impl Documents for Objects {
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
-        let sent = BootInstant::now();
-        let (sequence, life) = match (draft.ends, over.ours()) {
-            (Ends::Keep, Some(ours)) => (ours.sequence, ours.life),
-            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, Life::ForEver),
-            (Ends::In(lasts), _) => (draft.sequence, Life::Ends(self.expiry(sent, lasts))),
-            (Ends::Now, _) => (draft.sequence, Life::Ends(self.expiry(sent, Duration::ZERO))),
-        };
-        let ours = Ours { text: draft.text.to_owned(), leadership: draft.leadership.cloned(), sequence, life };
+        let record = Record::new(&draft, over, self)?;
         let over = Some(over.version.write.as_str()).filter(|_| over.content != Content::Absent);
-        self.write(&document::key_of(key), ours, over).await
+        self.write(&document::key_of(key), record, over).await
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

@@ -28,14 +28,15 @@ pub use address::Address;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Part, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Over, Part, Put, Version,
 };
+use super::record::Record;
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
-use crate::lease::{Session, Shard};
+use crate::lease::Shard;
 use crate::time::{BootInstant, wall_clock_millis};
 use connection::{Api, Written};
-use document::{Lease, Write, name_of};
+use document::{Lease, name_of};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -208,23 +209,15 @@ impl Documents for Objects {
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
-        let random = Session::random();
-        let random =
-            random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-        let now = BootInstant::now();
-        let ends_ms = match draft.ends {
-            Ends::In(lasts) => Some(self.expiry(now, lasts)),
-            Ends::Now => Some(self.expiry(now, Duration::ZERO)),
-            Ends::Keep | Ends::Never => None,
-        };
-        let write = Write { id: random.as_str(), ends_ms, now_millis: self.server_millis(now) };
+        let record = Record::new(&draft, over, self)?;
         let name = name_of(key, self.lease());
-        let lease = Lease::of(over).draft(key, name.clone(), &draft, over, &write);
+        let now_millis = self.server_millis(BootInstant::now());
+        let lease = Lease::of(over).draft(key, name.clone(), &draft, &record, now_millis);
         let written = match self.api.write(&lease).await? {
             Written::Done(written) => *written,
             Written::Refused { sent_twice: false } => return Ok(Put::Refused),
             Written::Refused { sent_twice: true } => match self.api.get(&name).await? {
-                Some(stands) if stands.is_of(write.id) => stands,
+                Some(stands) if stands.is_of(&record.write) => stands,
                 Some(_) | None => return Ok(Put::Refused),
             },
         };

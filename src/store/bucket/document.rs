@@ -1,4 +1,4 @@
-//! What an object looks like, and what it is called.
+//! What objects are called. Each has a document as JSON.
 //!
 //! ```text
 //! leaderrun.json            the marker: since when the bucket remembers
@@ -8,69 +8,16 @@
 //! standby/NAME/SESSION      that a standby is there
 //! trial/NAME                what store init and store check write
 //! ```
-//!
-//! The hazard: anybody who may write the bucket can put anything there, and an object that a later release wrote may mean
-//! more than is read here. Neither is ever replaced.
 
-use crate::lease::{Session, Shard, Term};
+use crate::lease::{Session, Shard};
 use crate::store::Page;
-use crate::store::lease_store::documents::{Key, Leadership, Life, List, Ours, Part};
-use serde::{Deserialize, Serialize};
-
-/// The format of all objects.
-const FORMAT: u64 = 2;
+use crate::store::lease_store::documents::{Key, List, Part};
 
 const SHARDS: &str = "shard/";
 const NOTES: &str = "note/";
 const STANDBYS: &str = "standby/";
 /// Before the name of a job. It is not in the alphabet of jobs.
 const MARK: char = '=';
-
-/// An object.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Object {
-    format: u64,
-    /// Another one in each write. S3 names a version by the MD5 of its bytes, so the same bytes would be an old version.
-    pub write: String,
-    pub text: String,
-    session: Option<Session>,
-    term: u64,
-    sequence: u64,
-    /// Server time, in milliseconds since 1970; an upper bound of the end. None: it does not end.
-    ends_ms: Option<u64>,
-}
-
-impl Object {
-    pub fn new(write: String, ours: &Ours) -> Self {
-        let ends_ms = if let Life::Ends(ends) = ours.life { Some(ends) } else { None };
-        let (session, term) = match &ours.leadership {
-            Some(Leadership { session, term }) => (Some(session.clone()), term.0),
-            None => (None, 0),
-        };
-        Self { format: FORMAT, write, text: ours.text.clone(), session, term, sequence: ours.sequence, ends_ms }
-    }
-
-    /// # Errors
-    /// Why it is not an object of ours.
-    pub fn read(bytes: &[u8]) -> Result<Ours, String> {
-        #[derive(Deserialize)]
-        struct Format {
-            format: u64,
-        }
-        match serde_json::from_slice(bytes).map_err(|error| error.to_string())? {
-            Format { format: FORMAT } => {}
-            Format { format } => return Err(format!("its format is {format}, and this release reads {FORMAT}")),
-        }
-        let Self { text, session, term, sequence, ends_ms, .. } =
-            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        let leadership = session.map(|session| Leadership { session, term: Term(term) });
-        Ok(Ours { text, leadership, sequence, life: ends_ms.map_or(Life::ForEver, Life::Ends) })
-    }
-
-    pub fn bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("an object is plain data")
-    }
-}
 
 /// The name of a shard in a key. A '/' would make empty parts of some names, and a '#' ends a URL.
 fn name_of(shard: &str) -> String {
@@ -151,18 +98,5 @@ mod tests {
             }
         }
         assert_eq!(listed("trial/x"), None);
-    }
-
-    #[test]
-    fn an_object_is_read_as_it_was_written_and_one_of_an_earlier_build_is_named() {
-        let session = Session::from_record("00000000-0000-4000-8000-000000000000");
-        for leadership in [None, Some(Leadership { session, term: Term(7) })] {
-            for life in [Life::ForEver, Life::Ends(9)] {
-                let ours = Ours { text: "x".to_owned(), leadership: leadership.clone(), sequence: 3, life };
-                assert_eq!(Object::read(&Object::new("w".to_owned(), &ours).bytes()), Ok(ours));
-            }
-        }
-        let why = Object::read(br#"{"format":1,"shard":"db","write":"x","term":3}"#).expect_err("another format");
-        assert_eq!(why, "its format is 1, and this release reads 2");
     }
 }

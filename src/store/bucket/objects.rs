@@ -5,12 +5,12 @@
 
 use super::address::{Address, Kind};
 use super::connection::{self, Clients};
-use super::document::Object;
 use super::failure::{self, Place};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
 use crate::store::expiry::ServerTime;
-use crate::store::lease_store::documents::{Content, Found, Ours, Put, Version, random_name};
+use crate::store::lease_store::documents::{Content, Found, Put, Version};
+use crate::store::record::Record;
 use crate::store::server_clock::Clock;
 use crate::time::wall_clock_millis;
 use http::Method;
@@ -114,8 +114,8 @@ impl Objects {
         let write = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
         let write = write.ok_or_else(|| self.nameless())?;
         let bytes = answer.bytes().await.map_err(|error| self.failure("GetObject", &error))?;
-        let ours = Object::read(&bytes).map_err(|why| self.foreign(key, &why))?;
-        Ok(found(ours, write))
+        let record = Record::read(&bytes).map_err(|why| self.foreign(key, &why))?;
+        Ok(found(record, write))
     }
 
     /// The error of a server that does not name the versions of objects.
@@ -127,16 +127,15 @@ impl Objects {
     }
 
     /// Writes a whole object over this version. None: if it is absent.
-    pub(super) async fn write(&self, key: &str, ours: Ours, over: Option<&str>) -> Result<Put, StoreError> {
-        let bytes = Object::new(random_name()?, &ours).bytes();
+    pub(super) async fn write(&self, key: &str, record: Record, over: Option<&str>) -> Result<Put, StoreError> {
         let mode = over.map(str::to_owned).map_or(PutMode::Create, |over| {
             let (e_tag, version) = if self.kind == Kind::Gcs { (None, Some(over)) } else { (Some(over), None) };
             PutMode::Update(UpdateVersion { e_tag, version })
         });
-        match self.clients.objects.put_opts(&self.path(key), bytes.into(), PutOptions::from(mode)).await {
+        match self.clients.objects.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await {
             Ok(written) => {
                 let write = self.version(written.e_tag, written.version);
-                Ok(Put::Done(write.map(|write| found(ours, write))))
+                Ok(Put::Done(write.map(|write| found(record, write))))
             }
             Err(error) if failure::names_no_version(&error) => Ok(Put::Done(None)),
             Err(
@@ -197,6 +196,6 @@ impl Objects {
     }
 }
 
-fn found(ours: Ours, write: String) -> Found {
-    Found { content: Content::Ours(ours), version: Version { write, incarnation: String::new() } }
+fn found(record: Record, write: String) -> Found {
+    Found { content: Content::Ours(record.document()), version: Version { write, incarnation: String::new() } }
 }

@@ -14,8 +14,9 @@
 //! The hazard: another elector may take the Lease. Some leave our annotations as they are, and then these say who led
 //! before. So they count only while the fields are those that were written with them ([`Spec::sign`]).
 
-use crate::lease::{Session, Shard, Term};
-use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Leadership, Life, Ours, Part, Version};
+use crate::lease::Shard;
+use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Life, Part, Version};
+use crate::store::record::Record;
 use crate::store::{Holder, Page};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,8 +25,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The format of all annotations.
-const FORMAT: u64 = 1;
 /// The longest name of an object.
 const LONGEST_NAME: usize = 253;
 /// Names that begin with this are ours.
@@ -35,9 +34,12 @@ const OF_HOSTS: &str = "leaderctl/";
 
 pub const KIND: &str = "leaderrun/kind";
 const SHARD: &str = "leaderrun/shard";
-const PAGE: &str = "leaderrun/page";
-const TEXT: &str = "leaderrun/text";
+/// Which note it is.
+const WHICH: &str = "leaderrun/which";
+/// The document.
 const RECORD: &str = "leaderrun/record";
+/// The fields that were written with it.
+const SIGN: &str = "leaderrun/sign";
 /// Between the word for a note and what it is of.
 const MARK: char = ' ';
 
@@ -80,30 +82,6 @@ struct Spec {
     lease_transitions: Option<i32>,
     #[serde(flatten)]
     rest: Map<String, Value>,
-}
-
-/// What stands beside the text.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    format: u64,
-    write: String,
-    session: Option<Session>,
-    term: u64,
-    sequence: u64,
-    /// Server time, in milliseconds since 1970; an upper bound of the end. None: it does not end.
-    ends_ms: Option<u64>,
-    /// Of the fields that were written with it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    sign: String,
-}
-
-/// A write, and the times that it needs.
-pub struct Write<'a> {
-    pub id: &'a str,
-    /// The end that `draft.ends` means.
-    pub ends_ms: Option<u64>,
-    /// What the server's clock may show now.
-    pub now_millis: u64,
 }
 
 impl Spec {
@@ -150,12 +128,12 @@ fn time(time: SystemTime) -> String {
 
 impl Lease {
     /// Makes this Lease, as it stood, the draft.
-    pub fn draft(mut self, key: Key<'_>, name: String, draft: &Draft<'_>, over: &Found, write: &Write<'_>) -> Self {
+    pub fn draft(mut self, key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, now_millis: u64) -> Self {
         "coordination.k8s.io/v1".clone_into(&mut self.api_version);
         "Lease".clone_into(&mut self.kind);
         self.metadata.name = name;
         if matches!(key, Key::Shard(_)) {
-            let now = UNIX_EPOCH + Duration::from_millis(write.now_millis);
+            let now = UNIX_EPOCH + Duration::from_millis(now_millis);
             // Two candidates may have the same owner, and one of another program may be called like it.
             let holder = draft.leadership.zip(draft.owner);
             let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
@@ -166,24 +144,10 @@ impl Lease {
                 Ends::Now | Ends::Never => self.spec.release(now),
             }
         }
-        let (sequence, ends_ms) = match (draft.ends, over.ours()) {
-            (Ends::Keep, Some(Ours { sequence, life: Life::Ends(ends), .. })) => (*sequence, Some(*ends)),
-            (Ends::Keep, Some(ours)) => (ours.sequence, None),
-            _ => (draft.sequence, write.ends_ms),
-        };
-        let record = Record {
-            format: FORMAT,
-            write: write.id.to_owned(),
-            session: draft.leadership.map(|of| of.session.clone()),
-            term: draft.leadership.map_or(0, |of| of.term.0),
-            sequence,
-            ends_ms,
-            sign: if matches!(key, Key::Shard(_)) { self.spec.sign() } else { String::new() },
-        };
-        let record = serde_json::to_string(&record).expect("it is plain data");
+        let sign = matches!(key, Key::Shard(_)).then(|| self.spec.sign());
         let (kind, shard, page) = described(key);
         self.metadata.labels.insert(KIND.to_owned(), kind.to_owned());
-        let annotations = [(SHARD, shard), (PAGE, page), (TEXT, Some(draft.text.to_owned())), (RECORD, Some(record))];
+        let annotations = [(SHARD, shard), (WHICH, page), (RECORD, Some(record.json())), (SIGN, sign)];
         let annotations = annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         self.metadata.annotations.extend(annotations);
         self
@@ -194,25 +158,15 @@ impl Lease {
     /// # Errors
     /// Why it is none.
     pub fn found(self, is_shard: bool, incarnation: String) -> Result<Found, String> {
-        let ours = self.ours()?.filter(|(_, sign)| !is_shard || *sign == self.spec.sign());
-        let content = match ours {
-            Some((ours, _)) => Content::Ours(ours),
+        let annotation = |name: &str| self.metadata.annotations.get(name);
+        let record = annotation(RECORD).map(|record| Record::read(record.as_bytes())).transpose()?;
+        let is_ours = !is_shard || annotation(SIGN) == Some(&self.spec.sign());
+        let content = match record.filter(|_| is_ours) {
+            Some(record) => Content::Ours(record.document()),
             None if is_shard => self.foreign(),
             None => return Err("it has no annotation of ours".to_owned()),
         };
         Ok(Found { content, version: Version { write: self.version(), incarnation } })
-    }
-
-    fn ours(&self) -> Result<Option<(Ours, String)>, String> {
-        let annotation = |name: &str| self.metadata.annotations.get(name);
-        let Some((text, record)) = annotation(TEXT).zip(annotation(RECORD)) else { return Ok(None) };
-        let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
-        if record.format != FORMAT {
-            return Err(format!("its format is {}, and this release reads {FORMAT}", record.format));
-        }
-        let leadership = record.session.map(|session| Leadership { session, term: Term(record.term) });
-        let life = record.ends_ms.map_or(Life::ForEver, Life::Ends);
-        Ok(Some((Ours { text: text.clone(), leadership, sequence: record.sequence, life }, record.sign)))
     }
 
     /// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
@@ -227,12 +181,10 @@ impl Lease {
         Content::Foreign { holder: Holder { owner, foreign_lock, ..Holder::default() }, sign: self.spec.sign(), life }
     }
 
-    /// The Lease without our annotations: what the next write needs of it. The server compares uid and resourceVersion; each
+    /// The Lease without the document: what the next write needs of it. The server compares uid and resourceVersion; each
     /// write makes another resourceVersion. What a list shows of it has no kind.
     fn version(mut self) -> String {
-        for ours in [TEXT, RECORD] {
-            self.metadata.annotations.remove(ours);
-        }
+        self.metadata.annotations.remove(RECORD);
         for bulky in ["managedFields", "selfLink"] {
             self.metadata.rest.remove(bulky);
         }
@@ -251,10 +203,8 @@ impl Lease {
 
     /// Whether it is from this write.
     pub fn is_of(&self, write: &str) -> bool {
-        let record = self.metadata.annotations.get(RECORD);
-        record
-            .and_then(|record| serde_json::from_str::<Record>(record).ok())
-            .is_some_and(|record| record.write == write)
+        let record = self.metadata.annotations.get(RECORD).and_then(|record| Record::read(record.as_bytes()).ok());
+        record.is_some_and(|record| record.write == write)
     }
 
     /// The shard of a Lease in a list, and what it is to it. None if it is nothing of ours.
@@ -263,7 +213,7 @@ impl Lease {
         let part = match self.metadata.labels.get(KIND)?.as_str() {
             "shard" => Part::Lease,
             "led" => Part::Led,
-            "note" | "standby" => Part::Note(Page::of_name(annotation(PAGE)?, MARK)?),
+            "note" | "standby" => Part::Note(Page::of_name(annotation(WHICH)?, MARK)?),
             _ => return None,
         };
         Some((annotation(SHARD)?.parse().ok()?, part))
@@ -339,7 +289,31 @@ pub fn name_of(key: Key<'_>, lease: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::fuzz;
+    use crate::lease::{Session, Term};
+    use crate::store::expiry::ServerTime;
+    use crate::store::lease_store::documents::Leadership;
+    use crate::store::server_clock::Clock;
     use std::collections::HashSet;
+
+    const NOW: u64 = 1_800_000_000_400;
+
+    /// A server whose answers have no date.
+    struct Undated;
+
+    impl ServerTime for Undated {
+        fn clock(&self) -> Clock {
+            Clock::default()
+        }
+
+        fn wall_clock_millis(&self) -> u64 {
+            NOW
+        }
+    }
+
+    fn put(key: Key<'_>, draft: &Draft<'_>, over: &Found) -> Lease {
+        let record = Record::new(draft, over, &Undated).expect("random bytes");
+        Lease::of(over).draft(key, name_of(key, None), draft, &record, NOW)
+    }
 
     fn shard(name: &str) -> Shard {
         name.parse().expect("a shard")
@@ -410,15 +384,13 @@ mod tests {
             (Key::Note(&shard, &standby), Part::Note(standby.clone())),
         ];
         for (key, part) in keys {
-            let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_000 };
             let draft = led("{}", &leadership, Ends::In(Duration::from_millis(1_001)));
-            let lease = Lease::default().draft(key, name_of(key, None), &draft, &absent(), &write);
+            let record = Record::new(&draft, &absent(), &Undated).expect("random bytes");
+            let lease = Lease::default().draft(key, name_of(key, None), &draft, &record, NOW);
             assert_eq!(lease.listed(), Some((shard.clone(), part)));
-            assert!(lease.is_of("w") && !lease.is_of("v"));
+            assert!(lease.is_of(&record.write) && !lease.is_of("v"));
             let found = lease.found(matches!(key, Key::Shard(_)), String::new()).expect("ours");
-            let ours =
-                Ours { text: "{}".to_owned(), leadership: Some(leadership.clone()), sequence: 3, life: Life::Ends(9) };
-            assert_eq!(found.ours(), Some(&ours));
+            assert_eq!(found.ours(), Some(&record.document()));
         }
     }
 
@@ -434,10 +406,7 @@ mod tests {
         let found = theirs.found(true, String::new()).expect("somebody's");
         let Content::Foreign { holder, life, .. } = &found.content else { panic!("another program's") };
         assert_eq!((holder.owner.as_str(), *life), ("other", Life::Unchanged { whole: Duration::from_secs(15) }));
-        let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_400 };
-        let put = |over: &Found, draft: &Draft<'_>| {
-            Lease::of(over).draft(Key::Shard(&shard), "db".to_owned(), draft, over, &write)
-        };
+        let put = |over: &Found, draft: &Draft<'_>| put(Key::Shard(&shard), draft, over);
         let value = |lease: &Lease| serde_json::to_value(lease).expect("plain data");
         let taken = put(&found, &led("{}", &leadership, Ends::In(Duration::from_millis(16_250))));
         let seen = value(&taken);
@@ -472,9 +441,8 @@ mod tests {
     fn an_annotation_counts_while_the_fields_are_those_that_were_written_with_it() {
         let shard = shard("db");
         let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
-        let write = Write { id: "w", ends_ms: Some(9), now_millis: 1_800_000_000_000 };
         let draft = led("{}", &leadership, Ends::In(Duration::from_secs(2)));
-        let ours = Lease::default().draft(Key::Shard(&shard), "db".to_owned(), &draft, &absent(), &write);
+        let ours = put(Key::Shard(&shard), &draft, &absent());
         let mut taken = ours.clone();
         taken.spec.hold(Some("other".to_owned()), Duration::from_secs(15), UNIX_EPOCH);
         assert!(matches!(taken.found(true, String::new()).expect("somebody's").content, Content::Foreign { .. }));
@@ -486,10 +454,8 @@ mod tests {
 
     #[test]
     fn a_million_leases_are_read_or_refused() {
-        let record = r#"{\"format\":1,\"write\":\"w\",\"session\":\"s\",\"term\":7,\"sequence\":3,\"ends_ms\":9}"#;
-        let ours = format!(
-            r#"{{"metadata":{{"name":"a","annotations":{{"leaderrun/text":"x","leaderrun/record":"{record}"}}}}}}"#
-        );
+        let record = r#"{\"format\":2,\"write\":\"w\",\"text\":\"x\",\"session\":\"s\",\"term\":7,\"sequence\":3,\"ends_ms\":9}"#;
+        let ours = format!(r#"{{"metadata":{{"name":"a","annotations":{{"leaderrun/record":"{record}"}}}}}}"#);
         let theirs = r#"{"metadata":{"name":"a"},"spec":{"holderIdentity":"h","leaseDurationSeconds":15}}"#;
         fuzz::bent("Lease", &[ours.as_bytes(), theirs.as_bytes()], |text, source| {
             let lease = serde_json::from_slice::<Lease>(text).ok();

@@ -1,0 +1,131 @@
+//! A whole document as one text: an object in a bucket, or an annotation of a Lease.
+//!
+//! The hazard: anybody may write there, and a record that a later release wrote may mean more than is read here. Neither
+//! is ever replaced.
+
+use super::StoreError;
+use super::expiry::ServerTime;
+use super::lease_store::documents::{Draft, Ends, Found, Leadership, Life, Ours, random_name};
+use crate::lease::{Session, Term};
+use crate::time::BootInstant;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The format of all records.
+const FORMAT: u64 = 2;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    format: u64,
+    /// Another one in each write. S3 names a version by the MD5 of its bytes, so the same bytes would be an old version.
+    pub write: String,
+    text: String,
+    session: Option<Session>,
+    term: u64,
+    sequence: u64,
+    /// Server time, in milliseconds since 1970; an upper bound of the end. None: it does not end.
+    ends_ms: Option<u64>,
+}
+
+impl Record {
+    /// The record of a draft that is sent now, on the server's clock.
+    pub fn new(draft: &Draft<'_>, over: &Found, time: &impl ServerTime) -> Result<Self, StoreError> {
+        let end = |lasts| Some(time.expiry(BootInstant::now(), lasts));
+        let (sequence, ends_ms) = match (draft.ends, over.ours()) {
+            (Ends::Keep, Some(Ours { sequence, life: Life::Ends(ends), .. })) => (*sequence, Some(*ends)),
+            (Ends::Keep, Some(ours)) => (ours.sequence, None),
+            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, None),
+            (Ends::In(lasts), _) => (draft.sequence, end(lasts)),
+            (Ends::Now, _) => (draft.sequence, end(Duration::ZERO)),
+        };
+        Ok(Self {
+            format: FORMAT,
+            write: random_name()?,
+            text: draft.text.to_owned(),
+            session: draft.leadership.map(|of| of.session.clone()),
+            term: draft.leadership.map_or(0, |of| of.term.0),
+            sequence,
+            ends_ms,
+        })
+    }
+
+    /// # Errors
+    /// Why it is none of ours.
+    pub fn read(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u64,
+        }
+        match serde_json::from_slice(text).map_err(|error| error.to_string())? {
+            Format { format: FORMAT } => serde_json::from_slice(text).map_err(|error| error.to_string()),
+            Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
+        }
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("a record is plain data")
+    }
+
+    pub fn document(self) -> Ours {
+        let leadership = self.session.map(|session| Leadership { session, term: Term(self.term) });
+        let life = self.ends_ms.map_or(Life::ForEver, Life::Ends);
+        Ours { text: self.text, leadership, sequence: self.sequence, life }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+    use crate::store::lease_store::documents::{Content, Version};
+    use crate::store::server_clock::Clock;
+
+    /// A server whose answers have no date.
+    struct Undated;
+
+    impl ServerTime for Undated {
+        fn clock(&self) -> Clock {
+            Clock::default()
+        }
+
+        fn wall_clock_millis(&self) -> u64 {
+            1_800_000_000_000
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_one_of_an_earlier_build_is_named() {
+        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
+        let absent = Found { content: Content::Absent, version: Version::default() };
+        for leadership in [None, Some(leadership)] {
+            for ends in [Ends::Never, Ends::In(Duration::from_secs(1))] {
+                let leads = leadership.as_ref();
+                let draft = Draft { text: "x", leadership: leads, sequence: 3, ends, wakes: false, owner: None };
+                let record = Record::new(&draft, &absent, &Undated).expect("random bytes");
+                let read = Record::read(record.json().as_bytes()).expect("it is ours");
+                assert_eq!(read.write, record.write);
+                let ours = read.document();
+                assert_eq!((ours.text.as_str(), ours.leadership.as_ref(), ours.sequence), ("x", leads, 3));
+                assert_eq!(matches!(ours.life, Life::Ends(1_800_000_001_000..)), ends != Ends::Never, "{ours:?}");
+                // Another write keeps what stands.
+                let over = Found { content: Content::Ours(ours.clone()), version: Version::default() };
+                let kept = Record::new(&Draft { sequence: 0, ends: Ends::Keep, ..draft }, &over, &Undated);
+                assert_eq!(kept.expect("random bytes").document(), ours);
+            }
+        }
+        let why = Record::read(br#"{"format":1,"shard":"db","write":"x","term":3}"#).expect_err("another format");
+        assert_eq!(why, "its format is 1, and this release reads 2");
+    }
+
+    #[test]
+    fn a_million_records_are_read_or_refused() {
+        let ours = br#"{"format":2,"write":"w","text":"x","session":"s","term":7,"sequence":3,"ends_ms":9}"#;
+        fuzz::bent("record", &[ours], |text, _| {
+            let read = Record::read(text);
+            if let Err(why) = &read {
+                fuzz::assert_is_one_line(why);
+            }
+            (&read.ok().map(Record::document)).into()
+        });
+    }
+}
