@@ -57,12 +57,17 @@ pub struct LeaseStore<D> {
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
     /// Notifies that a renewal was applied.
     renewed: Notify,
+    /// What a watch showed last of each shard, while it goes on.
+    pushed: Mutex<HashMap<Shard, Found>>,
+    /// Notifies that a look found something else than a watch showed: it may be silent for ever, on a connection that hangs.
+    is_behind: Notify,
 }
 
 impl<D: Documents> LeaseStore<D> {
     pub fn new(documents: D) -> Self {
         let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { documents, seen, marker, known_notes, renewed: Notify::new() }
+        let (renewed, pushed, is_behind) = (Notify::new(), Mutex::default(), Notify::new());
+        Self { documents, seen, marker, known_notes, renewed, pushed, is_behind }
     }
 
     /// What is below the protocol.
@@ -84,9 +89,17 @@ impl<D: Documents> LeaseStore<D> {
         let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
         let wants_led_mark = self.documents.is_shared() && reader != Reader::Look;
         let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
-        let mut found = self.documents.get(keys, may_be_behind).await?.into_iter();
+        let pushed = self.pushed.lock().get(shard).cloned().filter(|_| may_be_behind && !with_marker);
+        let mut found = match pushed {
+            Some(pushed) => vec![pushed].into_iter(),
+            None => self.documents.get(keys, may_be_behind).await?.into_iter(),
+        };
         let missing = || StoreError::unknown(format!("no answer about {}", self.documents.name(Key::Shard(shard))));
         let mut standing = self.understand(shard, found.next().ok_or_else(missing)?)?;
+        let is_version = |pushed: &Found| pushed.version.write == standing.found.version.write;
+        if self.pushed.lock().get(shard).is_some_and(|pushed| !is_version(pushed)) {
+            self.is_behind.notify_one();
+        }
         if let Some(marker) = found.next() {
             self.admit_marker(marker, sent, reader).await?;
         } else if !self.is_of_the_marker(&standing.found) {

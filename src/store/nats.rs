@@ -48,10 +48,9 @@ use connection::Connections;
 use document::Header;
 use lock_key::LockKey;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
 
 /// How far apart the clocks of a cluster's servers may be.
 const CLUSTER_SLACK: Duration = Duration::from_secs(5);
@@ -59,8 +58,6 @@ const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 const FEW_KEYS: usize = 16;
 /// How many keys one consumer has.
 const PAGE: usize = 256;
-/// From one consumer that came to nothing to the next.
-const PAUSE: Duration = Duration::from_millis(500);
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
@@ -71,8 +68,6 @@ pub struct Keys {
     bucket: Bucket,
     clock: Mutex<Clock>,
     known: Mutex<Option<Known>>,
-    /// What was pushed last, while a consumer is listened to.
-    pushed: Mutex<HashMap<String, Found>>,
 }
 
 /// The bucket as it was last told.
@@ -98,7 +93,7 @@ impl Nats {
             |name: &str, is_ours| Bucket { connections: Arc::clone(&connections), name: name.to_owned(), is_ours };
         let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket, false), lock.key.clone()));
         let bucket = bucket(&address.bucket, true);
-        let keys = Keys { bucket, clock: Mutex::default(), known: Mutex::default(), pushed: Mutex::default() };
+        let keys = Keys { bucket, clock: Mutex::default(), known: Mutex::default() };
         Ok(Self::new(LeaseStore::new(keys), lock))
     }
 }
@@ -194,14 +189,12 @@ impl Documents for Keys {
         true
     }
 
-    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+    fn pushes_documents(&self) -> bool {
+        true
+    }
+
+    async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
-        if may_be_behind {
-            let pushed = self.pushed.lock();
-            if let Some(found) = names.iter().map(|name| pushed.get(name).cloned()).collect() {
-                return Ok(found);
-            }
-        }
         // Those that follow share it.
         self.bucket.connections.connection().await?;
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
@@ -281,13 +274,7 @@ impl Documents for Keys {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        loop {
-            let Err(error) = self.follow(keys, each).await else { return Ok(()) };
-            sleep(PAUSE).await;
-            if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) {
-                return Err(error);
-            }
-        }
+        self.follow(keys, each).await
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {

@@ -480,6 +480,68 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
     }
 }
 
+/// The server pushes each renewal.
+#[test]
+fn a_standby_that_is_pushed_what_stands_asks_nothing() {
+    let world = World::old(PUSHING);
+    let (client, one, standby) = (world.client(), candidate("one"), world.client());
+    let term = client.lead(&one);
+    standby.refused(&candidate("two"));
+    let shard = shard();
+    soon(async {
+        let quiet = std::time::Duration::from_millis(20);
+        let mut wait = std::pin::pin!(standby.store.changed(&shard));
+        for sequence in 1..4 {
+            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+            standby.line.steps();
+            assert!(matches!(now(standby.store.observe(&shard)), Ok(Observation::Held(_))));
+            assert_eq!(standby.line.steps(), []);
+            advance(seconds(10));
+            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+        }
+        assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+        now(client.store.release(&one, term)).unwrap();
+        wait.await.unwrap();
+    });
+    // Nobody listens any more.
+    standby.line.steps();
+    assert_eq!(now(standby.store.observe(&shard)), Ok(Observation::Free));
+    assert_eq!(standby.line.steps().len(), 1);
+}
+
+#[test]
+fn a_watch_that_fails_or_is_silent_begins_again() {
+    let world = World::old(PUSHING);
+    let (client, one, standby) = (world.client(), candidate("one"), world.client());
+    let term = client.lead(&one);
+    standby.refused(&candidate("two"));
+    let shard = shard();
+    soon(async {
+        let quiet = std::time::Duration::from_millis(20);
+        let mut wait = std::pin::pin!(standby.store.changed(&shard));
+        let get: fn(&Step) -> bool = |step| matches!(step, Step::Get { .. });
+        standby.line.next(get, Fate::Lost);
+        let begins_again = std::time::Duration::from_millis(700);
+        assert!(tokio::time::timeout(begins_again, &mut wait).await.is_err());
+        // What it would show of the release never comes.
+        standby.line.next(get, Fate::Hangs);
+        now(client.store.release(&one, term)).unwrap();
+        assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+        // A look for the last lease finds it.
+        assert_eq!(now(standby.store.inspect(&shard)).unwrap().holder, None);
+        wait.await.unwrap();
+    });
+}
+
+#[test]
+fn a_watch_that_is_denied_says_so() {
+    let world = World::old(PUSHING);
+    let standby = world.client();
+    let shard = shard();
+    standby.line.next(|step| matches!(step, Step::Get { .. }), Fate::Denied);
+    assert_eq!(soon(standby.store.changed(&shard)).unwrap_err().kind, ErrorKind::Denied);
+}
+
 /// Otherwise it would claim without a pause.
 #[test]
 fn a_standby_of_a_store_that_may_have_forgotten_hears_of_nothing() {

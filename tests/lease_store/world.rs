@@ -53,6 +53,8 @@ pub const STAMPING: Style = Style { touches: false, ..SCRIPTED };
 pub const TIMELESS: Style = Style { tells: Tells::Nothing, ..SCRIPTED };
 
 pub const SHARED: Style = Style::SHARED;
+/// Its watches show each write.
+pub const PUSHING: Style = Style::PUSHING;
 
 pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, LEASED, STAMPING, TIMELESS, SHARED];
 /// Those with a clock by which others can tell when a lease ends, or a wait.
@@ -63,6 +65,7 @@ pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, LEASED];
 /// What becomes of a request.
 pub enum Fate {
     Refused,
+    Denied,
     Lost,
     /// Lost, and the caller waits for the answer.
     Hangs,
@@ -127,6 +130,7 @@ impl Way for Line {
         match fate {
             None => Ok(serve()),
             Some(Fate::Refused) => Err(StoreError::not_applied("connection refused")),
+            Some(Fate::Denied) => Err(StoreError::denied("not yours")),
             Some(Fate::Lost) => unheard(),
             Some(Fate::Hangs) => std::future::pending().await,
             Some(Fate::Unheard) => {

@@ -288,6 +288,12 @@ pub trait Documents: ServerTime + Send + Sync {
         Delivery::Push
     }
 
+    /// Whether a watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins
+    /// again by itself.
+    fn pushes_documents(&self) -> bool {
+        false
+    }
+
     fn is_metered(&self) -> bool {
         false
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// What kind of server it is.
+#[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// It renews by itself. Otherwise it can only compare.
@@ -29,6 +30,8 @@ pub struct Style {
     pub is_leased: bool,
     /// Other programs write the documents of shards.
     pub is_shared: bool,
+    /// A watch shows each write.
+    pub pushes: bool,
     pub marking: Marking,
 }
 
@@ -43,16 +46,36 @@ pub enum Tells {
 
 impl Style {
     /// As a server with scripts or statements.
-    pub const SCRIPTED: Self =
-        Self { touches: true, tells: Tells::Millis, is_leased: false, is_shared: false, marking: Marking::ByAnyone };
+    pub const SCRIPTED: Self = Self {
+        touches: true,
+        tells: Tells::Millis,
+        is_leased: false,
+        is_shared: false,
+        pushes: false,
+        marking: Marking::ByAnyone,
+    };
+    /// As NATS.
+    pub const PUSHING: Self = Self { touches: false, pushes: true, ..Self::SCRIPTED };
     /// As etcd.
     pub const LEASED: Self = Self { tells: Tells::Nothing, is_leased: true, ..Self::SCRIPTED };
     /// As object storage.
-    pub const COMPARING: Self =
-        Self { touches: false, tells: Tells::Seconds, is_leased: false, is_shared: false, marking: Marking::ByInit };
+    pub const COMPARING: Self = Self {
+        touches: false,
+        tells: Tells::Seconds,
+        is_leased: false,
+        is_shared: false,
+        pushes: false,
+        marking: Marking::ByInit,
+    };
     /// As DynamoDB.
-    pub const SHARED: Self =
-        Self { touches: true, tells: Tells::Seconds, is_leased: false, is_shared: true, marking: Marking::ByWriters };
+    pub const SHARED: Self = Self {
+        touches: true,
+        tells: Tells::Seconds,
+        is_leased: false,
+        is_shared: true,
+        pushes: false,
+        marking: Marking::ByWriters,
+    };
 }
 
 /// The name of a document.
@@ -250,7 +273,7 @@ impl Server {
         state.documents.insert(write.name.clone(), kept);
         let found = self.found(&state, &write.name);
         drop(state);
-        if write.wakes {
+        if write.wakes || self.style.pushes {
             self.wake();
         }
         Put::Done(Some(found))
@@ -419,7 +442,14 @@ impl<W: Way> Documents for Memory<W> {
         !self.server.style.touches
     }
 
+    fn pushes_documents(&self) -> bool {
+        self.server.style.pushes
+    }
+
     fn delivery(&self) -> Delivery {
+        if self.server.style.pushes {
+            return Delivery::Push;
+        }
         if self.server.style.touches && !self.server.style.is_shared { Delivery::Push } else { Delivery::Poll }
     }
 

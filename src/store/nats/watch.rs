@@ -5,32 +5,18 @@ use crate::store::StoreError;
 use crate::store::lease_store::documents::{EachSeen, Key};
 use crate::time::BootInstant;
 
-/// Forgets what was pushed, once nobody listens any more.
-struct Listening<'a>(&'a Keys);
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        self.0.pushed.lock().clear();
-    }
-}
-
 impl Keys {
     /// Shows what the server pushes, until `each` breaks.
     pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
         let mut known = self.known_of(&[]).await?;
         let mut pushed = self.bucket.consume(&names).await?;
-        let _listening = Listening(self);
         let mut awaited: Vec<usize> = (0..names.len()).collect();
-        let mut see = |index: usize, found| {
-            self.pushed.lock().insert(names[index].clone(), Clone::clone(&found));
-            each(index, found).is_break()
-        };
         loop {
             if pushed.pending == 0 {
                 // What was not pushed by now is not there.
                 for index in std::mem::take(&mut awaited) {
-                    if see(index, self.found(&names[index], None, &known)?) {
+                    if each(index, self.found(&names[index], None, &known)?).is_break() {
                         return Ok(());
                     }
                 }
@@ -42,7 +28,7 @@ impl Keys {
             awaited.retain(|&other| other != index);
             let message = [Some(message)];
             known = self.known_of(&message).await?;
-            if see(index, self.found(&names[index], message[0].as_ref(), &known)?) {
+            if each(index, self.found(&names[index], message[0].as_ref(), &known)?).is_break() {
                 return Ok(());
             }
         }
