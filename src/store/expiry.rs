@@ -72,18 +72,21 @@ pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
     format!("this machine's clock is {} s {direction} {whose}", seconds.abs())
 }
 
-/// What a check says of the clocks, after a request that took `round_trip`. Signatures that are `most_age` seconds old
-/// are refused.
-pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age: i64) -> Vec<Finding> {
+/// What a check says of the server's clock, after a request that took `round_trip`.
+pub fn known(time: &impl ServerTime, round_trip: Duration, whose: &str) -> Finding {
     let Some(bounds) = time.clock().bounds(BootInstant::now()) else {
-        return vec![Finding::doubtful(format!(
+        return Finding::doubtful(format!(
             "a round trip takes {round_trip:.1?}; answers have no Date, so a crashed leader's lease ends when its record \
              stood unchanged for all of it"
-        ))];
+        ));
     };
     let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    let mut findings =
-        vec![Finding::good(format!("a round trip takes {round_trip:.1?}; {whose} clock is known to within {width}"))];
+    Finding::good(format!("a round trip takes {round_trip:.1?}; {whose} clock is known to within {width}"))
+}
+
+/// The same, and what it says of ours. Signatures that are `most_age` seconds old are refused.
+pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age: i64) -> Vec<Finding> {
+    let mut findings = vec![known(time, round_trip, whose)];
     if let Some(seconds) = time.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
         let wrong = wrong_wall_clock(seconds, whose);
         findings.push(Finding::doubtful(format!("{wrong}: signatures that are {most_age} s off are refused")));

@@ -21,84 +21,54 @@ mod check;
 mod connection;
 mod document;
 mod failure;
-mod watch;
 
 pub use address::Address;
+pub use connection::Objects;
 
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Over, Part, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Put, Version,
 };
 use super::record::Record;
 use super::server_clock::Clock;
-use super::{ErrorKind, Finding, Holder, StoreError, parallel};
+use super::{Finding, StoreError, parallel};
 use crate::lease::Shard;
 use crate::time::{BootInstant, wall_clock_millis};
-use connection::{Api, Written};
-use document::{Lease, name_of};
-use parking_lot::Mutex;
+
+use futures_util::stream::{StreamExt, select_all};
+use k8s_openapi::api::coordination::v1::Lease;
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::time::sleep;
 
 /// More documents than these are read by one list.
 const FEW: usize = 16;
-/// For how long what was pushed last is taken for what stands, by a look.
-const FRESH: Duration = Duration::from_secs(10);
-const LEAST_PAUSE: Duration = Duration::from_millis(200);
-const MOST_PAUSE: Duration = Duration::from_secs(3);
 
 pub type Kubernetes = LeaseStore<Objects>;
-
-/// The documents.
-pub struct Objects {
-    api: Api,
-    address: Address,
-    /// The uid of the marker; empty if it was not seen yet.
-    incarnation: Mutex<String>,
-    /// What was pushed last of each Lease that is watched.
-    pushed: Mutex<HashMap<String, Pushed>>,
-    /// Notifies that a look found something else than was pushed.
-    is_behind: Notify,
-}
-
-struct Pushed {
-    at: BootInstant,
-    found: Found,
-}
 
 impl Kubernetes {
     /// Opens the store. Sends no request to the server yet.
     #[must_use]
     pub fn open(address: &Address, request_timeout: Duration) -> Self {
-        Self::new(Objects {
-            api: Api::open(address, request_timeout),
-            address: address.clone(),
-            incarnation: Mutex::default(),
-            pushed: Mutex::default(),
-            is_behind: Notify::new(),
-        })
+        Self::new(Objects::open(address, request_timeout))
     }
 }
 
 impl Objects {
-    /// The Lease that other programs use as well.
-    fn lease(&self) -> Option<&str> {
-        self.address.lease.as_deref()
+    /// `lease=` names the Lease that other programs use as well.
+    fn name_of(&self, key: Key<'_>) -> String {
+        document::name_of(key, self.address.lease.as_deref())
     }
 
     fn found(&self, key: Key<'_>, lease: Option<Lease>) -> Result<Found, StoreError> {
         if matches!(key, Key::Marker) {
-            *self.incarnation.lock() = lease.as_ref().map(|lease| lease.metadata.uid.clone()).unwrap_or_default();
+            *self.incarnation.lock() = lease.as_ref().and_then(|lease| lease.metadata.uid.clone()).unwrap_or_default();
         }
         let incarnation = self.incarnation.lock().clone();
         let Some(lease) = lease else {
             return Ok(Found { content: Content::Absent, version: Version { write: String::new(), incarnation } });
         };
-        lease.found(matches!(key, Key::Shard(_)), incarnation).map_err(|why| {
+        document::found(lease, matches!(key, Key::Shard(_)), incarnation).map_err(|why| {
             let name = Documents::name(self, key);
             StoreError::misconfigured(format!(
                 "{name} was written by something else ({why}): delete it, or use another namespace"
@@ -106,56 +76,34 @@ impl Objects {
         })
     }
 
-    /// What was pushed of all these a short time ago.
-    fn pushed_lately(&self, names: &[String]) -> Option<Vec<Found>> {
-        let pushed = self.pushed.lock();
-        let is_fresh = |pushed: &&Pushed| BootInstant::now().since(pushed.at) < FRESH;
-        names.iter().map(|name| pushed.get(name).filter(is_fresh).map(|pushed| pushed.found.clone())).collect()
-    }
-
-    /// Has the watch begin again if it did not push what a look has found.
-    fn compare(&self, name: &str, found: &Found) {
-        let pushed = self.pushed.lock();
-        if pushed.get(name).is_some_and(|pushed| pushed.found.version.write != found.version.write) {
-            self.is_behind.notify_one();
-        }
-    }
-
     /// The Leases of shards that were led, whose label another program has removed.
     async fn taken(&self, listed: &[Listed]) -> Result<Vec<Listed>, StoreError> {
         let has_lease = |shard: &Shard| listed.iter().any(|of| of.part == Part::Lease && of.shard == *shard);
-        let led = listed.iter().filter(|of| of.part == Part::Led && !has_lease(&of.shard) && self.lease().is_none());
+        let is_led = |of: &&Listed| of.part == Part::Led && !has_lease(&of.shard) && self.address.lease.is_none();
         let mut taken = Vec::new();
-        for Listed { shard, .. } in led {
-            let lease = self.api.get(&name_of(Key::Shard(shard), None)).await?;
-            let part = Part::Lease;
-            taken.extend(lease.map(|lease| Listed { shard: shard.clone(), found: self::listed(lease, &part), part }));
+        for Listed { shard, .. } in listed.iter().filter(is_led) {
+            let (lease, part) = (self.get_lease(&self.name_of(Key::Shard(shard))).await?, Part::Lease);
+            let found = lease.map(|lease| document::listed_as(lease, &part));
+            taken.extend(found.map(|found| Listed { shard: shard.clone(), part, found }));
         }
         Ok(taken)
     }
 
-    async fn read(&self, names: &[String]) -> Result<Vec<Option<Lease>>, StoreError> {
+    async fn read(&self, keys: &[Key<'_>]) -> Result<Vec<Option<Lease>>, StoreError> {
+        let names: Vec<String> = keys.iter().map(|key| self.name_of(*key)).collect();
         if names.len() <= FEW {
-            return parallel::all(names.iter().map(|name| self.api.get(name))).await.into_iter().collect();
+            return parallel::all(names.iter().map(|name| self.get_lease(name))).await.into_iter().collect();
         }
-        let listed = self.api.list("marker,shard,led,note,standby").await?;
+        let listed = self.leases("marker,shard,led,note,standby").await?;
         let mut listed: HashMap<String, Lease> =
-            listed.into_iter().map(|lease| (lease.metadata.name.clone(), lease)).collect();
+            listed.into_iter().filter_map(|lease| Some((lease.metadata.name.clone()?, lease))).collect();
         Ok(names.iter().map(|name| listed.remove(name)).collect())
     }
 }
 
-/// The document of a Lease in a list. One that cannot be read is a stranger's.
-fn listed(lease: Lease, part: &Part) -> Found {
-    lease.found(*part == Part::Lease, String::new()).unwrap_or_else(|_| Found {
-        content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
-        version: Version::default(),
-    })
-}
-
 impl ServerTime for Objects {
     fn clock(&self) -> Clock {
-        self.api.clock()
+        self.clock.lock().clone()
     }
 
     fn wall_clock_millis(&self) -> u64 {
@@ -166,11 +114,11 @@ impl ServerTime for Objects {
 #[async_trait::async_trait]
 impl Documents for Objects {
     fn place(&self) -> String {
-        self.api.place()
+        self.namespace()
     }
 
     fn name(&self, key: Key<'_>) -> String {
-        format!("the Lease {} in {}", name_of(key, self.lease()), self.api.place())
+        format!("the Lease {} in {}", self.name_of(key), self.namespace())
     }
 
     fn is_shared(&self) -> bool {
@@ -185,47 +133,36 @@ impl Documents for Objects {
         true
     }
 
+    fn pushes_documents(&self) -> bool {
+        true
+    }
+
     fn is_metered(&self) -> bool {
         true
     }
 
-    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
-        let names: Vec<String> = keys.iter().map(|key| name_of(*key, self.lease())).collect();
-        if let Some(found) = self.pushed_lately(&names).filter(|_| may_be_behind) {
-            return Ok(found);
-        }
-        let mut leases = self.read(&names).await?;
+    async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let leases = self.read(keys).await?;
         // It says of which incarnation the others are.
         if let Some(marker) = keys.iter().position(|key| matches!(key, Key::Marker)) {
             self.found(Key::Marker, leases[marker].clone())?;
         }
-        let found = keys.iter().zip(leases.drain(..)).map(|(key, lease)| self.found(*key, lease));
-        let found = found.collect::<Result<Vec<Found>, StoreError>>()?;
-        for (name, found) in names.iter().zip(&found) {
-            self.compare(name, found);
-        }
-        Ok(found)
+        keys.iter().zip(leases).map(|(key, lease)| self.found(*key, lease)).collect()
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let record = Record::new(&draft, over, self)?;
-        let name = name_of(key, self.lease());
         let now_millis = self.server_millis(BootInstant::now());
-        let lease = Lease::of(over).draft(key, name.clone(), &draft, &record, now_millis);
-        let written = match self.api.write(&lease).await? {
-            Written::Done(written) => *written,
-            Written::Refused { sent_twice: false } => return Ok(Put::Refused),
-            Written::Refused { sent_twice: true } => match self.api.get(&name).await? {
-                Some(stands) if stands.is_of(&record.write) => stands,
-                Some(_) | None => return Ok(Put::Refused),
-            },
-        };
-        Ok(Put::Done(Some(self.found(key, Some(written))?)))
+        let lease = document::drafted(key, self.name_of(key), &draft, &record, over, now_millis);
+        match self.write(&lease, &record.write).await? {
+            Some(written) => Ok(Put::Done(Some(self.found(key, Some(written))?))),
+            None => Ok(Put::Refused),
+        }
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        self.api.delete(&name_of(key, self.lease())).await
+        self.delete(&self.name_of(key)).await
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
@@ -234,16 +171,10 @@ impl Documents for Objects {
             List::Standbys(prefix) => ("standby", prefix, None),
             List::Notes(shard) => ("note,standby", "", Some(shard)),
         };
-        let leases = self.api.list(kinds).await?;
-        let ours = leases.into_iter().filter_map(|lease| {
-            let (shard, part) = lease.listed()?;
-            if !shard.as_str().starts_with(prefix) || of.is_some_and(|of| *of != shard) {
-                return None;
-            }
-            let found = listed(lease, &part);
-            Some(Listed { shard, part, found })
-        });
-        let mut listed: Vec<Listed> = ours.collect();
+        let is_wanted =
+            |listed: &Listed| listed.shard.as_str().starts_with(prefix) && of.is_none_or(|of| *of == listed.shard);
+        let leases = self.leases(kinds).await?.into_iter();
+        let mut listed: Vec<Listed> = leases.filter_map(document::listed).filter(is_wanted).collect();
         let taken = self.taken(&listed).await?;
         listed.extend(taken);
         listed.sort_by(|one, other| one.shard.cmp(&other.shard));
@@ -252,20 +183,22 @@ impl Documents for Objects {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        let mut pause = LEAST_PAUSE;
-        loop {
-            let mut has_worked = false;
-            match self.follow(keys, each, &mut has_worked).await {
-                Ok(ControlFlow::Break(())) => return Ok(()),
-                Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                    sleep(MOST_PAUSE).await;
-                    return Err(error);
-                }
-                Ok(ControlFlow::Continue(())) | Err(_) => {}
+        let names: Vec<String> = keys.iter().map(|key| self.name_of(*key)).collect();
+        let mut watches = Vec::with_capacity(names.len());
+        for (index, begun) in parallel::all(names.iter().map(|name| self.states(name))).await.into_iter().enumerate() {
+            let (lease, states) = begun?;
+            if each(index, self.found(keys[index], lease)?).is_break() {
+                return Ok(());
             }
-            pause = if has_worked { LEAST_PAUSE } else { (pause * 2).min(MOST_PAUSE) };
-            sleep(pause).await;
+            watches.push(states.map(move |state| (index, state)));
         }
+        let mut watches = select_all(watches);
+        while let Some((index, lease)) = watches.next().await {
+            if each(index, self.found(keys[index], lease?)?).is_break() {
+                return Ok(());
+            }
+        }
+        std::future::pending().await
     }
 
     async fn identify(&self) -> Result<Vec<Finding>, StoreError> {

@@ -35,10 +35,10 @@ use super::expiry::ServerTime;
 use super::foreign_lock::Beside;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Put, Version,
 };
 use super::server_clock::Clock;
-use super::{ErrorKind, Finding, Holder, StoreError, parallel};
+use super::{ErrorKind, Finding, StoreError, parallel};
 use crate::lease::Session;
 use crate::time::{BootInstant, wall_clock_millis};
 use async_nats::HeaderMap;
@@ -261,10 +261,7 @@ impl Documents for Keys {
         let prefix = if let List::Shards(prefix) | List::Standbys(prefix) = list { prefix } else { "" };
         let listed = brought.iter().filter_map(|(key, message)| {
             let (shard, part) = document::listed(key).filter(|(shard, _)| shard.as_str().starts_with(prefix))?;
-            let found = self.found(key, Some(message), &known).unwrap_or_else(|_| Found {
-                content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
-                version: Version::default(),
-            });
+            let found = self.found(key, Some(message), &known).unwrap_or_else(|_| Found::strange());
             (found.content != Content::Absent).then_some(Listed { shard, part, found })
         });
         let mut listed: Vec<Listed> = listed.collect();

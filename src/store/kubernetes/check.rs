@@ -4,61 +4,53 @@
 
 use super::Objects;
 use super::document::name_of;
-use super::failure::Verb;
-use crate::lease::show;
-use crate::store::expiry::ServerTime;
 use crate::store::lease_store::documents::{Documents, Key};
-use crate::store::{ErrorKind, Finding, StoreError, round_trip};
-use crate::time::BootInstant;
-use serde_json::json;
-use std::time::Duration;
+use crate::store::{ErrorKind, Finding, StoreError, expiry, round_trip};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::{Api, PostParams};
 
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// What a candidate does with Leases.
+const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// What kind of server it is, and what may be done there.
 pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
-    let namespace = objects.api.connection().await?.namespace.clone();
-    match objects.api.question("/version", None).await {
-        Ok(version) => findings.push(Finding::good(format!(
-            "{} runs {}",
-            objects.place(),
-            version["gitVersion"].as_str().unwrap_or("an unknown version")
-        ))),
-        Err(error) if error.kind == ErrorKind::Denied => {}
-        Err(error) => return Err(error),
+    match objects.ask("get", |to| async move { to.client.apiserver_version().await }).await {
+        Ok(version) => findings.push(Finding::good(format!("{} runs {}", objects.place(), version.git_version))),
+        Err(refusal) if refusal.error.kind == ErrorKind::Denied => {}
+        Err(refusal) => return Err(refusal.error),
     }
-    for verb in Verb::ALL {
-        let attributes = json!({
-            "namespace": namespace,
-            "verb": verb.name(),
-            "group": "coordination.k8s.io",
-            "resource": "leases",
+    for verb in VERBS {
+        let answer = objects.ask("create", |to| async move {
+            let may = ResourceAttributes {
+                namespace: Some(to.namespace.clone()),
+                verb: Some(verb.to_owned()),
+                group: Some("coordination.k8s.io".to_owned()),
+                resource: Some("leases".to_owned()),
+                ..ResourceAttributes::default()
+            };
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(may), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+            let answer = Api::all(to.client.clone()).create(&PostParams::default(), &review).await?;
+            Ok((answer.status.is_some_and(|status| status.allowed), to.namespace.clone()))
         });
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": { "resourceAttributes": attributes },
-        });
-        let answer = match objects.api.question(REVIEWS, Some(review)).await {
-            Ok(answer) => answer,
+        let (is_allowed, namespace) = match answer.await {
             // The trial of documents finds out.
-            Err(error) if error.kind == ErrorKind::Denied => return Ok(findings),
-            Err(error) => return Err(error),
+            Err(refusal) if refusal.error.kind == ErrorKind::Denied => return Ok(findings),
+            answer => answer?,
         };
-        if answer["status"]["allowed"] == true {
+        if is_allowed {
             continue;
         }
         let missing = format!(
-            "permission missing: {} of leases (coordination.k8s.io) in namespace {namespace}: grant it by a Role",
-            verb.name()
+            "permission missing: {verb} of leases (coordination.k8s.io) in namespace {namespace}: grant it by a Role"
         );
         findings.push(match verb {
-            Verb::Get | Verb::Create | Verb::Update => Finding::bad(missing),
-            Verb::List | Verb::Watch => {
+            "list" | "watch" => {
                 Finding::doubtful(format!("{missing}; without it a standby does not hear of a release"))
             }
-            Verb::Delete => Finding::doubtful(missing),
+            "delete" => Finding::doubtful(missing),
+            _ => Finding::bad(missing),
         });
     }
     Ok(findings)
@@ -66,13 +58,6 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
 
 pub async fn findings(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     let marker = name_of(Key::Marker, None);
-    let (_, time) = round_trip::measure(|| objects.api.get(&marker)).await?;
-    let Some(bounds) = objects.clock().bounds(BootInstant::now()) else {
-        return Ok(vec![Finding::doubtful(format!(
-            "a round trip takes {time:.1?}; answers have no Date, so a crashed leader's lease ends when its Lease stood \
-             unchanged for all of it"
-        ))]);
-    };
-    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    Ok(vec![Finding::good(format!("a round trip takes {time:.1?}; the server's clock is known to within {width}"))])
+    let (_, time) = round_trip::measure(|| objects.get_lease(&marker)).await?;
+    Ok(vec![expiry::known(objects, time, "the server's")])
 }

@@ -9,134 +9,109 @@
 //!   off. What the server asks for (`Retry-After`) is kept here, within the time of the request.
 //! - Its requests have no bound on their time, and its answers none on their length. Both are here.
 //! - A program that logs in (`exec` of a kubeconfig) may hang. It runs on a thread of its own, one at a time.
+//! - A watch may be silent for ever, since its connection hangs, and a standby would not hear of a release. So the server is
+//!   asked to say once a minute that it is there, and to end the watch after some minutes.
 
 use super::address::Address;
-use super::document::{KIND, Lease};
-use super::failure::{self, Refusal, Verb};
+use super::document::{self, KIND};
+use super::failure::{self, Refusal};
 use crate::lease::show;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
 use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::server_clock::Clock;
 use crate::store::{ErrorKind, StoreError, expiry, tls};
 use crate::time::BootInstant;
-use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{HeaderMap, Request, Response, StatusCode};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
+use http::Response;
+use http::header::{DATE, RETRY_AFTER};
 use http_body_util::{BodyExt, Limited};
-use kube::client::{Body, Client, ClientBuilder};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{DeleteParams, ListParams, ObjectList, PostParams, WatchEvent, WatchParams};
+use kube::client::{Client, ClientBuilder, DynBody};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
+use tower::BoxError;
+use tower::util::MapFutureLayer;
 
 /// How many objects a page of a list has at most.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
+/// How many seconds the server keeps a watch.
+const WATCH_SECONDS: u32 = 240;
+/// The server says once a minute that it is there.
+const SILENCE: Duration = Duration::from_secs(90);
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-pub struct Api {
-    address: Address,
+/// The documents.
+pub struct Objects {
+    pub(super) address: Address,
     request_timeout: Duration,
     shared: Kept<Connection>,
     /// Locked while a client is made.
     making: Arc<tokio::sync::Mutex<()>>,
-    clock: Mutex<Clock>,
+    pub(super) clock: Arc<Mutex<Clock>>,
     /// This process was let update a Lease. A server that starts does not know the rights yet, and denies all.
     may_update: AtomicBool,
+    /// The uid of the marker; empty if it was not seen yet.
+    pub(super) incarnation: Mutex<String>,
 }
 
 pub struct Connection {
-    client: Client,
+    pub client: Client,
+    leases: kube::Api<Lease>,
     pub namespace: String,
-    /// `HOST:PORT`.
+    /// `kubernetes at HOST:PORT`.
     pub server: String,
     pending: Pending,
 }
 
-/// What a conditional write came to.
-pub enum Written {
-    Done(Box<Lease>),
-    /// Something else stands there. If it was sent twice, that may be the first copy.
-    Refused {
-        sent_twice: bool,
-    },
-}
+/// What a watch shows of a Lease, until it fails.
+pub type States = BoxStream<'static, Result<Option<Lease>, StoreError>>;
 
-/// A request.
-#[derive(Clone, Copy)]
-struct Ask<'a> {
-    verb: Verb,
-    path: &'a str,
-    body: &'a [u8],
-}
-
-#[derive(Deserialize)]
-struct Page {
-    metadata: PageMetadata,
-    items: Vec<Lease>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMetadata {
-    resource_version: String,
-    #[serde(default, rename = "continue")]
-    next: String,
-}
-
-impl Api {
-    pub fn open(address: &Address, request_timeout: Duration) -> Self {
+impl Objects {
+    pub(super) fn open(address: &Address, request_timeout: Duration) -> Self {
         tls::install_provider();
         Self {
             address: address.clone(),
             request_timeout,
             shared: Kept::default(),
             making: Arc::default(),
-            clock: Mutex::default(),
+            clock: Arc::default(),
             may_update: AtomicBool::new(false),
+            incarnation: Mutex::default(),
         }
-    }
-
-    /// The server's clock, as far as the answers up to now show it.
-    pub fn clock(&self) -> Clock {
-        self.clock.lock().clone()
     }
 
     /// The namespace, as far as it is known yet.
-    pub fn place(&self) -> String {
-        match self.shared.get() {
-            Some(connection) => format!("namespace {} of kubernetes at {}", connection.namespace, connection.server),
-            None => self.address.to_string(),
-        }
+    pub(super) fn namespace(&self) -> String {
+        self.shared
+            .get()
+            .map_or_else(|| self.address.to_string(), |at| format!("namespace {} of {}", at.namespace, at.server))
     }
 
-    pub fn bound(&self) -> Duration {
+    fn bound(&self) -> Duration {
         kept_connection::bound(self.request_timeout)
     }
 
     /// The shared connection, or a new one.
-    pub async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let patience = kept_connection::patience(self.bound());
-        let kept = || {
-            self.shared.drop_if(|kept| kept.pending.is_silent(patience));
-            self.shared.get()
-        };
-        if let Some(connection) = kept() {
-            return Ok(connection);
-        }
+    async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
         let making = Arc::clone(&self.making).lock_owned().await;
-        if let Some(connection) = kept() {
+        self.shared.drop_if(|kept| kept.pending.is_silent(kept_connection::patience(self.bound())));
+        if let Some(connection) = self.shared.get() {
             return Ok(connection);
         }
-        let (address, bound) = (self.address.clone(), self.bound());
+        let (address, bound, clock) = (self.address.clone(), self.bound(), Arc::clone(&self.clock));
         let made = tokio::task::spawn_blocking(move || {
             let _making = making;
-            Handle::current().block_on(connect(&address, bound))
+            Handle::current().block_on(connect(&address, bound, clock))
         });
         let made = made.await.map_err(|error| StoreError::not_applied(format!("no client for kubernetes: {error}")))?;
         let connection = Arc::new(made?);
@@ -146,201 +121,161 @@ impl Api {
 
     /// Sends a request. Sends it once more if the connection broke or the login was refused, and again when the server
     /// asks for that.
-    async fn ask(&self, ask: Ask<'_>) -> Result<Vec<u8>, Refusal> {
+    pub(super) async fn ask<A, F>(&self, verb: &str, send: impl Fn(Arc<Connection>) -> F) -> Result<A, Refusal>
+    where
+        F: Future<Output = kube::Result<A>>,
+    {
         let began = BootInstant::now();
-        let mut sent = 0;
+        let mut times = 0;
         let mut in_doubt = false;
         let attempts = async {
             loop {
                 let connection = self.connection().await?;
-                sent += 1;
-                let refusal = match self.send(&connection, ask).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(refusal) => refusal,
-                };
-                let left = self.bound().saturating_sub(BootInstant::now().since(began));
-                let is_first = sent == 1;
-                in_doubt |= refusal.error.kind == ErrorKind::Unknown;
-                match refusal.retry_after {
-                    Some(pause) if pause < left => sleep(pause).await,
-                    None if is_first && (refusal.has_broken || refusal.status == Some(StatusCode::UNAUTHORIZED)) => {
+                times += 1;
+                let asked = connection.pending.begin(kept_connection::patience(self.bound()), |is_silent| {
+                    if is_silent {
                         self.shared.forget(&connection);
                     }
-                    _ => return Err(Refusal { sent_twice: !is_first, ..refusal }),
+                });
+                let mut refusal = match send(Arc::clone(&connection)).await {
+                    Ok(answer) => {
+                        asked.answered();
+                        self.may_update.fetch_or(verb == "update", Ordering::Relaxed);
+                        return Ok(answer);
+                    }
+                    Err(error) => failure::refusal(&connection, verb, &error),
+                };
+                if refusal.code.is_some() {
+                    asked.answered();
+                }
+                if refusal.code == Some(403) && verb == "update" && self.may_update.load(Ordering::Relaxed) {
+                    refusal.error.kind = ErrorKind::NotApplied;
+                }
+                refusal.sent_twice = times > 1;
+                in_doubt |= refusal.error.kind == ErrorKind::Unknown;
+                let left = self.bound().saturating_sub(BootInstant::now().since(began));
+                match refusal.retry_after {
+                    Some(pause) if pause < left => sleep(pause).await,
+                    None if times == 1 && (refusal.has_broken || refusal.code == Some(401)) => {
+                        self.shared.forget(&connection);
+                    }
+                    _ => return Err(refusal),
                 }
             }
         };
         let answer = timeout(self.bound(), attempts).await.unwrap_or_else(|_| {
-            let place = self.place();
-            Err(StoreError::unknown(format!("{place} did not answer within {}", show(self.bound()))).into())
+            let unanswered = format!("{} did not answer within {}", self.namespace(), show(self.bound()));
+            Err(match times {
+                0 => StoreError::not_applied("the login of the kubeconfig is not ready within the time").into(),
+                _ => StoreError::unknown(unanswered).into(),
+            })
         });
-        answer.map_err(|refusal| {
-            // The first copy may have been applied, whatever happened to the last one.
-            let kind = if in_doubt { ErrorKind::Unknown } else { refusal.error.kind };
-            Refusal { error: StoreError { kind, ..refusal.error }, ..refusal }
+        answer.map_err(|mut refusal: Refusal| {
+            if in_doubt {
+                // The first copy may have been applied, whatever happened to the last one.
+                refusal.error.kind = ErrorKind::Unknown;
+            }
+            refusal
         })
     }
 
-    async fn send(&self, connection: &Arc<Connection>, ask: Ask<'_>) -> Result<Vec<u8>, Refusal> {
-        let patience = kept_connection::patience(self.bound());
-        let asked = connection.pending.begin(patience, |is_silent| {
-            if is_silent {
-                self.shared.forget(connection);
-            }
-        });
-        let response = self.exchange(connection, ask).await?;
-        let (status, retry_after) = (response.status(), retry_after(response.headers()));
-        let body = Limited::new(response.into_body(), MOST).collect().await;
-        let body = body.map_err(|error| failure::broken(connection, ask.verb, &*error))?.to_bytes();
-        asked.answered();
-        if status.is_success() {
-            self.may_update.fetch_or(ask.verb == Verb::Update, Ordering::Relaxed);
-            return Ok(body.to_vec());
-        }
-        let mut refusal = failure::refused(connection, ask.verb, status, &body);
-        let is_update = ask.verb == Verb::Update && self.may_update.load(Ordering::Relaxed);
-        if status == StatusCode::FORBIDDEN && is_update {
-            refusal.error.kind = ErrorKind::NotApplied;
-        }
-        Err(Refusal { retry_after, ..refusal })
-    }
-
-    /// Sends a request, and reads what comes before the body.
-    async fn exchange(&self, connection: &Connection, ask: Ask<'_>) -> Result<Response<Body>, Refusal> {
-        let request = Request::builder()
-            .method(ask.verb.method())
-            .uri(ask.path)
-            .header(ACCEPT, "application/json")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Body::from(ask.body.to_vec()));
-        let request = request.map_err(|error| StoreError::not_applied(format!("no request: {error}")))?;
-        let sent = BootInstant::now();
-        let response = connection.client.send(request).await;
-        let response = response.map_err(|error| failure::broken(connection, ask.verb, &error))?;
-        let date = response.headers().get(DATE).and_then(|date| expiry::date(date.to_str().ok()?));
-        if let Some(date) = date {
-            self.clock.lock().sample(date, sent, BootInstant::now());
-        }
-        Ok(response)
-    }
-
-    async fn leases(&self) -> Result<String, StoreError> {
-        let connection = timeout(self.bound(), self.connection()).await;
-        let connection = connection
-            .map_err(|_| StoreError::not_applied("the login of the kubeconfig is not ready within the time"))??;
-        Ok(format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", connection.namespace))
-    }
-
     /// Reads a Lease as it stands. None if there is none.
-    pub async fn get(&self, name: &str) -> Result<Option<Lease>, StoreError> {
-        let path = format!("{}/{name}", self.leases().await?);
-        match self.ask(Ask { verb: Verb::Get, path: &path, body: b"" }).await {
-            Ok(answer) => self.read(&answer).map(Some),
+    pub(super) async fn get_lease(&self, name: &str) -> Result<Option<Lease>, StoreError> {
+        match self.ask("get", |to| async move { to.leases.get(name).await }).await {
             Err(refusal) if refusal.is_absence => Ok(None),
-            Err(refusal) => Err(refusal.error),
+            answer => Ok(Some(answer?)),
         }
     }
 
-    /// Writes a Lease over the one whose uid and resourceVersion it names; creates it if it names none.
-    pub async fn write(&self, lease: &Lease) -> Result<Written, StoreError> {
-        let leases = self.leases().await?;
-        let body = serde_json::to_vec(lease).expect("it is plain data");
-        let (verb, path) = if lease.metadata.uid.is_empty() {
-            (Verb::Create, leases)
+    /// Writes a Lease over the one whose uid and resourceVersion it names; creates it if it names none. None: something
+    /// else stands there. `write` is the name of this write in it.
+    pub(super) async fn write(&self, lease: &Lease, write: &str) -> Result<Option<Lease>, StoreError> {
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        let is_new = lease.metadata.uid.is_none();
+        let params = &PostParams::default();
+        let written = if is_new {
+            self.ask("create", |to| async move { to.leases.create(params, lease).await }).await
         } else {
-            (Verb::Update, format!("{leases}/{}", lease.metadata.name))
+            self.ask("update", |to| async move { to.leases.replace(name, params, lease).await }).await
         };
-        match self.ask(Ask { verb, path: &path, body: &body }).await {
-            Ok(answer) => self.read(&answer).map(|lease| Written::Done(Box::new(lease))),
-            Err(refusal) if refusal.status == Some(StatusCode::CONFLICT) => {
-                Ok(Written::Refused { sent_twice: refusal.sent_twice })
+        match written {
+            // What stands there may be the first copy.
+            Err(refusal) if refusal.code == Some(409) && refusal.sent_twice => {
+                Ok(self.get_lease(name).await?.filter(|stands| document::is_of(stands, write)))
             }
-            Err(refusal) if verb == Verb::Update && refusal.is_absence => Ok(Written::Refused { sent_twice: false }),
-            Err(refusal) => Err(refusal.error),
+            Err(refusal) if refusal.code == Some(409) || (!is_new && refusal.is_absence) => Ok(None),
+            written => Ok(Some(written?)),
         }
     }
 
     /// Deletes a Lease, whatever is in it. Does no harm if it is gone.
-    pub async fn delete(&self, name: &str) -> Result<(), StoreError> {
-        let path = format!("{}/{name}", self.leases().await?);
-        match self.ask(Ask { verb: Verb::Delete, path: &path, body: b"" }).await {
+    pub(super) async fn delete(&self, name: &str) -> Result<(), StoreError> {
+        let params = &DeleteParams::default();
+        match self.ask("delete", |to| async move { to.leases.delete(name, params).await }).await {
             Err(refusal) if !refusal.is_absence => Err(refusal.error),
             _ => Ok(()),
         }
     }
 
     /// All Leases of ours of these kinds, such as `shard,led`.
-    pub async fn list(&self, kinds: &str) -> Result<Vec<Lease>, StoreError> {
-        let selector = format!("labelSelector={KIND}%20in%20({kinds})");
+    pub(super) async fn leases(&self, kinds: &str) -> Result<Vec<Lease>, StoreError> {
+        let mut params = ListParams::default().labels(&format!("{KIND} in ({kinds})")).limit(PAGE);
         let mut all = Vec::new();
-        let mut next = String::new();
         loop {
-            let page = self.page(&format!("{selector}&limit={PAGE}&continue={next}")).await?;
+            let page = self.page(&params).await?;
             all.extend(page.items);
             if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.place()));
+                return Err(allowance::too_long(&self.namespace()));
             }
-            next = page.metadata.next;
-            if next.is_empty() {
+            params.continue_token = page.metadata.continue_.filter(|next| !next.is_empty());
+            if params.continue_token.is_none() {
                 return Ok(all);
             }
         }
     }
 
-    /// A Lease as it stands, and the version of all Leases from which on a watch misses nothing. (That of one that nobody
-    /// wrote for a while is too old for a watch.)
-    pub async fn get_for_watch(&self, name: &str) -> Result<(Option<Lease>, String), StoreError> {
-        let page = self.page(&format!("fieldSelector=metadata.name={name}")).await?;
-        Ok((page.items.into_iter().next(), page.metadata.resource_version))
+    async fn page(&self, params: &ListParams) -> Result<ObjectList<Lease>, StoreError> {
+        Ok(self.ask("list", |to| async move { to.leases.list(params).await }).await?)
     }
 
-    async fn page(&self, query: &str) -> Result<Page, StoreError> {
-        let path = format!("{}?{query}", self.leases().await?);
-        let answer = self.ask(Ask { verb: Verb::List, path: &path, body: b"" }).await;
-        self.read(&answer.map_err(|refusal| refusal.error)?)
-    }
-
-    /// Begins a watch.
-    pub async fn watch(&self, query: &str) -> Result<(Arc<Connection>, Body), Refusal> {
-        let path = format!("{}?watch=true&{query}", self.leases().await?);
-        let connection = self.connection().await?;
-        let ask = Ask { verb: Verb::Watch, path: &path, body: b"" };
-        let begun = timeout(self.bound(), self.exchange(&connection, ask)).await;
-        let response = begun.map_err(|_| {
-            self.shared.forget(&connection);
-            StoreError::unknown(format!("{} begins no watch within {}", self.place(), show(self.bound())))
-        })??;
-        if response.status().is_success() {
-            return Ok((connection, response.into_body()));
-        }
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST).collect().await;
-        let body = body.map_err(|error| failure::broken(&connection, ask.verb, &*error))?.to_bytes();
-        Err(failure::refused(&connection, ask.verb, status, &body))
-    }
-
-    /// What the server says of itself, or of a question.
-    pub async fn question(&self, path: &str, body: Option<Value>) -> Result<Value, StoreError> {
-        let verb = if body.is_some() { Verb::Create } else { Verb::Get };
-        let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let answer = self.ask(Ask { verb, path, body: body.as_bytes() }).await;
-        self.read(&answer.map_err(|refusal| refusal.error)?)
-    }
-
-    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, StoreError> {
-        serde_json::from_slice(body).map_err(|error| {
-            StoreError::unknown(format!("{} answers with something else than expected: {error}", self.place()))
-        })
+    /// A Lease as it stands, and its states from then on. (The version of a Lease that nobody wrote for a while is too old
+    /// for a watch to begin there. That of a list is not.)
+    pub(super) async fn states(&self, name: &str) -> Result<(Option<Lease>, States), StoreError> {
+        let fields = format!("metadata.name={name}");
+        let page = self.page(&ListParams::default().fields(&fields)).await?;
+        let params = &WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
+        let version = page.metadata.resource_version.as_deref().unwrap_or_default();
+        let begin = |to: Arc<Connection>| async move {
+            let events = to.leases.watch(params, version).await?.boxed();
+            Ok(stream::unfold((to, events), |(to, mut events)| async {
+                let state = next_state(&to, &mut events).await;
+                Some((state, (to, events)))
+            }))
+        };
+        let states = self.ask("watch", begin).await?;
+        Ok((page.items.into_iter().next(), states.boxed()))
     }
 }
 
-/// For how long the server asks to wait: it says whole seconds.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+async fn next_state(
+    to: &Connection,
+    events: &mut BoxStream<'static, kube::Result<WatchEvent<Lease>>>,
+) -> Result<Option<Lease>, StoreError> {
+    loop {
+        let ended = match timeout(SILENCE, events.next()).await {
+            Ok(Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease)))) => return Ok(Some(lease)),
+            Ok(Some(Ok(WatchEvent::Deleted(_)))) => return Ok(None),
+            Ok(Some(Ok(WatchEvent::Bookmark(_)))) => continue,
+            Ok(Some(Ok(WatchEvent::Error(status)))) => kube::Error::Api(status),
+            Ok(Some(Err(error))) => error,
+            Ok(None) => return Err(StoreError::unknown(format!("{} ended a watch", to.server))),
+            Err(_) => return Err(StoreError::unknown(format!("{} pushes nothing", to.server))),
+        };
+        return Err(failure::refusal(to, "watch", &ended).error);
+    }
 }
 
-async fn connect(address: &Address, bound: Duration) -> Result<Connection, StoreError> {
+async fn connect(address: &Address, bound: Duration, clock: Arc<Mutex<Clock>>) -> Result<Connection, StoreError> {
     let mut config = configuration(address).await?;
     config.default_retry = false;
     config.connect_timeout = Some(bound);
@@ -349,10 +284,37 @@ async fn connect(address: &Address, bound: Duration) -> Result<Connection, Store
             "the kubeconfig or HTTPS_PROXY names a proxy, and kubernetes: takes none: name the API server itself",
         ));
     }
-    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let server = config.cluster_url.authority().map(|at| format!("kubernetes at {at}")).unwrap_or_default();
     let namespace = address.namespace.clone().unwrap_or_else(|| config.default_namespace.trim().to_owned());
-    let client = ClientBuilder::try_from(config).map_err(|error| failure::no_login(&server, &error))?.build();
-    Ok(Connection { client, namespace, server, pending: Pending::default() })
+    let hears = MapFutureLayer::new(move |answer| hear(Arc::clone(&clock), BootInstant::now(), answer));
+    let client = ClientBuilder::try_from(config).map_err(|error| failure::no_login(&server, &error))?;
+    let client = client.with_layer(&hears).build();
+    let leases = kube::Api::namespaced(client.clone(), &namespace);
+    Ok(Connection { client, leases, namespace, server, pending: Pending::default() })
+}
+
+/// Learns from an answer what the library does not tell of it: what time it is, and when to ask again.
+async fn hear(
+    clock: Arc<Mutex<Clock>>,
+    sent: BootInstant,
+    answer: BoxFuture<'static, Result<Response<Box<DynBody>>, BoxError>>,
+) -> Result<Response<Limited<Box<DynBody>>>, BoxError> {
+    let (head, body) = answer.await?.into_parts();
+    let body = Limited::new(body, MOST);
+    let header = |name| head.headers.get(name)?.to_str().ok();
+    if let Some(date) = header(DATE).and_then(expiry::date) {
+        clock.lock().sample(date, sent, BootInstant::now());
+    }
+    if head.status.is_success() {
+        return Ok(Response::from_parts(head, body));
+    }
+    let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
+    let mut status: Status = serde_json::from_slice(&body.collect().boxed().await?.to_bytes()).unwrap_or_default();
+    status.code = head.status.as_u16();
+    if let Some(seconds) = seconds {
+        status.details = serde_json::from_value(json!({ "retryAfterSeconds": seconds })).ok();
+    }
+    Err(kube::Error::Api(status.boxed()).into())
 }
 
 /// What the URL names, then what `KUBECONFIG` names, then the account of the pod, then `~/.kube/config`.
@@ -363,14 +325,8 @@ async fn configuration(address: &Address) -> Result<Config, StoreError> {
     if is_pod && !is_chosen {
         return Config::incluster().map_err(|error| failure::unconfigured(&error));
     }
-    let file = match kubeconfig {
-        Some(file) => Kubeconfig::read_from(file),
-        None => Kubeconfig::read(),
-    };
+    let file = kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
     let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-    let config = match file {
-        Ok(file) => Config::from_custom_kubeconfig(file, &options).await,
-        Err(error) => Err(error),
-    };
-    config.map_err(|error| failure::unconfigured(&error))
+    let config = async { Config::from_custom_kubeconfig(file?, &options).await };
+    config.await.map_err(|error| failure::unconfigured(&error))
 }

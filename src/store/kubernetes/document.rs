@@ -8,22 +8,22 @@
 //! leaderrun.trial.NAME               what store init and store check write
 //! ```
 //!
-//! All of them are Leases, so a Role needs one resource. The label says which kind it is; annotations hold the document.
+//! All of them are Leases, so a Role needs one resource. The label says which kind it is; an annotation holds the document.
 //! The fields of a shard's Lease are filled as client-go's electors fill them, for `kubectl get leases` and for them.
 //!
 //! The hazard: another elector may take the Lease. Some leave our annotations as they are, and then these say who led
-//! before. So they count only while the fields are those that were written with them ([`Spec::sign`]).
+//! before. So they count only while the fields are those that were written with them ([`SIGN`]).
 
 use crate::lease::Shard;
-use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Life, Part, Version};
+use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Life, Listed, Part, Version};
 use crate::store::record::Record;
 use crate::store::{Holder, Page};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The longest name of an object.
 const LONGEST_NAME: usize = 253;
@@ -43,196 +43,130 @@ const SIGN: &str = "leaderrun/sign";
 /// Between the word for a note and what it is of.
 const MARK: char = ' ';
 
-/// A Lease. What is not named here stays as it is.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Lease {
-    api_version: String,
-    kind: String,
-    pub metadata: Metadata,
-    spec: Spec,
+/// Another one after each renewal by whoever holds the Lease.
+fn sign(spec: &LeaseSpec) -> String {
+    let renewed = spec.renew_time.as_ref().map(|time| time.0.to_string()).unwrap_or_default();
+    let [duration, transitions] = [spec.lease_duration_seconds, spec.lease_transitions].map(Option::unwrap_or_default);
+    format!("{renewed} {transitions} {duration} {}", spec.holder_identity.as_deref().unwrap_or_default())
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
-    pub name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    resource_version: String,
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    holder_identity: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_duration_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    acquire_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    renew_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_transitions: Option<i32>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-impl Spec {
-    /// Another one after each renewal by whoever holds the Lease.
-    fn sign(&self) -> String {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (holder, renewed) = (text(&self.holder_identity), text(&self.renew_time));
-        let [duration, transitions] =
-            [self.lease_duration_seconds.unwrap_or(0), self.lease_transitions.map_or(0, i32::unsigned_abs).into()];
-        format!("{renewed} {transitions} {duration} {holder}")
+/// Held for this long from now on; by whom it is held already if no holder is named.
+fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Timestamp) {
+    if let Some(holder) = holder.filter(|holder| spec.holder_identity.as_ref() != Some(holder)) {
+        spec.acquire_time = Some(MicroTime(now));
+        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |before| before.saturating_add(1)));
+        spec.holder_identity = Some(holder);
     }
+    let whole_seconds = lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0);
+    spec.lease_duration_seconds = Some(i32::try_from(whole_seconds).unwrap_or(i32::MAX).max(1));
+    renew(spec, now);
+}
 
-    /// Held from now on; by whom it is held already if no holder is named.
-    fn hold(&mut self, holder: Option<String>, lasts: Duration, now: SystemTime) {
-        if let Some(holder) = holder.filter(|holder| self.holder_identity.as_ref() != Some(holder)) {
-            self.acquire_time = Some(time(now));
-            self.lease_transitions = Some(self.lease_transitions.map_or(0, |before| before.saturating_add(1)));
-            self.holder_identity = Some(holder);
+/// Free, as client-go releases it.
+fn release(spec: &mut LeaseSpec, now: Timestamp) {
+    spec.holder_identity = Some(String::new());
+    spec.lease_duration_seconds = Some(1);
+    renew(spec, now);
+}
+
+/// Electors of client-go compare whole seconds, and take a renewal within the same one for none.
+fn renew(spec: &mut LeaseSpec, now: Timestamp) {
+    let last = spec.renew_time.as_ref().map(|last| last.0);
+    let next = last.and_then(|last| last.checked_add(Duration::from_secs(1)).ok());
+    spec.renew_time = Some(MicroTime(next.map_or(now, |next| next.max(now))));
+}
+
+/// The Lease that stood there, made the draft. `now_millis` is what the server's clock may show.
+pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, over: &Found, now_millis: u64) -> Lease {
+    let mut lease: Lease = serde_json::from_str(&over.version.write).unwrap_or_default();
+    lease.metadata.name = Some(name);
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    if matches!(key, Key::Shard(_)) {
+        let spec = lease.spec.get_or_insert_default();
+        let now = i64::try_from(now_millis).ok().and_then(|now| Timestamp::from_millisecond(now).ok());
+        let now = now.unwrap_or(Timestamp::MAX);
+        // Two candidates may have the same owner, and one of another program may be called like it.
+        let holder = draft.leadership.zip(draft.owner);
+        let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
+        match draft.ends {
+            // For others it ends when it would have ended.
+            Ends::Keep => {}
+            Ends::In(lasts) => hold(spec, holder, lasts, now),
+            Ends::Now | Ends::Never => release(spec, now),
         }
-        let whole_seconds = lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0);
-        self.lease_duration_seconds = Some(whole_seconds.max(1));
-        self.renew(now);
+        annotations.insert(SIGN.to_owned(), sign(spec));
     }
-
-    /// Free, as client-go releases it.
-    fn release(&mut self, now: SystemTime) {
-        self.holder_identity = Some(String::new());
-        self.lease_duration_seconds = Some(1);
-        self.renew(now);
-    }
-
-    /// Electors of client-go compare whole seconds, and take a renewal within the same one for none.
-    fn renew(&mut self, now: SystemTime) {
-        let last = self.renew_time.as_deref().and_then(|last| humantime::parse_rfc3339(last).ok());
-        let next = last.and_then(|last| last.checked_add(Duration::from_secs(1)));
-        self.renew_time = Some(time(next.map_or(now, |next| next.max(now))));
-    }
-}
-
-/// The API takes exactly six digits.
-fn time(time: SystemTime) -> String {
-    humantime::format_rfc3339_micros(time).to_string()
-}
-
-impl Lease {
-    /// Makes this Lease, as it stood, the draft.
-    pub fn draft(mut self, key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, now_millis: u64) -> Self {
-        "coordination.k8s.io/v1".clone_into(&mut self.api_version);
-        "Lease".clone_into(&mut self.kind);
-        self.metadata.name = name;
-        if matches!(key, Key::Shard(_)) {
-            let now = UNIX_EPOCH + Duration::from_millis(now_millis);
-            // Two candidates may have the same owner, and one of another program may be called like it.
-            let holder = draft.leadership.zip(draft.owner);
-            let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
-            match draft.ends {
-                // For others it ends when it would have ended.
-                Ends::Keep => {}
-                Ends::In(lasts) => self.spec.hold(holder, lasts, now),
-                Ends::Now | Ends::Never => self.spec.release(now),
-            }
-        }
-        let sign = matches!(key, Key::Shard(_)).then(|| self.spec.sign());
-        let (kind, shard, page) = described(key);
-        self.metadata.labels.insert(KIND.to_owned(), kind.to_owned());
-        let annotations = [(SHARD, shard), (WHICH, page), (RECORD, Some(record.json())), (SIGN, sign)];
-        let annotations = annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        self.metadata.annotations.extend(annotations);
-        self
-    }
-
-    /// The document of `key`.
-    ///
-    /// # Errors
-    /// Why it is none.
-    pub fn found(self, is_shard: bool, incarnation: String) -> Result<Found, String> {
-        let annotation = |name: &str| self.metadata.annotations.get(name);
-        let record = annotation(RECORD).map(|record| Record::read(record.as_bytes())).transpose()?;
-        let is_ours = !is_shard || annotation(SIGN) == Some(&self.spec.sign());
-        let content = match record.filter(|_| is_ours) {
-            Some(record) => Content::Ours(record.document()),
-            None if is_shard => self.foreign(),
-            None => return Err("it has no annotation of ours".to_owned()),
-        };
-        Ok(Found { content, version: Version { write: self.version(), incarnation } })
-    }
-
-    /// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
-    fn foreign(&self) -> Content {
-        let owner = self.spec.holder_identity.clone().unwrap_or_default();
-        let life = match self.spec.lease_duration_seconds {
-            _ if owner.is_empty() => Life::Over,
-            Some(seconds) => Life::Unchanged { whole: Duration::from_secs(seconds) },
-            None => Life::ForEver,
-        };
-        let foreign_lock = Some(format!("the Lease {}", self.metadata.name));
-        Content::Foreign { holder: Holder { owner, foreign_lock, ..Holder::default() }, sign: self.spec.sign(), life }
-    }
-
-    /// The Lease without the document: what the next write needs of it. The server compares uid and resourceVersion; each
-    /// write makes another resourceVersion. What a list shows of it has no kind.
-    fn version(mut self) -> String {
-        self.metadata.annotations.remove(RECORD);
-        for bulky in ["managedFields", "selfLink"] {
-            self.metadata.rest.remove(bulky);
-        }
-        self.api_version.clear();
-        self.kind.clear();
-        serde_json::to_string(&self).expect("it is plain data")
-    }
-
-    /// The Lease that a version names; a new one for the version of an absence.
-    pub fn of(found: &Found) -> Self {
-        if found.content == Content::Absent {
-            return Self::default();
-        }
-        serde_json::from_str(&found.version.write).unwrap_or_default()
-    }
-
-    /// Whether it is from this write.
-    pub fn is_of(&self, write: &str) -> bool {
-        let record = self.metadata.annotations.get(RECORD).and_then(|record| Record::read(record.as_bytes()).ok());
-        record.is_some_and(|record| record.write == write)
-    }
-
-    /// The shard of a Lease in a list, and what it is to it. None if it is nothing of ours.
-    pub fn listed(&self) -> Option<(Shard, Part)> {
-        let annotation = |name: &str| self.metadata.annotations.get(name).map(String::as_str);
-        let part = match self.metadata.labels.get(KIND)?.as_str() {
-            "shard" => Part::Lease,
-            "led" => Part::Led,
-            "note" | "standby" => Part::Note(Page::of_name(annotation(WHICH)?, MARK)?),
-            _ => return None,
-        };
-        Some((annotation(SHARD)?.parse().ok()?, part))
-    }
-}
-
-/// The kind of a document, its shard, and which note it is.
-fn described(key: Key<'_>) -> (&'static str, Option<String>, Option<String>) {
-    match key {
-        Key::Marker => ("marker", None, None),
-        Key::Scratch(_) => ("trial", None, None),
+    let (kind, shard) = match key {
+        Key::Marker => ("marker", None),
+        Key::Scratch(_) => ("trial", None),
         // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => ("shard", Some(shard.to_string()), None),
-        Key::Led(shard) => ("led", Some(shard.to_string()), None),
-        Key::Note(shard, page) => {
-            let kind = if matches!(page, Page::Standby(_)) { "standby" } else { "note" };
-            (kind, Some(shard.to_string()), Some(page.name(MARK)))
-        }
-    }
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => ("shard", Some(shard)),
+        Key::Led(shard) => ("led", Some(shard)),
+        Key::Note(shard, Page::Standby(_)) => ("standby", Some(shard)),
+        Key::Note(shard, _) => ("note", Some(shard)),
+    };
+    let which = if let Key::Note(_, page) = key { Some(page.name(MARK)) } else { None };
+    lease.metadata.labels.get_or_insert_default().insert(KIND.to_owned(), kind.to_owned());
+    let ours = [(SHARD, shard.map(Shard::to_string)), (WHICH, which), (RECORD, Some(record.json()))];
+    annotations.extend(ours.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    lease
+}
+
+/// The document in a Lease.
+///
+/// # Errors
+/// Why it is none.
+pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Result<Found, String> {
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    let record = annotations.remove(RECORD).map(|record| Record::read(record.as_bytes())).transpose()?;
+    let sign = lease.spec.as_ref().map(sign).unwrap_or_default();
+    let is_ours = !is_shard || annotations.get(SIGN) == Some(&sign);
+    let content = match record.filter(|_| is_ours) {
+        Some(record) => Content::Ours(record.document()),
+        None if is_shard => foreign(&lease, sign),
+        None => return Err("it has no annotation of ours".to_owned()),
+    };
+    // The version is what the next write needs of it. The server compares uid and resourceVersion, and each write makes another
+    // resourceVersion.
+    (lease.metadata.managed_fields, lease.metadata.self_link) = (None, None);
+    let write = serde_json::to_string(&lease).expect("it is plain data");
+    Ok(Found { content, version: Version { write, incarnation } })
+}
+
+/// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
+fn foreign(lease: &Lease, sign: String) -> Content {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let owner = spec.holder_identity.unwrap_or_default();
+    let life = match spec.lease_duration_seconds {
+        _ if owner.is_empty() => Life::Over,
+        Some(seconds) => Life::Unchanged { whole: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) },
+        None => Life::ForEver,
+    };
+    let foreign_lock = Some(format!("the Lease {}", lease.metadata.name.as_deref().unwrap_or_default()));
+    Content::Foreign { holder: Holder { owner, foreign_lock, ..Holder::default() }, sign, life }
+}
+
+/// Whether it is from this write.
+pub fn is_of(lease: &Lease, write: &str) -> bool {
+    let record = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECORD));
+    record.and_then(|record| Record::read(record.as_bytes()).ok()).is_some_and(|record| record.write == write)
+}
+
+/// What a Lease in a list is. None if it is nothing of ours. One of ours that cannot be read is a stranger's.
+pub fn listed(lease: Lease) -> Option<Listed> {
+    let annotation = |name: &str| lease.metadata.annotations.as_ref()?.get(name);
+    let part = match lease.metadata.labels.as_ref()?.get(KIND)?.as_str() {
+        "shard" => Part::Lease,
+        "led" => Part::Led,
+        "note" | "standby" => Part::Note(Page::of_name(annotation(WHICH)?, MARK)?),
+        _ => return None,
+    };
+    Some(Listed { shard: annotation(SHARD)?.parse().ok()?, found: listed_as(lease, &part), part })
+}
+
+/// The document of a Lease in a list.
+pub fn listed_as(lease: Lease, part: &Part) -> Found {
+    found(lease, *part == Part::Lease, String::new()).unwrap_or_else(|_| Found::strange())
 }
 
 /// Whether an object may be called so (RFC 1123, a subdomain).
@@ -312,7 +246,7 @@ mod tests {
 
     fn put(key: Key<'_>, draft: &Draft<'_>, over: &Found) -> Lease {
         let record = Record::new(draft, over, &Undated).expect("random bytes");
-        Lease::of(over).draft(key, name_of(key, None), draft, &record, NOW)
+        drafted(key, name_of(key, None), draft, &record, over, NOW)
     }
 
     fn shard(name: &str) -> Shard {
@@ -386,10 +320,11 @@ mod tests {
         for (key, part) in keys {
             let draft = led("{}", &leadership, Ends::In(Duration::from_millis(1_001)));
             let record = Record::new(&draft, &absent(), &Undated).expect("random bytes");
-            let lease = Lease::default().draft(key, name_of(key, None), &draft, &record, NOW);
-            assert_eq!(lease.listed(), Some((shard.clone(), part)));
-            assert!(lease.is_of(&record.write) && !lease.is_of("v"));
-            let found = lease.found(matches!(key, Key::Shard(_)), String::new()).expect("ours");
+            let lease = drafted(key, name_of(key, None), &draft, &record, &absent(), NOW);
+            let listed = listed(lease.clone()).expect("it is ours");
+            assert_eq!((&listed.shard, &listed.part), (&shard, &part));
+            assert!(is_of(&lease, &record.write) && !is_of(&lease, "v"));
+            let found = found(lease, matches!(key, Key::Shard(_)), String::new()).expect("ours");
             assert_eq!(found.ours(), Some(&record.document()));
         }
     }
@@ -403,7 +338,7 @@ mod tests {
             "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:00.000000Z", "leaseTransitions": 4,
             "strategy": "OldestEmulationVersion"}}"#;
         let theirs: Lease = serde_json::from_str(theirs).expect("a Lease");
-        let found = theirs.found(true, String::new()).expect("somebody's");
+        let found = self::found(theirs, true, String::new()).expect("somebody's");
         let Content::Foreign { holder, life, .. } = &found.content else { panic!("another program's") };
         assert_eq!((holder.owner.as_str(), *life), ("other", Life::Unchanged { whole: Duration::from_secs(15) }));
         let put = |over: &Found, draft: &Draft<'_>| put(Key::Shard(&shard), draft, over);
@@ -421,7 +356,7 @@ mod tests {
         assert_eq!(seen["metadata"]["ownerReferences"][0]["uid"], "o");
         assert_eq!((&seen["metadata"]["uid"], &seen["metadata"]["resourceVersion"]), (&"u".into(), &"5".into()));
         assert!(seen["metadata"].get("managedFields").is_none());
-        let found = taken.found(true, String::new()).expect("ours");
+        let found = self::found(taken, true, String::new()).expect("ours");
         let kept = value(&put(&found, &led("{}", &leadership, Ends::Keep)));
         assert_eq!(kept["spec"], seen["spec"], "for others, orders are no renewal");
         let renewal = Draft { owner: None, ..led("{}", &leadership, Ends::In(Duration::from_secs(2))) };
@@ -444,11 +379,16 @@ mod tests {
         let draft = led("{}", &leadership, Ends::In(Duration::from_secs(2)));
         let ours = put(Key::Shard(&shard), &draft, &absent());
         let mut taken = ours.clone();
-        taken.spec.hold(Some("other".to_owned()), Duration::from_secs(15), UNIX_EPOCH);
-        assert!(matches!(taken.found(true, String::new()).expect("somebody's").content, Content::Foreign { .. }));
+        hold(
+            taken.spec.as_mut().expect("it has one"),
+            Some("other".to_owned()),
+            Duration::from_secs(15),
+            Timestamp::MIN,
+        );
+        assert!(matches!(found(taken, true, String::new()).expect("somebody's").content, Content::Foreign { .. }));
         let mut free = ours;
-        free.spec.release(UNIX_EPOCH);
-        let content = free.found(true, String::new()).expect("somebody's").content;
+        release(free.spec.as_mut().expect("it has one"), Timestamp::MIN);
+        let content = found(free, true, String::new()).expect("somebody's").content;
         assert!(matches!(content, Content::Foreign { life: Life::Over, .. }), "{content:?}");
     }
 
@@ -459,7 +399,7 @@ mod tests {
         let theirs = r#"{"metadata":{"name":"a"},"spec":{"holderIdentity":"h","leaseDurationSeconds":15}}"#;
         fuzz::bent("Lease", &[ours.as_bytes(), theirs.as_bytes()], |text, source| {
             let lease = serde_json::from_slice::<Lease>(text).ok();
-            let found = lease.map(|lease| lease.found(source.one_in(2), String::new()));
+            let found = lease.map(|lease| found(lease, source.one_in(2), String::new()));
             if let Some(Err(why)) = &found {
                 fuzz::assert_is_one_line(why);
             }

@@ -8,52 +8,17 @@ use crate::store::StoreError;
 use crate::store::allowance::{self, MOST};
 use crate::store::error::{causes, in_short, innermost};
 use crate::store::tls;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use http_body_util::LengthLimitError;
-use serde::Deserialize;
+use kube::core::Status;
 use std::error::Error;
 use std::time::Duration;
-
-/// What a request does, as rights name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Update,
-    Delete,
-}
-
-impl Verb {
-    pub const ALL: [Self; 6] = [Self::Get, Self::List, Self::Watch, Self::Create, Self::Update, Self::Delete];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Delete => "delete",
-        }
-    }
-
-    pub fn method(self) -> Method {
-        match self {
-            Self::Get | Self::List | Self::Watch => Method::GET,
-            Self::Create => Method::POST,
-            Self::Update => Method::PUT,
-            Self::Delete => Method::DELETE,
-        }
-    }
-}
 
 /// A request that failed, with what a caller may need.
 #[derive(Debug)]
 pub struct Refusal {
-    /// None if there was no answer.
-    pub status: Option<StatusCode>,
+    /// The status of the answer. None if there was none.
+    pub code: Option<u16>,
     /// The Lease is not there.
     pub is_absence: bool,
     /// The connection broke, or could not be made.
@@ -66,24 +31,14 @@ pub struct Refusal {
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        Self { status: None, is_absence: false, has_broken: false, retry_after: None, sent_twice: false, error }
+        Self { code: None, is_absence: false, has_broken: false, retry_after: None, sent_twice: false, error }
     }
 }
 
-/// The server's words.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    reason: String,
-    message: String,
-    details: Details,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Details {
-    name: String,
-    kind: String,
+impl From<Refusal> for StoreError {
+    fn from(refusal: Refusal) -> Self {
+        refusal.error
+    }
 }
 
 /// The error of a kubeconfig, or of a pod's account, that cannot be used.
@@ -96,14 +51,26 @@ pub fn unconfigured(error: &(dyn Error + 'static)) -> StoreError {
 
 /// The error of a login that cannot be made ready.
 pub fn no_login(server: &str, error: &(dyn Error + 'static)) -> StoreError {
-    StoreError::denied(format!("cannot log in to kubernetes at {server}: {}", in_short(&error.to_string())))
+    StoreError::denied(format!("cannot log in to {server}: {}", in_short(&error.to_string())))
+}
+
+/// What the error of a request means. `verb` is what it does, as rights name it.
+pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) => refused(connection, verb, status),
+        kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
+            let (place, why) = (&connection.server, innermost(error));
+            StoreError::unknown(format!("{place} answers a {verb} with something else than expected: {why}")).into()
+        }
+        error => broken(connection, verb, error),
+    }
 }
 
 /// A request without an answer.
-pub fn broken(connection: &Connection, verb: Verb, error: &(dyn Error + 'static)) -> Refusal {
-    let place = format!("kubernetes at {}", connection.server);
+fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) -> Refusal {
+    let place = &connection.server;
     if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
-        return StoreError::unknown(allowance::complaint(&place, "kubernetes", MOST)).into();
+        return StoreError::unknown(allowance::complaint(place, "kubernetes", MOST)).into();
     }
     let certificate = causes(error).find_map(|cause| match cause.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidCertificate(wrong) => Some(wrong),
@@ -119,32 +86,28 @@ pub fn broken(connection: &Connection, verb: Verb, error: &(dyn Error + 'static)
         cause.push_str(&tls::advice(wrong, "certificate-authority"));
         StoreError::misconfigured(format!("the certificate of {place} cannot be trusted: {cause}"))
     } else if let Some(login) = has_login {
-        no_login(&connection.server, login)
+        no_login(place, login)
     } else if was_not_sent {
         StoreError::not_applied(format!("cannot reach {place}: {cause}")).because(error)
     } else {
-        let verb = verb.name();
         StoreError::unknown(format!("the connection to {place} broke at a {verb} of leases: {cause}")).because(error)
     };
     Refusal { has_broken: true, ..error.into() }
 }
 
 /// What an answer means that is no success.
-pub fn refused(connection: &Connection, verb: Verb, code: StatusCode, body: &[u8]) -> Refusal {
-    let Connection { server, namespace, .. } = connection;
-    let status: Status = serde_json::from_slice(body).unwrap_or_default();
-    let place = format!("kubernetes at {server}");
-    let verb = verb.name();
-    let said = match in_short(&status.message) {
-        said if said.is_empty() => format!("status {code}"),
-        said => said,
+fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
+    let Connection { server: place, namespace, .. } = connection;
+    let said = match (in_short(&status.message), StatusCode::from_u16(status.code)) {
+        (said, Ok(code)) if said.is_empty() => format!("status {code}"),
+        (said, _) => said,
     };
-    let error = match code.as_u16() {
+    let error = match status.code {
         401 => StoreError::denied(format!(
             "{place} does not accept the login: is the token or certificate still valid? ({said})"
         )),
-        // It cannot evaluate its rules yet, such as while it starts.
-        403 if said.contains(": RBAC: ") => {
+        // It may be unable to evaluate its rules yet, such as while it starts.
+        403 | 429 if status.code == 429 || said.contains(": RBAC: ") => {
             StoreError::not_applied(format!("{place} turned a {verb} of leases away: {said}"))
         }
         403 => StoreError::denied(format!(
@@ -155,12 +118,17 @@ pub fn refused(connection: &Connection, verb: Verb, code: StatusCode, body: &[u8
             "{place} answered a {verb} of leases with {said}: is it the API server of Kubernetes?"
         )),
         404 => StoreError::misconfigured(format!("{place} cannot {verb} leases in namespace {namespace}: {said}")),
-        429 => StoreError::not_applied(format!("{place} turned a {verb} of leases away: {said}")),
         400..=499 => StoreError::not_applied(format!("{place} rejected a {verb} of leases: {said}")),
         _ => StoreError::unknown(format!("{place} failed at a {verb} of leases: {said}")),
     };
+    let details = status.details.as_ref();
     // A namespace may be missing as well, and has another kind.
-    let is_lease = status.details.kind == "leases" && !status.details.name.is_empty();
-    let is_absence = code == StatusCode::NOT_FOUND && is_lease;
-    Refusal { status: Some(code), is_absence, ..error.into() }
+    let is_lease = details.is_some_and(|details| details.kind == "leases" && !details.name.is_empty());
+    let seconds = details.map(|details| u64::from(details.retry_after_seconds)).filter(|seconds| *seconds > 0);
+    Refusal {
+        code: Some(status.code),
+        is_absence: status.code == 404 && is_lease,
+        retry_after: seconds.map(Duration::from_secs),
+        ..error.into()
+    }
 }

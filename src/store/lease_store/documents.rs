@@ -104,7 +104,7 @@ pub(crate) fn random_name() -> Result<String, StoreError> {
 
 impl Found {
     /// What a list shows of a document that something else wrote.
-    #[cfg(any(feature = "bucket", feature = "redis"))]
+    #[cfg(any(feature = "bucket", feature = "redis", feature = "nats", feature = "kubernetes"))]
     pub(crate) fn strange() -> Self {
         let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
         Self { content, version: Version::default() }
