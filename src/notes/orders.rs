@@ -182,8 +182,8 @@ pub fn operator() -> String {
     on_one_line(format!("{name}@{host}"))
 }
 
-pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> std::io::Result<PauseOrder> {
-    let id = Session::random()?;
+pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> Result<PauseOrder, StoreError> {
+    let id = Session::random().map_err(StoreError::no_random_bytes)?;
     let since_millis = wall_clock_millis();
     Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, prefix: None, left: lasts })
 }
@@ -193,10 +193,10 @@ pub fn handover(
     from: Option<Session>,
     to: Option<String>,
     hold: Duration,
-) -> std::io::Result<HandoverOrder> {
+) -> Result<HandoverOrder, StoreError> {
     let hold_millis = whole_millis(hold);
     Ok(HandoverOrder {
-        id: Session::random()?,
+        id: Session::random().map_err(StoreError::no_random_bytes)?,
         by: operator(),
         since_millis: wall_clock_millis(),
         term,

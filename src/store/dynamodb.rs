@@ -22,10 +22,9 @@ use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing, Touch,
-    Touched, Version,
+    Touched, Version, random_name,
 };
 use super::{Delivery, Finding, Holder, StoreError, parallel};
-use crate::lease::Session;
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use item::{Item, LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
 use std::time::Duration;
@@ -169,10 +168,7 @@ impl Documents for Table {
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
-        let random = Session::random();
-        let random =
-            random.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
-        let write = random.as_str();
+        let write = &random_name()?;
         let mut change = self.change(key, &draft, write);
         match over {
             Over::Exactly(found) => demand(&mut change, found, true),

@@ -98,6 +98,12 @@ impl StoreError {
         Self::new(ErrorKind::NotApplied, message.into())
     }
 
+    /// Of a name that nothing else has. Nothing was sent.
+    #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
+    pub(crate) fn no_random_bytes(error: std::io::Error) -> Self {
+        Self::not_applied(format!("no random bytes: {error}"))
+    }
+
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unknown, message.into())
     }

@@ -40,12 +40,11 @@ use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Put, Touch,
-    Touched, Version,
+    Touched, Version, random_name,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
-use crate::lease::{Session, Shard};
-use crate::time::wall_clock_millis;
+use crate::lease::Shard;
 use connection::{Client, Connection};
 use document::{Names, Record, Revisions};
 use failure::Failure;
@@ -314,10 +313,6 @@ impl ServerTime for Keys {
     fn clock(&self) -> Clock {
         Clock::default()
     }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
-    }
 }
 
 #[async_trait::async_trait]
@@ -348,8 +343,7 @@ impl Documents for Keys {
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
-        let write = Session::random();
-        let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let write = random_name()?;
         let before = Revisions::read(&over.version.write).lease;
         let is_announcement = matches!(key, Key::Note(_, super::Page::Standby(_)));
         let mut granted = None;
@@ -371,7 +365,7 @@ impl Documents for Keys {
         };
         let named = if draft.ends == Ends::Keep { before } else { lease };
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
-        let record = Record::new(&write, &draft, named, incarnation);
+        let record = Record::new(write, &draft, named, incarnation);
         let request = self.write(key, &record, lease, &draft, over);
         let attempt = async |connection: Arc<Connection>| {
             let mut answer = self.transact(&connection, request.clone()).await?;
@@ -453,7 +447,7 @@ mod tests {
         let marker = |incarnation: &str, mod_revision| {
             let (text, leadership, owner) = ("", None, None);
             let draft = Draft { text, leadership, sequence: 0, ends: Ends::Never, wakes: false, owner };
-            let record = Record::new(&Session::from_record("w"), &draft, 0, Some(incarnation.to_owned()));
+            let record = Record::new("w".to_owned(), &draft, 0, Some(incarnation.to_owned()));
             KeyValue { key: b"p/base".to_vec(), mod_revision, value: record.bytes(), lease: 0 }
         };
         let mut past = Past::default();

@@ -6,7 +6,7 @@
 use super::Finding;
 use super::server_clock::{Clock, FIRST_GUESS};
 use crate::lease::show;
-use crate::time::{BootInstant, millis};
+use crate::time::{BootInstant, millis, wall_clock_millis};
 use std::time::Duration;
 
 /// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
@@ -27,7 +27,9 @@ pub trait ServerTime {
     fn clock(&self) -> Clock;
 
     /// Our wall clock, in milliseconds since 1970.
-    fn wall_clock_millis(&self) -> u64;
+    fn wall_clock_millis(&self) -> u64 {
+        wall_clock_millis()
+    }
 
     /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
     /// will show it.

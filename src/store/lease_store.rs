@@ -20,6 +20,7 @@
 //! - A wait for a tree that may still run is a part of the document, so it outlives the candidate that found it.
 //! - After an answer that was lost, the next step looks.
 
+mod beside;
 mod claim;
 mod document;
 pub mod documents;

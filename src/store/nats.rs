@@ -32,15 +32,14 @@ pub use address::{Address, Login};
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
-use super::foreign_lock::Beside;
+use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Put, Version, random_name,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, StoreError, parallel};
-use crate::lease::Session;
-use crate::time::{BootInstant, wall_clock_millis};
+use crate::time::BootInstant;
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use bucket::{Bucket, Written};
@@ -61,11 +60,12 @@ const PAGE: usize = 256;
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
-pub type Nats = Beside<LeaseStore<Keys>, LockKey>;
+pub type Nats = LeaseStore<Keys>;
 
 /// The documents.
 pub struct Keys {
     bucket: Bucket,
+    lock: Option<LockKey>,
     clock: Mutex<Clock>,
     known: Mutex<Option<Known>>,
 }
@@ -93,8 +93,7 @@ impl Nats {
             |name: &str, is_ours| Bucket { connections: Arc::clone(&connections), name: name.to_owned(), is_ours };
         let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket, false), lock.key.clone()));
         let bucket = bucket(&address.bucket, true);
-        let keys = Keys { bucket, clock: Mutex::default(), known: Mutex::default() };
-        Ok(Self::new(LeaseStore::new(keys), lock))
+        Ok(Self::new(Keys { bucket, lock, clock: Mutex::default(), known: Mutex::default() }))
     }
 }
 
@@ -169,10 +168,6 @@ impl ServerTime for Keys {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
-    }
 }
 
 #[async_trait::async_trait]
@@ -191,6 +186,10 @@ impl Documents for Keys {
 
     fn pushes_documents(&self) -> bool {
         true
+    }
+
+    fn lock(&self) -> Option<&dyn ForeignLock> {
+        Some(self.lock.as_ref()?)
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
@@ -218,8 +217,7 @@ impl Documents for Keys {
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
-        let write = Session::random();
-        let write = write.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let write = random_name()?;
         let name = document::key_of(key);
         let expected = over.version.write.parse().unwrap_or(0);
         let header = Header::new(&write, &draft, over);
@@ -264,9 +262,7 @@ impl Documents for Keys {
             let found = self.found(key, Some(message), &known).unwrap_or_else(|_| Found::strange());
             (found.content != Content::Absent).then_some(Listed { shard, part, found })
         });
-        let mut listed: Vec<Listed> = listed.collect();
-        listed.sort_by(|one, other| one.shard.cmp(&other.shard));
-        each(listed);
+        each(listed.collect());
         Ok(())
     }
 

@@ -24,7 +24,7 @@ pub use address::Address;
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
-use super::foreign_lock::Beside;
+use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
@@ -32,7 +32,7 @@ use super::lease_store::documents::{
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError, tls};
-use crate::time::{BootInstant, millis, wall_clock_millis};
+use crate::time::{BootInstant, millis};
 use connection::Client;
 use document::{Names, Place};
 use lock_key::LockKey;
@@ -53,11 +53,12 @@ const SCAN_PAGE: usize = 500;
 /// The longest duration: the server adds the time to it, in 63 bits.
 const MOST_MILLIS: u64 = 1 << 62;
 
-pub type Redis = Beside<LeaseStore<Hashes>, LockKey>;
+pub type Redis = LeaseStore<Hashes>;
 
 /// The documents.
 pub struct Hashes {
     client: Arc<Client>,
+    lock: Option<LockKey>,
     script: Script,
     names: Names,
     /// How many replicas must have a lease before it counts.
@@ -77,15 +78,15 @@ impl Redis {
         tls::install_provider();
         let client = Arc::new(Client::new(address, request_timeout)?);
         let lock = address.lock_key.as_ref().map(|key| LockKey::new(key, &client, address.replicas));
-        let hashes = Hashes {
+        Ok(Self::new(Hashes {
             client,
+            lock,
             script: Script::new(script::DOCUMENTS),
             names: Names { prefix: address.prefix.clone() },
             replicas: address.replicas,
             clock: Mutex::default(),
             subscription: Mutex::default(),
-        };
-        Ok(Self::new(LeaseStore::new(hashes), lock))
+        }))
     }
 }
 
@@ -175,10 +176,6 @@ impl ServerTime for Hashes {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
-    }
 }
 
 #[async_trait::async_trait]
@@ -189,6 +186,10 @@ impl Documents for Hashes {
 
     fn name(&self, key: Key<'_>) -> String {
         format!("the key {} in {}", self.names.place(key).key, self.place())
+    }
+
+    fn lock(&self) -> Option<&dyn ForeignLock> {
+        Some(self.lock.as_ref()?)
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

@@ -36,14 +36,14 @@ pub use statements::Dialect;
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
+use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing,
-    Touch, Touched, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Put, Renewing, Touch,
+    Touched, random_name,
 };
 use super::server_clock::Clock;
-use super::{Finding, Holder, StoreError};
-use crate::lease::Session;
-use crate::time::{BootInstant, wall_clock_millis};
+use super::{Finding, StoreError};
+use crate::time::BootInstant;
 use client::{Connection, Subscription as _, Wake};
 use parking_lot::Mutex;
 use server::Server;
@@ -68,12 +68,13 @@ fn patience(bound: Duration) -> Duration {
 /// The documents.
 pub struct Rows<C: Connection> {
     server: Arc<Server<C>>,
+    lock: Option<Box<dyn ForeignLock>>,
     clock: Mutex<Clock>,
 }
 
 impl<C: Connection> Rows<C> {
-    fn new(server: Arc<Server<C>>) -> Self {
-        Self { server, clock: Mutex::default() }
+    fn new(server: Arc<Server<C>>, lock: Option<Box<dyn ForeignLock>>) -> Self {
+        Self { server, lock, clock: Mutex::default() }
     }
 
     /// Sends a request, and reads the rows of its answer: one at least.
@@ -118,10 +119,6 @@ impl<C: Connection> ServerTime for Rows<C> {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
-    }
 }
 
 #[async_trait::async_trait]
@@ -147,6 +144,10 @@ impl<C: Connection> Documents for Rows<C> {
         2
     }
 
+    fn lock(&self) -> Option<&dyn ForeignLock> {
+        self.lock.as_deref()
+    }
+
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let places: Vec<Spot> = keys.iter().map(|&key| Spot::of(key)).collect();
         let mut all = Vec::with_capacity(keys.len());
@@ -160,13 +161,11 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
-        let version = Session::random();
-        let version =
-            version.map_err(|error| StoreError::not_applied(format!("no random bytes for a write: {error}")))?;
+        let version = random_name()?;
         let place = Spot::of(key);
-        let put = self.server.statements.put(&place, version.as_str(), &draft, over);
+        let put = self.server.statements.put(&place, &version, &draft, over);
         let found = self.at(&place, &self.ask(&put).await?)?;
-        Ok(if found.version.write == version.as_str() { Put::Done(Some(found)) } else { Put::Refused })
+        Ok(if found.version.write == version { Put::Done(Some(found)) } else { Put::Refused })
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
@@ -206,10 +205,7 @@ impl<C: Connection> Documents for Rows<C> {
             let listed = rows.into_iter().filter_map(|row| {
                 // Another program may have written a name that no shard has.
                 let (shard, part) = row.place?.listed()?;
-                let found = row.found.unwrap_or_else(|_| Found {
-                    content: Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver },
-                    version: Version::default(),
-                });
+                let found = row.found.unwrap_or_else(|_| Found::strange());
                 Some(Listed { shard, part, found })
             });
             each(listed.collect());

@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Term};
-use leaderrun::internals::store::foreign_lock::{Beside, ForeignLock, Hold};
+use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::memory::{Memory, Name, Server};
 use leaderrun::internals::store::{
@@ -67,7 +67,7 @@ impl ForeignLock for Lock {
 }
 
 struct Both {
-    store: Beside<LeaseStore<Memory<Line>>, Lock>,
+    store: LeaseStore<Memory<Line>>,
     line: Line,
     has: Arc<Mutex<Option<String>>>,
     fails: Arc<Mutex<Option<StoreError>>>,
@@ -76,12 +76,13 @@ struct Both {
 
 impl Both {
     fn new(world: &World) -> Self {
-        let Client { store, line } = world.client();
+        let line = Line::default();
         let (has, fails) = (Arc::default(), Arc::default());
         let file = File::open("/dev/null").unwrap();
         let descriptor = file.as_raw_fd();
         let lock = Lock { has: Arc::clone(&has), server: Arc::clone(&world.server), fails: Arc::clone(&fails), file };
-        Self { store: Beside::new(store, Some(lock)), line, has, fails, descriptor }
+        let store = LeaseStore::new(Memory::new(Arc::clone(&world.server), line.clone()).beside(lock));
+        Self { store, line, has, fails, descriptor }
     }
 
     fn set(&self, has: Option<&str>) {

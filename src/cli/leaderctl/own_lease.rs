@@ -32,8 +32,7 @@ impl OwnLease {
         lease: Duration,
         verb: &str,
     ) -> Result<Taking, StoreError> {
-        let mut candidate = Candidate::here(shard.clone(), None, lease)
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let mut candidate = Candidate::here(shard.clone(), None, lease).map_err(StoreError::no_random_bytes)?;
         candidate.owner = format!("{PROGRAM}-{verb}-{}-{}", candidate.host, candidate.pid);
         let mut own = Self { candidate, term: Term(0), sent: BootInstant::now(), sequence: 0 };
         match within(patience, store.claim(&own.candidate)).await {

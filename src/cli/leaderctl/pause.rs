@@ -166,8 +166,7 @@ impl PauseFlags {
 
     /// Orders the pause. Some if it was refused.
     async fn pause(&self, operator: &Operator<'_>) -> Result<Option<ExitCode>, StoreError> {
-        let order = orders::pause(self.reason.clone(), self.keep, self.lasts)
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
         let mut other: Option<PauseOrder> = None;
         operator
             .change(|orders| {

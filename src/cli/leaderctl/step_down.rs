@@ -176,8 +176,7 @@ impl Handover<'_> {
             Followers::Unknown(what) => Some(what),
             Followers::Nobody(refusal) => return Ok(Progress::Refused(refusal)),
         };
-        let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)?;
         let mut other: Option<HandoverOrder> = None;
         operator
             .change(|orders| {

@@ -16,7 +16,7 @@
 
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
-use crate::store::lease_store::documents::{Draft, Key, Leadership, List, Part};
+use crate::store::lease_store::documents::{Draft, Key, Leadership, List, Part, of_format};
 use crate::store::stable_hash::fnv1a;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -105,24 +105,17 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn new(write: &Session, draft: &Draft<'_>, lease: i64, incarnation: Option<String>) -> Self {
+    pub fn new(write: String, draft: &Draft<'_>, lease: i64, incarnation: Option<String>) -> Self {
         let session = draft.leadership.map(|leadership| leadership.session.clone());
         let term = draft.leadership.map_or(0, |leadership| leadership.term.0);
-        let (write, text) = (write.as_str().to_owned(), draft.text.to_owned());
+        let text = draft.text.to_owned();
         Self { format: FORMAT, write, text, session, term, lease, incarnation }
     }
 
     /// # Errors
     /// Why it is not a document of ours.
     pub fn read(value: &[u8]) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Format {
-            format: u64,
-        }
-        match serde_json::from_slice(value).map_err(|error| error.to_string())? {
-            Format { format: FORMAT } => serde_json::from_slice(value).map_err(|error| error.to_string()),
-            Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
-        }
+        of_format(std::str::from_utf8(value).map_err(|_| "it is no text")?, FORMAT)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -224,7 +217,7 @@ mod tests {
             wakes: false,
             owner: None,
         };
-        let record = Record::new(&Session::from_record("w"), &draft, 0x7ff, Some("1.2".to_owned()));
+        let record = Record::new("w".to_owned(), &draft, 0x7ff, Some("1.2".to_owned()));
         let bytes = record.bytes();
         assert_eq!((Record::read(&bytes).as_ref(), record.leadership()), (Ok(&record), Some(leadership)));
         fuzz::bent("document of etcd", &[&bytes], |bytes, _| {

@@ -8,8 +8,8 @@ use super::document::{Record, Revisions};
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};
 use super::{Answer, Keys, found};
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::lease_store::documents::{Content, EachListed, Found, Life, List, Listed, Part, Version};
-use crate::store::{Holder, StoreError, parallel};
+use crate::store::lease_store::documents::{EachListed, Found, Life, List, Listed, Part, Version};
+use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,9 +71,7 @@ impl Keys {
         let named = page.kvs.into_iter().filter_map(|kv| Some((self.names.listed(&kv.key)?, kv)));
         let judged = named.map(|((shard, part), kv)| async move {
             let Ok(record) = Record::read(&kv.value) else {
-                let (holder, sign) = (Holder::stranger(), String::new());
-                let content = Content::Foreign { holder, sign, life: Life::ForEver };
-                return Ok(Listed { shard, part, found: Found { content, version: Version::default() } });
+                return Ok(Listed { shard, part, found: Found::strange() });
             };
             let life = match held {
                 _ if record.lease == 0 => Life::ForEver,

@@ -11,6 +11,7 @@ use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
 use crate::lease::{Candidate, Shard, Term};
+use crate::store::foreign_lock::ForeignLock;
 use crate::store::server_clock::{WIDE, Wait};
 use crate::store::{
     Claim, Delivery, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewed, StoreError, Takeover,
@@ -19,11 +20,15 @@ use crate::time::{BootInstant, millis};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// From one watch that ended to the next. It doubles from the first to the second while none begins.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+/// The first pause between looks while another program holds the lock beside the lease; later pauses are longer.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// A write of a shard's document.
 pub struct Rewrite<'a> {
@@ -37,12 +42,85 @@ pub struct Rewrite<'a> {
 #[async_trait::async_trait]
 impl<D: Documents> Leases for LeaseStore<D> {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+        match self.documents.lock() {
+            Some(lock) => self.claim_with_lock(lock, candidate).await,
+            None => self.claim_lease(candidate).await,
+        }
+    }
+
+    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+        match self.observe_lease(shard).await? {
+            Observation::Free => Ok(self.lock_holder().await?.map_or(Observation::Free, Observation::Held)),
+            held @ Observation::Held(_) => Ok(held),
+        }
+    }
+
+    async fn renew_and_read(
+        &self,
+        candidate: &Candidate,
+        term: Term,
+        sequence: u64,
+        shards: &[Shard],
+    ) -> Result<Renewed, StoreError> {
+        let renewed = self.renew_lease(candidate, term, sequence, shards).await?;
+        self.with_lock(renewed, candidate, term).await
+    }
+
+    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        let let_go = self.let_go(&candidate.session).await;
+        let released = self.give_back(candidate, term, false).await?;
+        let_go.map(|()| released)
+    }
+
+    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
+        self.any_changed(std::slice::from_ref(shard)).await.map(drop)
+    }
+
+    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let mut pause = FIRST_LOOK;
+        loop {
+            let index = self.any_lease_changed(shards).await?;
+            if self.lock_holder().await?.is_none() {
+                return Ok(index);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+
+    async fn doubted(&self, shard: &Shard) {
+        match self.documents.lock() {
+            Some(lock) => tokio::select! {
+                () = self.documents.doubted(shard) => {}
+                () = lock.doubted() => {}
+            },
+            None => self.documents.doubted(shard).await,
+        }
+    }
+
+    fn with_lease_files(&self, _: &Shard, act: &mut dyn FnMut(&[BorrowedFd<'_>])) {
+        let descriptor = self.documents.lock().and_then(ForeignLock::descriptor);
+        act(descriptor.as_slice());
+    }
+}
+
+/// Forgets what was pushed, once nobody listens any more.
+struct Watching<'a>(&'a Mutex<HashMap<Shard, Found>>);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.lock().clear();
+    }
+}
+
+impl<D: Documents> LeaseStore<D> {
+    pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut is_taken = false;
         let claimed = self.claim_in_steps(candidate, &mut is_taken).await;
         claimed.map_err(|error| if is_taken { error.after_a_part() } else { error })
     }
 
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
+    pub(super) async fn observe_lease(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
         let with_marker = self.marker.lock().is_none() && self.documents.marking() != super::Marking::ByInit;
         let standing = self.look(shard, true, with_marker, Reader::Look).await?;
@@ -53,25 +131,7 @@ impl<D: Documents> Leases for LeaseStore<D> {
         Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
     }
 
-    async fn renew_and_read(
-        &self,
-        candidate: &Candidate,
-        term: Term,
-        sequence: u64,
-        shards: &[Shard],
-    ) -> Result<Renewed, StoreError> {
-        self.renew_lease(candidate, term, sequence, shards).await
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.give_back(candidate, term, false).await
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        self.any_changed(std::slice::from_ref(shard)).await.map(drop)
-    }
-
-    async fn any_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+    async fn any_lease_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
         let pushes_documents = self.documents.pushes_documents();
         let mut pause = PAUSE.0;
@@ -120,21 +180,6 @@ impl<D: Documents> Leases for LeaseStore<D> {
         }
     }
 
-    async fn doubted(&self, shard: &Shard) {
-        self.documents.doubted(shard).await;
-    }
-}
-
-/// Forgets what was pushed, once nobody listens any more.
-struct Watching<'a>(&'a Mutex<HashMap<Shard, Found>>);
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        self.0.lock().clear();
-    }
-}
-
-impl<D: Documents> LeaseStore<D> {
     /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
     async fn claim_in_steps(&self, candidate: &Candidate, is_taken: &mut bool) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
@@ -478,7 +523,7 @@ impl<D: Documents> LeaseStore<D> {
         let looked = looked.await;
         if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
             // We will not ask again soon, so others should not have to wait until the lease ends.
-            let _ = self.release(candidate, Term(draft.term)).await;
+            let _ = self.give_back(candidate, Term(draft.term), false).await;
         }
         looked
     }

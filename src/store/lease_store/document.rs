@@ -4,7 +4,7 @@
 //! must keep: what it writes back has them. If a later release gave a known member another meaning, it raised `format`,
 //! and this one refuses the document.
 
-use super::documents::{Found, Ours};
+use super::documents::{Found, Ours, of_format};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Wait;
@@ -131,20 +131,8 @@ pub struct MarkerText {
     pub incarnation: String,
 }
 
-/// Reads a text that says its format.
-///
-/// # Errors
-/// Why it cannot be read.
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-    #[derive(Deserialize)]
-    struct Format {
-        format: u64,
-    }
-    match serde_json::from_str(text) {
-        Ok(Format { format: FORMAT }) => serde_json::from_str(text).map_err(|error| error.to_string()),
-        Ok(Format { format }) => Err(format!("its format is {format}, and this release reads format {FORMAT}")),
-        Err(error) => Err(error.to_string()),
-    }
+    of_format(text, FORMAT)
 }
 
 fn written(text: &impl Serialize) -> String {

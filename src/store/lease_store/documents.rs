@@ -8,7 +8,9 @@
 use super::touch;
 use crate::lease::{Session, Shard, Term};
 use crate::store::expiry::ServerTime;
+use crate::store::foreign_lock::ForeignLock;
 use crate::store::{Delivery, Finding, Holder, Page, StoreError};
+use serde::Deserialize;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -97,14 +99,38 @@ pub struct Found {
 
 /// A name that no other write, and no other trial, has.
 pub(crate) fn random_name() -> Result<String, StoreError> {
-    let random = Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a name: {error}")))?;
-    Ok(random.as_str().to_owned())
+    Ok(Session::random().map_err(StoreError::no_random_bytes)?.as_str().to_owned())
+}
+
+/// Reads a text that says its format.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(crate) fn of_format<'a, T: Deserialize<'a>>(text: &'a str, format: u64) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u64,
+    }
+    match serde_json::from_str(text) {
+        Ok(Format { format: found }) if found != format => {
+            Err(format!("its format is {found}, and this release reads {format}"))
+        }
+        Ok(Format { .. }) => serde_json::from_str(text).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl Found {
     /// What a list shows of a document that something else wrote.
-    #[cfg(any(feature = "bucket", feature = "redis", feature = "nats", feature = "kubernetes"))]
+    #[cfg(any(
+        feature = "bucket",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "nats",
+        feature = "etcd",
+        feature = "kubernetes"
+    ))]
     pub(crate) fn strange() -> Self {
         let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
         Self { content, version: Version::default() }
@@ -292,6 +318,11 @@ pub trait Documents: ServerTime + Send + Sync {
     /// again by itself.
     fn pushes_documents(&self) -> bool {
         false
+    }
+
+    /// The lock of other programs that is held beside each lease, if there is one.
+    fn lock(&self) -> Option<&dyn ForeignLock> {
+        None
     }
 
     fn is_metered(&self) -> bool {

@@ -3,11 +3,12 @@
 
 use super::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
-    Over, Part, Put, Renewing, Touch, Touched, Version,
+    Over, Part, Put, Renewing, Touch, Touched, Version, random_name,
 };
 use super::{LeaseStore, touch};
-use crate::lease::{Session, Shard};
+use crate::lease::Shard;
 use crate::store::expiry::ServerTime;
+use crate::store::foreign_lock::ForeignLock;
 use crate::store::server_clock::Clock;
 use crate::store::{Administration, Delivery, Page, StoreError};
 use crate::time::{BootInstant, millis, wall_clock_millis};
@@ -363,6 +364,7 @@ pub struct Memory<W = Direct> {
     server: Arc<Server>,
     way: W,
     clock: Mutex<Clock>,
+    lock: Option<Box<dyn ForeignLock>>,
 }
 
 /// The lease protocol over them.
@@ -381,7 +383,13 @@ impl Default for Reference {
 
 impl<W: Way> Memory<W> {
     pub fn new(server: Arc<Server>, way: W) -> Self {
-        Self { server, way, clock: Mutex::default() }
+        Self { server, way, clock: Mutex::default(), lock: None }
+    }
+
+    /// With a lock of other programs beside the leases.
+    #[must_use]
+    pub fn beside(self, lock: impl ForeignLock + 'static) -> Self {
+        Self { lock: Some(Box::new(lock)), ..self }
     }
 
     async fn ask<A: Send + 'static>(
@@ -405,10 +413,6 @@ impl<W: Way> Memory<W> {
 impl<W: Way> ServerTime for Memory<W> {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
-    }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
     }
 }
 
@@ -453,14 +457,17 @@ impl<W: Way> Documents for Memory<W> {
         if self.server.style.touches && !self.server.style.is_shared { Delivery::Push } else { Delivery::Poll }
     }
 
+    fn lock(&self) -> Option<&dyn ForeignLock> {
+        self.lock.as_deref()
+    }
+
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let names: Vec<Name> = keys.iter().map(|&key| key.into()).collect();
         self.ask(Step::Get { names: names.clone(), may_be_behind }, move |server| server.get(&names)).await
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
-        let random = Session::random();
-        let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let nonce = random_name()?;
         let (over, exactly) = match over {
             Over::Exactly(found) => (found, true),
             Over::Text(found) => (found, false),
@@ -481,7 +488,7 @@ impl<W: Way> Documents for Memory<W> {
             wakes: draft.wakes,
             over: over.clone(),
             exactly: exactly || !self.server.style.touches,
-            nonce: random.as_str().to_owned(),
+            nonce,
         };
         self.ask(Step::Put(key.into()), move |server| server.put(&write)).await
     }

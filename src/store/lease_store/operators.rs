@@ -21,9 +21,14 @@ impl<D: Documents> Administration for LeaseStore<D> {
         let sent = BootInstant::now();
         let standing = self.look(shard, false, false, Reader::Look).await?;
         let standing = self.with_led_mark(shard, standing).await?;
-        Ok(self.report(shard, &standing, sent))
+        let report = self.report(shard, &standing, sent);
+        if report.holder.is_some() {
+            return Ok(report);
+        }
+        Ok(Report { holder: self.lock_holder().await?, ..report })
     }
 
+    /// A lock of other programs belongs to one shard, and nothing says to which.
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
         let mut sent = BootInstant::now();
         let mut each_listed = |listed: Vec<Listed>| {
@@ -82,6 +87,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
 
     /// The document stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+        self.let_go(&candidate.session).await?;
         let shard = &candidate.shard;
         if !self.look(shard, false, false, Reader::Writer).await?.is_led_by(candidate, term) {
             return Ok(Release::NotHeld);
@@ -120,6 +126,16 @@ impl<D: Documents> Administration for LeaseStore<D> {
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        let mut findings = self.check_documents().await?;
+        if let Some(lock) = self.documents.lock() {
+            lock.check(&mut findings).await?;
+        }
+        Ok(findings)
+    }
+}
+
+impl<D: Documents> LeaseStore<D> {
+    async fn check_documents(&self) -> Result<Vec<Finding>, StoreError> {
         let place = self.documents.place();
         let mut findings = self.documents.identify().await?;
         if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
@@ -161,9 +177,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
         findings.extend(self.documents.findings().await?);
         Ok(findings)
     }
-}
 
-impl<D: Documents> LeaseStore<D> {
     fn report(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Report {
         let holder = self.holder(shard, standing, sent);
         let document = standing.document.as_ref();

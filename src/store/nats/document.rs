@@ -15,7 +15,7 @@
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
 use crate::store::lease_store::documents::{
-    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Part, Version,
+    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Part, Version, of_format,
 };
 use crate::time::millis;
 use async_nats::HeaderMap;
@@ -54,10 +54,10 @@ pub struct Header {
 
 impl Header {
     /// What stands beside the text of a draft that replaces `over`, in a write of this name.
-    pub fn new(write: &Session, draft: &Draft<'_>, over: &Found) -> Self {
+    pub fn new(write: &str, draft: &Draft<'_>, over: &Found) -> Self {
         let mut header = Self {
             format: FORMAT,
-            write: write.as_str().to_owned(),
+            write: write.to_owned(),
             session: draft.leadership.map(|of| of.session.clone()),
             term: draft.leadership.map_or(0, |of| of.term.0),
             sequence: draft.sequence,
@@ -95,27 +95,20 @@ impl Header {
 }
 
 /// Whether the message is from the write of this name.
-pub fn is_of(message: &StreamMessage, write: &Session) -> bool {
-    header(message).is_ok_and(|header| header.write == write.as_str())
+pub fn is_of(message: &StreamMessage, write: &str) -> bool {
+    header(message).is_ok_and(|header| header.write == write)
 }
 
 /// # Errors
 /// Why it is not ours.
 fn header(message: &StreamMessage) -> Result<Header, String> {
-    #[derive(Deserialize)]
-    struct Format {
-        format: u64,
-    }
     let Some(header) = message.headers.get(HEADER) else {
         let is_earlier = message.payload.starts_with(EARLIER);
         return Err(
             if is_earlier { "an earlier build of leaderrun did" } else { "it has no header Leaderrun" }.to_owned()
         );
     };
-    match serde_json::from_str(header.as_str()).map_err(|error| error.to_string())? {
-        Format { format: FORMAT } => serde_json::from_str(header.as_str()).map_err(|error| error.to_string()),
-        Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
-    }
+    of_format(header.as_str(), FORMAT)
 }
 
 /// The version that no message has.
@@ -246,7 +239,6 @@ mod tests {
     fn a_document_is_read_as_it_was_written_and_its_end_counts_from_when_it_was_stored() {
         let leadership =
             Leadership { session: Session::from_record("00000000-0000-4000-8000-000000000000"), term: Term(7) };
-        let (write, other) = (Session::from_record("w"), Session::from_record("v"));
         let stored = 1_795_268_611_018;
         for (ends, sequence, life) in [
             (Ends::In(Duration::from_secs(15)), 3, Life::Ends(stored + 15_000)),
@@ -256,12 +248,12 @@ mod tests {
         ] {
             let draft =
                 Draft { text: "x", leadership: Some(&leadership), sequence: 3, ends, wakes: false, owner: None };
-            let message = message(Header::new(&write, &draft, &found(Life::Ends(9))).headers(), "x");
+            let message = message(Header::new("w", &draft, &found(Life::Ends(9))).headers(), "x");
             let read = read("=shard.a", &message, "i").expect("it is ours");
             let ours = Ours { text: "x".to_owned(), leadership: Some(leadership.clone()), sequence, life };
             let version = Version { write: "7".to_owned(), incarnation: "i".to_owned() };
             assert_eq!(read, Found { content: Content::Ours(ours), version });
-            assert!(is_of(&message, &write) && !is_of(&message, &other));
+            assert!(is_of(&message, "w") && !is_of(&message, "v"));
         }
     }
 

@@ -100,7 +100,7 @@ impl Mysql {
         // It counts in whole seconds.
         let patience = patience(bound).as_secs().max(1);
         let login = Login { address: address.clone(), tls, patience, is_table };
-        Ok(Self::new(Rows::new(Arc::new(Server::new(&address.places, site, statements, login, bound)))))
+        Ok(Self::new(Rows::new(Arc::new(Server::new(&address.places, site, statements, login, bound)), None)))
     }
 }
 
@@ -393,6 +393,12 @@ impl Trouble {
     }
 }
 
+/// Of its columns, keys, checks, triggers, or a view in its place.
+const ANOTHER_TABLE: [u16; 34] = [
+    1048, 1054, 1062, 1109, 1110, 1136, 1138, 1169, 1216, 1217, 1264, 1265, 1266, 1267, 1271, 1288, 1292, 1347, 1348,
+    1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
+];
+
 /// What an error of a transaction means.
 fn meaning(code: u16) -> Meaning {
     match code {
@@ -409,38 +415,7 @@ fn meaning(code: u16) -> Meaning {
         // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a user asks
         // in an hour.
         1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => Meaning::Passing,
-        // Its columns, keys, checks, triggers, or a view in its place.
-        1048
-        | 1054
-        | 1062
-        | 1109
-        | 1110
-        | 1136
-        | 1138
-        | 1169
-        | 1216
-        | 1217
-        | 1264..=1267
-        | 1271
-        | 1288
-        | 1292
-        | 1347
-        | 1348
-        | 1356
-        | 1364
-        | 1366
-        | 1369
-        | 1393
-        | 1394
-        | 1406
-        | 1442
-        | 1451
-        | 1452
-        | 1471
-        | 1690
-        | 3105
-        | 3819
-        | 4025 => Meaning::AnotherTable,
+        code if ANOTHER_TABLE.contains(&code) => Meaning::AnotherTable,
         // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a
         // later version of the server means.
         _ => Meaning::Unknown,

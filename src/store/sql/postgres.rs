@@ -23,7 +23,7 @@ use super::{Rows, patience};
 use crate::lease;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost_of;
-use crate::store::foreign_lock::Beside;
+use crate::store::foreign_lock::ForeignLock;
 use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::Socket;
@@ -48,7 +48,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use watch::{Listener, POLL};
 
-pub type Postgres = Beside<LeaseStore<Rows<Connection>>, Advisory>;
+pub type Postgres = LeaseStore<Rows<Connection>>;
 
 /// The most notifications that wait to be read. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
@@ -109,7 +109,7 @@ impl Postgres {
         };
         let server = Arc::new(Server::new(&address.places, site, statements, login, bound));
         let lock = address.advisory_lock.map(|key| Advisory::new(key, &server)).transpose()?;
-        Ok(Self::new(LeaseStore::new(Rows::new(server)), lock))
+        Ok(Self::new(Rows::new(server, lock.map(|lock| Box::new(lock) as Box<dyn ForeignLock>))))
     }
 }
 

@@ -99,8 +99,7 @@ impl Drain<'_> {
             return Ok(Some(fail(exit::USAGE, &format!("{}: {why}", self.host))));
         };
         let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
-        let mut order = orders::pause(None, true, Some(self.lasts))
-            .map_err(|error| StoreError::not_applied(format!("no random bytes: {error}")))?;
+        let mut order = orders::pause(None, true, Some(self.lasts))?;
         order.prefix = prefix;
         let mut other: Option<PauseOrder> = None;
         let operator = Operator { store, patience, shard: &shard, json: self.json };

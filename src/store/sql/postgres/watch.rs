@@ -9,8 +9,9 @@
 //! - Nobody listens while this process leads. Notifications that are not read are dropped, not kept.
 
 use super::{Connection, quoted};
-use crate::lease::{self, Session};
+use crate::lease;
 use crate::store::StoreError;
+use crate::store::lease_store::documents::random_name;
 use crate::store::sql::client::{Subscription, Wake};
 use crate::store::sql::server::Server;
 use crate::store::sql::statements::Dialect;
@@ -110,10 +111,8 @@ async fn token_arrives(
     if server.login.proven.load(Ordering::Relaxed) {
         return Ok(Some(true));
     }
-    let random = Session::random();
-    let random = random.map_err(|error| StoreError::not_applied(format!("no random bytes for a token: {error}")))?;
     // No shard's name begins like this.
-    let token = format!("?{}", random.as_str());
+    let token = format!("?{}", random_name()?);
     let other = server.connect(server.deadline()).await?;
     // Two connections at once with the same session: a pooler.
     let session = "SELECT pg_backend_pid()";

@@ -1,0 +1,76 @@
+//! The lock of other programs beside the lease (see [`foreign_lock`](crate::store::foreign_lock)): taken after the lease,
+//! confirmed with each renewal, and given back before it.
+
+use super::LeaseStore;
+use super::documents::Documents;
+use crate::lease::{Candidate, Session, Term};
+use crate::store::foreign_lock::{ForeignLock, Hold};
+use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, StoreError};
+
+impl<D: Documents> LeaseStore<D> {
+    /// Which other program has the lock.
+    pub(super) async fn lock_holder(&self) -> Result<Option<Holder>, StoreError> {
+        match self.documents.lock() {
+            Some(lock) => lock.holder(None).await,
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn claim_with_lock(
+        &self,
+        lock: &dyn ForeignLock,
+        candidate: &Candidate,
+    ) -> Result<Claim, StoreError> {
+        if let Some(holder) = lock.holder(Some(&candidate.session)).await? {
+            // A leader of ours holds both, and its lease says more.
+            return Ok(Claim::Refused(match self.observe_lease(&candidate.shard).await? {
+                Observation::Held(leader) if leader.session.as_ref().is_some_and(|of| *of != candidate.session) => {
+                    leader
+                }
+                Observation::Held(_) | Observation::Free => holder,
+            }));
+        }
+        let grant = match self.claim_lease(candidate).await? {
+            Claim::Granted(grant) => grant,
+            refused @ Claim::Refused(_) => return Ok(refused),
+        };
+        match lock.take(candidate, grant.term, false).await {
+            Ok(Hold::Taken(holder)) => {
+                let released = self.give_back(candidate, grant.term, false).await;
+                released.map_err(StoreError::after_a_part)?;
+                Ok(Claim::Refused(holder))
+            }
+            Ok(Hold::Held | Hold::Lost) => Ok(Claim::Granted(grant)),
+            Err(error) => {
+                if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) {
+                    // We will not ask again soon, so others should not have to wait until the lease ends.
+                    let _ = self.give_back(candidate, grant.term, false).await;
+                }
+                Err(error.after_a_part())
+            }
+        }
+    }
+
+    /// What a renewal of the lease is worth, by the lock.
+    pub(super) async fn with_lock(
+        &self,
+        renewed: Renewed,
+        candidate: &Candidate,
+        term: Term,
+    ) -> Result<Renewed, StoreError> {
+        let lock = self.documents.lock().filter(|_| renewed.renewal == Renewal::Renewed);
+        let Some(lock) = lock else { return Ok(renewed) };
+        Ok(match lock.take(candidate, term, true).await? {
+            Hold::Held => renewed,
+            Hold::Lost => Renewed::alone(Renewal::Lost(None)),
+            Hold::Taken(holder) => Renewed::alone(Renewal::Lost(Some(holder))),
+        })
+    }
+
+    pub(super) async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
+        match self.documents.lock() {
+            Some(lock) => lock.let_go(session).await,
+            None => Ok(()),
+        }
+    }
+}
