@@ -1473,11 +1473,18 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     let text = fs::read_to_string(&record).unwrap();
     let mut object: serde_json::Value = serde_json::from_str(&text).unwrap();
     object["owner"] = "me\u{1b}[2J\nyou or me".into();
+    object["since_millis"] = u64::MAX.into();
     fs::write(&record, object.to_string()).unwrap();
     let text = list(&store, &[]);
     let words: Vec<_> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(words, ["LEADER", "something_that_writes_other_records", "me_[2J_you_or_me"]);
-    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    let status = leaderctl().args(["--store", &store, "status", "shard"]).output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.starts_with("shard: led by me [2J you or me\n"), "{status:?}");
+    assert!(status.contains("18446744073709551615 ms since 1970"), "{status:?}");
+    for text in [text, status] {
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
     drop(leader);
 }
 

@@ -273,7 +273,6 @@ fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
 mod tests {
     use super::*;
     use crate::election::{HookEnd, Loss};
-    use crate::fuzz;
 
     fn entry(term: u64, owner: &str) -> Entry {
         Entry { owner: owner.to_owned(), ..Entry::example(term) }
@@ -364,18 +363,5 @@ mod tests {
         let entry = &entries(Some(&Note::for_ever(text.to_owned()))).unwrap()[0];
         assert_eq!((entry.reason.as_deref(), entry.known_reason()), (Some("melted"), None));
         assert!(entry.cause().is_none() && !entry.is_success());
-    }
-
-    #[test]
-    fn a_million_notes_are_a_history_or_refused() {
-        let ours = with_entry(vec![entry(1, "a"), entry(u64::MAX, "b")], &entry(7, "c"));
-        fuzz::bent_text("history", &[&ours, "[]"], |text, _| {
-            let read = entries(Some(&Note::for_ever(text)));
-            if let Ok(history) = &read {
-                let again: Vec<Entry> = serde_json::from_str(&with_entry(history.clone(), &entry(7, "d"))).unwrap();
-                assert!(again.is_sorted_by_key(|entry| entry.term) && again.len() <= MOST);
-            }
-            (&read).into()
-        });
     }
 }
