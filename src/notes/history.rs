@@ -25,7 +25,7 @@ const LONGEST_END: usize = 200;
 const LONGEST_REASON: usize = 100;
 
 /// One leadership. Fields are added, never renamed or removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub term: Term,
     pub owner: String,
@@ -95,20 +95,7 @@ impl Ordered {
 impl Entry {
     /// A leadership that began at `from_millis` and lasts.
     pub fn begun(term: Term, owner: String, host: String, pid: u32, from_millis: u64) -> Self {
-        Self {
-            term,
-            owner,
-            host,
-            pid,
-            from_millis,
-            to_millis: None,
-            ended: None,
-            reason: None,
-            exit_status: None,
-            signal: None,
-            ordered: None,
-            job: None,
-        }
+        Self { term, owner, host, pid, from_millis, ..Self::default() }
     }
 
     /// Why it ended. None if no end is recorded, or for a reason that this version does not know.

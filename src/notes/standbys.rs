@@ -104,13 +104,8 @@ fn pause_text(id: &Session) -> String {
     serde_json::to_string(&Paused { paused: id.clone() }).expect("it is plain data")
 }
 
-/// The standbys of the shards whose names begin with `prefix`, in the order of shards. Skips notes that another program
-/// wrote.
-pub async fn standbys<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Vec<(Shard, Standby)>, StoreError> {
-    Ok(announced(store, prefix).await?.standbys)
-}
-
-/// The same, with the shards that were paused before anybody led them.
+/// The standbys of the shards whose names begin with `prefix`, in the order of shards, and the shards that were paused
+/// before anybody led them. Skips notes that another program wrote.
 pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Announced, StoreError> {
     let mut notes = store.standbys(prefix).await?;
     notes.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -127,7 +122,7 @@ pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Ann
 
 /// How many other candidates wait for the shard of `candidate`.
 pub async fn others<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<usize, StoreError> {
-    let all = standbys(store, candidate.shard.as_str()).await?;
+    let all = announced(store, candidate.shard.as_str()).await?.standbys;
     let others =
         |(shard, standby): &&(Shard, Standby)| *shard == candidate.shard && standby.session != candidate.session;
     Ok(all.iter().filter(others).count())

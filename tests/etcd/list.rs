@@ -34,5 +34,5 @@ async fn a_long_list_asks_for_no_lease_and_a_short_one_for_each() {
     assert_eq!((list.len(), asked()), (100, before + 100));
     let mut holders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
     assert!(holders.all(|holder| holder.expires_in.is_some() && holder.renewed_ago.is_some()));
-    assert_eq!(standbys::standbys(&*store, "").await.unwrap(), []);
+    assert_eq!(standbys::announced(&*store, "").await.unwrap().standbys, []);
 }

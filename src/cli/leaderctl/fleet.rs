@@ -10,9 +10,9 @@ use super::shares::{self, Told};
 use super::status::Shown;
 use super::timeline::Present;
 use crate::election::Reason;
-use crate::lease::{JobId, Shard};
+use crate::lease::Shard;
 use crate::notes::history::Entry;
-use crate::notes::jobs::Ledger;
+use crate::notes::jobs::index::Indexed;
 use crate::notes::orders::PauseOrder;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
@@ -67,8 +67,6 @@ pub struct Trouble {
 pub struct Seen {
     pub shown: Shown,
     pub history: Vec<Entry>,
-    /// The jobs that run once, as far as the history names them.
-    pub once: Vec<(JobId, Ledger)>,
     /// Milliseconds since 1970: since when nobody leads, as far as it is known.
     pub free_since: Option<u64>,
     pub tally: Tally,
@@ -139,14 +137,15 @@ impl Seen {
     }
 
     pub fn is_job(&self) -> bool {
-        self.shown.ledger.is_some() || !self.once.is_empty()
+        self.shown.ledger.is_some() || !self.shown.jobs.is_empty()
     }
 
     /// The last run of the job that ran last.
     fn last_run_failed(&self) -> bool {
-        let ledgers = self.shown.ledger.iter().chain(self.once.iter().map(|(_, ledger)| ledger));
-        let last = ledgers.map(Ledger::counting).max_by_key(|run| run.from_millis);
-        last.is_some_and(|run| !run.is_success() && !self.shown.report.leads(run.term))
+        let Shown { ledger, jobs, report, .. } = &self.shown;
+        let periodic = ledger.as_ref().map(Indexed::of_period);
+        let last = periodic.iter().chain(jobs).max_by_key(|job| job.from_millis);
+        last.is_some_and(|job| job.status != Some(0) && !report.leads(job.term))
     }
 
     /// Whether the history tells of the last leadership.
@@ -254,8 +253,8 @@ mod tests {
     use super::*;
     use crate::election::{CommandEnd, Ended, Loss};
     use crate::lease::{Session, Term};
-    use crate::notes::jobs::Run;
     use crate::notes::jobs::period::Turn;
+    use crate::notes::jobs::{Ledger, Run};
     use crate::store::Report;
 
     fn led(renewed_ago: u64, expires_in: u64) -> Holder {

@@ -164,7 +164,7 @@ impl Operator<'_> {
 
     /// The standbys that have announced themselves, while `leader` leads.
     pub async fn standbys(&self, leader: &Holder) -> Result<Vec<Standby>, StoreError> {
-        let all = slots::standbys(self.store, self.shard.as_str(), self.patience).await?;
+        let all = slots::announced(self.store, self.shard.as_str(), self.patience).await?.standbys;
         Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
     }
 }

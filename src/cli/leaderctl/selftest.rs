@@ -426,7 +426,7 @@ async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patie
 }
 
 async fn remove_notes(store: &dyn Store, shard: &Shard) -> Result<(), StoreError> {
-    let standbys = standbys::standbys(store, shard.as_str()).await?;
+    let standbys = standbys::announced(store, shard.as_str()).await?.standbys;
     let standbys = standbys.into_iter().map(|(_, standby)| Page::Standby(standby.session));
     for page in standbys.chain([Page::Orders, Page::History]) {
         if let Some(note) = store.read(shard, &page).await? {

@@ -121,16 +121,8 @@ pub async fn parent_pause(
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
-/// The standbys of the shards whose names begin with `prefix`; of a slot, also those of any slot of its shard.
-pub async fn standbys(
-    store: &dyn Store,
-    prefix: &str,
-    patience: Duration,
-) -> Result<Vec<(Shard, Standby)>, StoreError> {
-    announced(store, prefix, patience).await.map(|announced| announced.standbys)
-}
-
-/// The same, with the shards that were paused before anybody led them.
+/// The standbys of the shards whose names begin with `prefix` (of a slot, also those of any slot of its shard), and the
+/// shards that were paused before anybody led them.
 pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Announced, StoreError> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');

@@ -263,14 +263,14 @@ impl StatusFlags {
         let mut shown = Shown::read(store, shard, timeout).await?;
         let all = match denied {
             None if self.standbys || !store.is_metered() => {
-                match slots::standbys(store, shard.as_str(), timeout).await {
+                match slots::announced(store, shard.as_str(), timeout).await {
                     Err(error) if error.kind == ErrorKind::Denied => {
                         let message = on_one_line(error.message.clone());
                         terminal::say(format_args!("{PROGRAM}: standbys are not shown: {message}"));
                         *denied = Some(error);
                         None
                     }
-                    all => Some(all?),
+                    all => Some(all?.standbys),
                 }
             }
             _ => None,

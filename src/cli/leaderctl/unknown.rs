@@ -47,7 +47,7 @@ impl Unknown {
         if store.is_metered() {
             return Ok(Some(Self { nearest: None }));
         }
-        let standbys = allowed(slots::standbys(store, shard.as_str(), patience).await)?.unwrap_or_default();
+        let standbys = allowed(slots::announced(store, shard.as_str(), patience).await)?.unwrap_or_default().standbys;
         if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
             return Ok(None);
         }

@@ -257,7 +257,7 @@ impl WhyFlags {
         if store.is_metered() {
             return None;
         }
-        let standbys = slots::standbys(store, self.shard.as_str(), patience).await.ok()?;
+        let standbys = slots::announced(store, self.shard.as_str(), patience).await.ok()?.standbys;
         let waits = |shard: &Shard| slots::is_waited_for(&self.shard, shard.as_str());
         Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
     }

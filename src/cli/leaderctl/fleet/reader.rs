@@ -9,7 +9,7 @@
 use super::super::slots::{self, Unled, parent_pause, sessions};
 use super::super::status::Shown;
 use super::{Fleet, Picture, Reading, Seen};
-use crate::lease::{JobId, Prefix, Session, Shard, Term};
+use crate::lease::{Prefix, Session, Shard, Term};
 use crate::notes::history::{self, Entry};
 use crate::notes::hosts;
 use crate::notes::jobs::index::{self, Indexed};
@@ -105,7 +105,6 @@ struct Noted {
 struct Past {
     ledger: Option<Ledger>,
     history: Vec<Entry>,
-    once: Vec<(JobId, Ledger)>,
     jobs: Vec<Indexed>,
 }
 
@@ -284,16 +283,7 @@ impl Reader {
         let ledger = within(self.patience, jobs::last(store, shard)).await?;
         let history = within(self.patience, history::read(store, shard)).await?;
         let jobs = within(self.patience, index::read(store, shard, ledger.as_ref())).await?;
-        let mut names: Vec<JobId> = history.iter().filter_map(|entry| entry.job.as_ref()?.parse().ok()).collect();
-        names.sort_unstable();
-        names.dedup();
-        let mut once = Vec::new();
-        for job in names {
-            if let Some(ledger) = within(self.patience, jobs::of_job(store, shard, &job)).await? {
-                once.push((job, ledger));
-            }
-        }
-        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, once, jobs }) })
+        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, jobs }) })
     }
 }
 
@@ -352,17 +342,18 @@ impl Picture {
         let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
         changed |= above(&kin.pause) != above(&noted.parent);
         (*orders, kin.pause, *trouble) = (Some(noted.orders), noted.parent, None);
-        if let Some(Past { ledger: run, history, once, jobs: named }) = noted.rest {
-            changed |= *jobs != named || *ledger != run || seen.history != history || seen.once != once;
-            (*ledger, *jobs) = (run, named);
-            (seen.history, seen.once) = (history, once);
+        if let Some(Past { ledger: run, history, jobs: named }) = noted.rest {
+            changed |= *jobs != named || *ledger != run || seen.history != history;
+            (*ledger, *jobs, seen.history) = (run, named, history);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
             let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));
             seen.tally.count(&seen.history, leads, is_final);
-            let ledgers = seen.shown.ledger.iter().map(|ledger| (None, ledger));
-            for (job, ledger) in ledgers.chain(seen.once.iter().map(|(job, ledger)| (Some(job.clone()), ledger))) {
-                seen.tally.take_in(job, ledger);
+            if let Some(ledger) = &seen.shown.ledger {
+                seen.tally.take_in(&Indexed::of_period(ledger), ledger.period);
+            }
+            for job in seen.shown.jobs.iter().filter(|job| job.job.once().is_some()) {
+                seen.tally.take_in(job, None);
             }
             if seen.shown.report.holder.is_none()
                 && let Some(end) = seen.history.last().and_then(|last| last.to_millis)

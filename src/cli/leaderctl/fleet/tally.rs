@@ -6,7 +6,8 @@
 use crate::election::Reason;
 use crate::lease::{JobId, Term};
 use crate::notes::history::Entry;
-use crate::notes::jobs::Ledger;
+use crate::notes::jobs::index::Indexed;
+use crate::notes::jobs::period::Turn;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
@@ -60,14 +61,17 @@ impl Tally {
         self.counted = Some(counted);
     }
 
-    pub fn take_in(&mut self, job: Option<JobId>, ledger: &Ledger) {
-        let run = ledger.counting();
-        let before = self.jobs.get(&job).and_then(|job| job.succeeded);
-        let succeeded = if run.is_success() { run.to_millis.max(before) } else { before };
-        let due = ledger.period.map(|turn| turn.due_millis);
-        let every = ledger.period.map(|turn| turn.every_millis);
-        let (started, ended) = (run.from_millis, run.to_millis);
-        self.jobs.insert(job, Job { started, ended, status: run.status, succeeded, due, every });
+    pub fn take_in(&mut self, run: &Indexed, period: Option<Turn>) {
+        let job = self.jobs.entry(run.job.once().cloned()).or_default();
+        let succeeded = if run.status == Some(0) { run.to_millis.max(job.succeeded) } else { job.succeeded };
+        *job = Job {
+            started: run.from_millis,
+            ended: run.to_millis,
+            status: run.status,
+            succeeded,
+            due: period.map(|turn| turn.due_millis),
+            every: period.map(|turn| turn.every_millis),
+        };
     }
 }
 
