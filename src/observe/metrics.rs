@@ -158,23 +158,12 @@ impl Metrics {
         }
     }
 
-    pub fn began(&self, shard: &Shard, slot: Option<u32>) {
-        if let Some(leadership) = &mut self.state.lock().leadership {
-            leadership.shard = shard.clone();
-            leadership.slot = slot;
-        }
-    }
-
     fn started(&self) {
         self.series.starts.inc();
         if let Some(leadership @ Leadership { run: Run::Starting, .. }) = &mut self.state.lock().leadership {
             leadership.run = Run::Running(wall_clock_millis());
             self.series.restarts.inc_by(leadership.again.into());
         }
-    }
-
-    pub fn show(&self, view: View) {
-        self.state.lock().view = Some(view);
     }
 
     fn over(&self, run: Run) {
@@ -254,7 +243,10 @@ impl Metrics {
 /// For an `Arc`, because the HTTP server reads the same metrics.
 impl Observer for Arc<Metrics> {
     fn began(&mut self, shard: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
-        Metrics::began(self, shard, slot);
+        if let Some(leadership) = &mut self.state.lock().leadership {
+            leadership.shard = shard.clone();
+            leadership.slot = slot;
+        }
     }
 
     fn saw(&mut self, event: &Event) {
@@ -266,7 +258,7 @@ impl Observer for Arc<Metrics> {
     }
 
     fn show(&mut self, view: &View) {
-        Metrics::show(self, view.clone());
+        self.state.lock().view = Some(view.clone());
     }
 }
 
@@ -358,7 +350,7 @@ mod tests {
     fn it_is_ready_from_the_first_answer_until_the_store_is_silent_for_a_lease() {
         let metrics = metrics();
         assert_eq!(metrics.readiness(at(1)).unwrap_err(), "the store has not answered yet");
-        metrics.show(standby(None));
+        metrics.state.lock().view = Some(standby(None));
         let failed = || Event::Observed { answer: Err(StoreError::unknown("no answer from 10.0.0.5".to_owned())) };
         metrics.saw(at(1), &failed());
         assert!(metrics.readiness(at(1)).is_err());
@@ -371,7 +363,7 @@ mod tests {
         assert!(metrics.text(at(117)).contains("leaderrun_store_trouble_seconds{shard=\"jobs/a\"} 16\n"));
         metrics.saw(at(118), &Event::Changed(Ok(())));
         assert_eq!(metrics.readiness(at(118)), Ok("standby"));
-        metrics.show(View { role: Role::Leaving, trouble: None, hindrance: None, late: Late::default() });
+        metrics.state.lock().view = Some(View { role: Role::Leaving, ..standby(None) });
         assert!(metrics.readiness(at(118)).is_err());
     }
 }
