@@ -190,7 +190,7 @@ pub trait Store: Leases + Notes + Administration {
         true
     }
 
-    /// Whether requests are dear: each costs money, or burdens what a cluster runs on.
+    /// Whether requests are to be few: each costs money, or burdens what a cluster runs on.
     fn is_metered(&self) -> bool {
         false
     }

@@ -36,11 +36,11 @@ pub struct ListFlags {
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: Prefix,
 
-    /// Count standbys even if that costs money
+    /// Count standbys also where a request costs money or burdens a cluster
     #[arg(long)]
     standbys: bool,
 
-    /// Show pauses and jobs even if that costs money, or takes long
+    /// Show pauses and jobs also there, and of more than 1,000 shards
     #[arg(long)]
     orders: bool,
 

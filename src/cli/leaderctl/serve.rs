@@ -77,7 +77,10 @@ impl ServeFlags {
             let each = if self.reading.standbys { "two lists" } else { "one list" };
             log::warn(
                 PROGRAM,
-                &format!("requests to this store are dear: {each} of all shards every {}", show(interval)),
+                &format!(
+                    "{each} of all shards every {}: on this store that costs money or burdens the cluster",
+                    show(interval)
+                ),
             );
         }
         if !is_loopback && !matches!(self.listen, Address::Unix(_)) {

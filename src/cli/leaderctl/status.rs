@@ -27,7 +27,7 @@ pub struct StatusFlags {
     #[arg(value_name = "SHARD", required = true)]
     shards: Vec<Shard>,
 
-    /// Name standbys even if that costs money
+    /// Name standbys also where a request costs money or burdens a cluster
     #[arg(long)]
     standbys: bool,
 

@@ -34,7 +34,7 @@ pub struct WatchFlags {
     #[arg(value_name = "SHARD")]
     shards: Vec<Shard>,
 
-    /// Show pauses even if that costs money
+    /// Show pauses also where a request costs money or burdens a cluster
     #[arg(long)]
     orders: bool,
 

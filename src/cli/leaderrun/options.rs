@@ -316,7 +316,7 @@ enum AfterEnd {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Announce {
-    /// Unless requests to the store are dear
+    /// Except on DynamoDB, Kubernetes and object storage
     Auto,
     Always,
     Never,

@@ -52,15 +52,15 @@ const APART: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ReadingFlags {
-    /// Time between two readings of the store [default: 1s; 30s if requests cost money]
+    /// Time between two readings of the store [default: 1s; 30s on DynamoDB, Kubernetes and object storage]
     #[arg(long, value_name = "DURATION", value_parser = interval)]
     interval: Option<Duration>,
 
-    /// Count standbys even if that costs money
+    /// Count standbys also where a request costs money or burdens a cluster
     #[arg(long)]
     pub standbys: bool,
 
-    /// Look for new pauses even if that costs money
+    /// Look for new pauses also there
     #[arg(long)]
     orders: bool,
 }

@@ -136,8 +136,8 @@ impl Flags {
         Err(if announce == Announce::Always {
             "--announce always changes nothing here: on this store standbys always announce themselves; leave it out"
         } else {
-            "--announce never changes nothing here: requests to this store are dear, so no standby announces itself; leave \
-             it out"
+            "--announce never changes nothing here: on this store a standby announces itself only with --announce always; \
+             leave it out"
         }
         .to_owned())
     }
