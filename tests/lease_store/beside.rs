@@ -108,78 +108,73 @@ impl Both {
 
 #[test]
 fn while_another_program_has_the_lock_no_lease_is_taken_and_it_is_named() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (both, one) = (Both::new(&world), candidate("one"));
         both.set(Some(STRANGER));
-        assert_eq!(both.refused(&one), STRANGER, "{style:?}");
-        assert!(!both.line.steps().iter().any(any_put), "{style:?}");
+        assert_eq!(both.refused(&one), STRANGER);
+        assert!(!both.line.steps().iter().any(any_put));
         assert!(matches!(now(both.store.observe(&shard())), Ok(Observation::Held(_))));
         both.set(None);
         let term = both.lead(&one);
         // Its own lock is not in its way.
-        assert!(both.lead(&one) > term, "{style:?}");
-    }
+        assert!(both.lead(&one) > term);
+    });
 }
 
 #[test]
 fn a_claim_that_does_not_get_the_lock_gives_the_lease_back() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (both, one) = (Both::new(&world), candidate("one"));
         let has = Arc::clone(&both.has);
         let between = move || *has.lock().unwrap() = Some(STRANGER.to_owned());
         both.line.next(put_of_shard, Fate::After(Box::new(between)));
         assert_eq!(both.refused(&one), STRANGER);
-        assert!(!is_led(&world.server), "{style:?}");
+        assert!(!is_led(&world.server));
         assert_eq!(both.has().as_deref(), Some(STRANGER));
-    }
+    });
 }
 
 #[test]
 fn a_claim_whose_lock_fails_may_have_been_applied_unless_it_is_denied() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (both, one) = (Both::new(&world), candidate("one"));
         *both.fails.lock().unwrap() = Some(StoreError::not_applied("connection refused"));
-        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown, "{style:?}");
+        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
         *both.fails.lock().unwrap() = Some(StoreError::denied("no permission"));
-        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Denied, "{style:?}");
-        assert!(!is_led(&world.server), "{style:?}");
-    }
+        assert_eq!(now(both.store.claim(&one)).unwrap_err().kind, ErrorKind::Denied);
+        assert!(!is_led(&world.server));
+    });
 }
 
 #[test]
 fn a_lock_that_is_gone_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (both, one) = (Both::new(&world), candidate("one"));
         let term = both.lead(&one);
-        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Renewed), "{style:?}");
+        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Renewed));
         both.set(None);
-        assert_eq!(now(both.store.renew(&one, term, 2)), Ok(Renewal::Lost(None)), "{style:?}");
+        assert_eq!(now(both.store.renew(&one, term, 2)), Ok(Renewal::Lost(None)));
         assert_eq!(both.has().as_deref(), Some(one.session.as_str()));
         both.set(Some(STRANGER));
         let lost = now(both.store.renew(&one, term, 3));
-        assert!(matches!(lost, Ok(Renewal::Lost(Some(holder))) if holder.owner == STRANGER), "{style:?}");
+        assert!(matches!(lost, Ok(Renewal::Lost(Some(holder))) if holder.owner == STRANGER));
         assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
         assert_eq!(both.has().as_deref(), Some(STRANGER));
-    }
+    });
 }
 
 #[test]
 fn a_revocation_leaves_the_lock_and_a_release_gives_it_back_before_the_lease() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (both, one) = (Both::new(&world), candidate("one"));
         let term = both.lead(&one);
         assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
-        assert_eq!(both.has(), None, "{style:?}");
+        assert_eq!(both.has(), None);
         let term = both.lead(&one);
         assert_eq!(now(both.store.revoke(&shard(), term)), Ok(Release::Released));
-        assert_eq!(both.has().as_deref(), Some(one.session.as_str()), "{style:?}");
-        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Revoked), "{style:?}");
-    }
+        assert_eq!(both.has().as_deref(), Some(one.session.as_str()));
+        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Revoked));
+    });
 }
 
 #[test]

@@ -12,6 +12,9 @@
 //! from the last granted request, or until it begins its release; and terms rise with each start.
 
 use crate::world::*;
+use Deviation::{
+    Copied, Deleted, Dies, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped,
+};
 use leaderrun::internals::lease::{Candidate, Term, kept, usable};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::memory::{Contents, Memory, Server, Step, Style, Way};
@@ -52,10 +55,6 @@ enum Deviation {
     Deleted,
     Revoked,
 }
-
-use Deviation::{
-    Copied, Deleted, Dies, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped,
-};
 
 /// The decisions of one play, and the way to the next one.
 #[derive(Default)]

@@ -34,41 +34,35 @@ fn nobody_leads_on_a_server_that_was_not_tried() {
 
 #[test]
 fn an_operator_who_vouches_is_believed_for_this_life_of_the_server_alone() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let client = world.client();
         let one = candidate("one");
-        let term = client.lead(&one);
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        client.leads_once(&one);
         world.server.restart();
         client.refused(&one);
-    }
+    });
 }
 
 #[test]
 fn a_wiped_store_makes_the_next_leader_wait_and_terms_go_on_rising() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let term = world.client().lead(&candidate("one"));
-        world.server.wipe();
-        world.server.restart();
+        world.restarts_empty();
         for _ in 0..2 {
             let (grant, took) = world.client().in_time(&candidate("two"));
             assert!(grant.term > term, "{grant:?}");
-            assert!(took + wait_of(&grant) >= LEASE, "{style:?}: {took:?}");
+            assert!(took + wait_of(&grant) >= LEASE, "{took:?}");
             world.server.wipe();
         }
-    }
+    });
 }
 
 #[test]
 fn a_claim_that_crosses_a_failover_does_not_take_a_term_again() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let (one, two) = (candidate("one"), candidate("two"));
         let client = world.client();
-        let term = client.lead(&one);
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        client.leads_once(&one);
         // The replica has the release, and not what comes after it.
         let replica = world.server.contents();
         let (slow, quick) = (world.client(), world.client());
@@ -83,59 +77,52 @@ fn a_claim_that_crosses_a_failover_does_not_take_a_term_again() {
             })),
         );
         slow.refused(&one);
-        assert_eq!(quick.renew(&two, acknowledged, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(quick.renew(&two, acknowledged, 1), Renewal::Renewed);
         advance(LEASE + SLACK);
         let (grant, _) = slow.in_time(&one);
-        assert!(grant.term > acknowledged && grant.start_after.is_none(), "{style:?} {grant:?}");
-    }
+        assert!(grant.term > acknowledged && grant.start_after.is_none(), "{grant:?}");
+    });
 }
 
 #[test]
 fn a_claim_of_a_longer_lease_that_crosses_a_failover_makes_its_leader_wait() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         now(client.store.release(&one, term)).unwrap();
         let server = std::sync::Arc::clone(&world.server);
         client.line.next(put_of_led, Fate::After(Box::new(move || server.restart())));
         let grant = client.granted(&Candidate { lease: LEASE * 2, ..one });
-        assert!(wait_of(&grant) > LEASE * 2 - seconds(1), "{style:?} {grant:?}");
-    }
+        assert!(wait_of(&grant) > LEASE * 2 - seconds(1), "{grant:?}");
+    });
 }
 
 #[test]
 fn a_store_that_is_wiped_between_look_and_write_makes_its_next_leader_wait() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let client = world.client();
         // Another shard's leadership has shown the marker.
         let server = std::sync::Arc::clone(&world.server);
         client.line.next(put_of_shard, Fate::After(Box::new(move || server.wipe())));
-        let grant = client.granted(&candidate("one"));
-        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-    }
+        client.waits(&candidate("one"));
+    });
 }
 
 #[test]
 fn a_leader_outlives_a_store_that_restarts_empty_even_if_a_standby_claims_first() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         advance(seconds(4));
-        world.server.wipe();
-        world.server.restart();
+        world.restarts_empty();
         let standby = world.client();
         standby.refused(&candidate("two"));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         advance(LEASE - seconds(1));
         let holder = standby.refused(&candidate("two"));
-        assert_eq!(holder.session, Some(one.session.clone()), "{style:?}");
-        assert!(world.server.contents().contains_key(&Name::Led(shard())), "{style:?}");
+        assert_eq!(holder.session, Some(one.session.clone()));
+        assert!(world.server.contents().contains_key(&Name::Led(shard())));
         assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
         advance(LEASE);
-        assert!(standby.lead(&candidate("two")) > term, "{style:?}");
-    }
+        assert!(standby.lead(&candidate("two")) > term);
+    });
 }
 
 #[test]
@@ -166,8 +153,7 @@ fn a_leader_outlives_a_failover_to_an_older_copy() {
                 advance(seconds(1));
                 assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
             }
-            world.server.restart();
-            world.server.restore(copies.remove(copy));
+            world.fails_over(copies.remove(copy));
             let renewed = client.renew(&one, term, 8);
             if style == LEASED && copy == 1 {
                 // Nothing is written beside a lease that the server says is alive.
@@ -185,8 +171,7 @@ fn a_leader_outlives_a_failover_to_an_older_copy() {
 
 #[test]
 fn terms_go_on_rising_after_a_failover_to_an_older_copy() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let (client, one) = (world.client(), candidate("one"));
         let mut last = client.lead(&one);
         now(client.store.release(&one, last)).unwrap();
@@ -195,27 +180,23 @@ fn terms_go_on_rising_after_a_failover_to_an_older_copy() {
             last = client.lead(&one);
             now(client.store.release(&one, last)).unwrap();
         }
-        world.server.restart();
-        world.server.restore(older);
+        world.fails_over(older);
         // Whoever comes now has seen none of them.
         let (grant, took) = world.client().in_time(&candidate("two"));
-        assert!(grant.term > last && took >= LEASE, "{style:?}: {grant:?} after {last}");
-    }
+        assert!(grant.term > last && took >= LEASE, "{grant:?} after {last}");
+    });
 }
 
 #[test]
 fn a_leader_writes_its_document_again_only_while_its_lease_counts() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         advance(LEASE - seconds(3));
-        world.server.wipe();
-        world.server.restart();
+        world.restarts_empty();
         world.client().refused(&candidate("two"));
         // The store would keep the lease for longer.
         advance(seconds(1));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None), "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None));
+    });
 }
 
 #[test]
@@ -234,8 +215,7 @@ fn the_lease_of_a_leader_that_writes_its_document_again_counts_from_what_it_sent
                 assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
             }
             advance(seconds(4));
-            world.server.wipe();
-            world.server.restart();
+            world.restarts_empty();
             assert_eq!(client.renew(&one, term, 2), Renewal::Lost(None), "{style:?} {is_renewed}");
         }
     }
@@ -243,15 +223,12 @@ fn the_lease_of_a_leader_that_writes_its_document_again_counts_from_what_it_sent
 
 #[test]
 fn a_leader_that_has_released_does_not_write_its_document_again() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         now(client.store.release(&one, term)).unwrap();
-        world.server.wipe();
-        world.server.restart();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None), "{style:?}");
-        assert!(!world.server.contents().contains_key(&Name::Shard(shard())), "{style:?}");
-    }
+        world.restarts_empty();
+        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None));
+        assert!(!world.server.contents().contains_key(&Name::Shard(shard())));
+    });
 }
 
 #[test]
@@ -275,11 +252,8 @@ fn a_renewal_counts_in_the_life_of_the_server_that_the_marker_names_after_it() {
 
 #[test]
 fn a_shard_deleted_after_its_leader_wrote_it_again_makes_the_next_one_wait() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
-        world.server.wipe();
-        world.server.restart();
+    each_led(LIVING, |world, client, one, term| {
+        world.restarts_empty();
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         // The marker is old when the document is deleted.
         for sequence in 2..10 {
@@ -287,99 +261,84 @@ fn a_shard_deleted_after_its_leader_wrote_it_again_makes_the_next_one_wait() {
             assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
         }
         world.delete();
-        let grant = world.client().granted(&candidate("two"));
-        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-    }
+        world.client().waits(&candidate("two"));
+    });
 }
 
 #[test]
 fn a_leadership_that_was_revoked_is_lost_however_young_the_store_is() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         world.server.restart();
         assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Revoked, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Revoked);
+    });
 }
 
 #[test]
 fn orders_that_came_to_an_empty_store_outlive_the_leader_that_writes_itself_again() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
-        world.server.wipe();
-        world.server.restart();
+    each_led(LIVING, |world, client, one, term| {
+        world.restarts_empty();
         world.client().order("pause");
         let renewed = now(client.store.renew_and_read(&one, term, 1, &[shard()])).unwrap();
-        assert_eq!(renewed.renewal, Renewal::Renewed, "{style:?}");
+        assert_eq!(renewed.renewal, Renewal::Renewed);
         let orders = renewed.orders.map(|mut orders| orders.remove(0).map(|note| note.text));
         // Where they are a note, the next renewal brings them.
-        assert!(orders.map_or(style == LEASED, |orders| orders.as_deref() == Some("pause")), "{style:?}");
-        assert_eq!(world.client().orders().as_deref(), Some("pause"), "{style:?}");
-    }
+        assert!(orders.map_or(world.style == LEASED, |orders| orders.as_deref() == Some("pause")));
+        assert_eq!(world.client().orders().as_deref(), Some("pause"));
+    });
 }
 
 #[test]
 fn a_wait_outlives_the_leader_that_writes_itself_again() {
-    for style in [SCRIPTED, STAMPING] {
-        let world = World::old(style);
+    each([SCRIPTED, STAMPING], |world| {
         let long = Candidate { lease: LEASE * 4, ..candidate("one") };
         let term = world.client().lead(&long);
         assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
         let (client, two) = (world.client(), candidate("two"));
         let grant = client.granted(&two);
         assert!(wait_of(&grant) > LEASE * 3, "{grant:?}");
-        world.server.wipe();
-        world.server.restart();
+        world.restarts_empty();
         // It writes its document, and dies before it has written how long the longest lease was.
         client.line.next(put_of_led, Fate::Lost);
         now(client.store.renew(&two, grant.term, 1)).unwrap_err();
         let (grant, took) = world.client().in_time(&candidate("three"));
-        assert!(took + wait_of(&grant) > LEASE * 3, "{style:?} {grant:?}");
-    }
+        assert!(took + wait_of(&grant) > LEASE * 3, "{grant:?}");
+    });
 }
 
 #[test]
 fn a_document_written_again_knows_of_no_led_mark_until_that_is_written_too() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
-        world.server.wipe();
-        world.server.restart();
+    each_led(LIVING, |world, client, one, term| {
+        world.restarts_empty();
         // Its last write is lost: nothing was counted yet.
         client.line.next(put_of_led, Fate::Lost);
         assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
-        assert_eq!(world.text()["led_ms"], 0, "{style:?}");
+        assert_eq!(world.text()["led_ms"], 0);
         // Of whoever claims it now is known that somebody led.
         advance(LEASE + SLACK);
         assert!(!world.server.contents().contains_key(&Name::Led(shard())));
         world.client().in_time(&candidate("two"));
-        assert!(world.server.contents().contains_key(&Name::Led(shard())), "{style:?}");
-    }
+        assert!(world.server.contents().contains_key(&Name::Led(shard())));
+    });
 }
 
 #[test]
 fn a_store_that_forgot_a_leader_is_young_for_the_longest_lease_of_which_it_knows() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let (client, long) = (world.client(), Candidate { lease: LEASE * 4, ..candidate("long") });
-        let term = client.lead(&long);
-        now(client.store.release(&long, term)).unwrap();
+        client.leads_once(&long);
         let older = world.server.contents();
         client.lead(&long);
-        world.server.restart();
-        world.server.restore(older);
+        world.fails_over(older);
         let (_, took) = world.client().in_time(&candidate("short"));
-        assert!(took >= LEASE * 4, "{style:?}: {took:?}");
-    }
+        assert!(took >= LEASE * 4, "{took:?}");
+    });
 }
 
 /// The older copy knows of the longer lease, but not that the led mark does.
 #[test]
 fn a_store_that_forgot_a_leader_is_young_for_the_lease_that_stands_too() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let (client, long) = (world.client(), Candidate { lease: LEASE * 4, ..candidate("long") });
         let copy = std::sync::Arc::new(std::sync::Mutex::default());
         let (server, taken) = (std::sync::Arc::clone(&world.server), std::sync::Arc::clone(&copy));
@@ -387,30 +346,26 @@ fn a_store_that_forgot_a_leader_is_young_for_the_lease_that_stands_too() {
         let term = client.lead(&long);
         advance(LEASE * 3);
         assert_eq!(client.renew(&long, term, 1), Renewal::Renewed);
-        world.server.restart();
-        world.server.restore(std::mem::take(&mut copy.lock().unwrap()));
+        world.fails_over(std::mem::take(&mut copy.lock().unwrap()));
         let (_, took) = world.client().in_time(&candidate("short"));
-        assert!(took >= LEASE * 4, "{style:?}: {took:?}");
-    }
+        assert!(took >= LEASE * 4, "{took:?}");
+    });
 }
 
 #[test]
 fn a_standby_that_knew_the_leader_is_refused_by_a_store_that_was_wiped() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         let standby = world.client();
         standby.refused(&candidate("two"));
         world.server.wipe();
-        assert_eq!(standby.refused(&candidate("two")).doubt, Some(Doubt::Forgotten), "{style:?}");
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(standby.refused(&candidate("two")).doubt, Some(Doubt::Forgotten));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn a_store_and_a_leader_that_die_together_cost_one_lease() {
-    for style in LIVING {
-        let world = World::old(style);
+    each(LIVING, |world| {
         let (_dead, _, term) = leader(&world);
         let standby = world.client();
         standby.refused(&candidate("two"));
@@ -419,25 +374,23 @@ fn a_store_and_a_leader_that_die_together_cost_one_lease() {
         now(standby.store.observe(&shard())).unwrap();
         advance(LEASE + seconds(1));
         let (grant, took) = standby.in_time(&candidate("two"));
-        assert!(grant.term > term && took < seconds(3), "{style:?}: {took:?}");
-    }
+        assert!(grant.term > term && took < seconds(3), "{took:?}");
+    });
 }
 
 #[test]
 fn a_renewal_that_is_the_first_to_meet_a_new_life_marks_it() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         let marker = || world.server.contents().get(&Name::Marker).unwrap().text.clone();
         let before = marker();
         world.server.restart();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-        assert_ne!(marker(), before, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert_ne!(marker(), before);
         let known = marker();
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         world.client().refused(&candidate("two"));
-        assert_eq!(marker(), known, "{style:?}");
-    }
+        assert_eq!(marker(), known);
+    });
 }
 
 #[test]
@@ -485,8 +438,7 @@ fn a_claim_at_a_server_that_the_marker_does_not_name_is_refused_however_old_the_
 
 #[test]
 fn a_marker_from_the_future_is_written_again() {
-    for style in [SCRIPTED, STAMPING] {
-        let world = World::old(style);
+    each([SCRIPTED, STAMPING], |world| {
         let marker = format!(
             "{{\"format\":1,\"what\":\"\",\"created_ms\":{},\"incarnation\":\"life 0\"}}",
             world.server.now() + 86_400_000
@@ -495,8 +447,8 @@ fn a_marker_from_the_future_is_written_again() {
         world.client().refused(&candidate("one"));
         assert_ne!(world.server.contents().get(&Name::Marker).unwrap().text, marker);
         let (_, took) = world.client().in_time(&candidate("one"));
-        assert!(took < LEASE + SLACK, "{style:?}: {took:?}");
-    }
+        assert!(took < LEASE + SLACK, "{took:?}");
+    });
 }
 
 #[test]
@@ -515,14 +467,12 @@ fn a_marker_is_young_to_one_process_for_no_longer_than_a_lease() {
 
 #[test]
 fn who_saw_a_higher_term_than_the_document_shows_waits_a_lease_and_takes_a_higher_one() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one, first) = leader(&world);
         now(client.store.release(&one, first)).unwrap();
         let yesterday = world.server.contents();
         for _ in 0..5 {
-            let last = client.lead(&one);
-            now(client.store.release(&one, last)).unwrap();
+            client.leads_once(&one);
         }
         let (leader, two, standby) = (world.client(), candidate("two"), world.client());
         let term = leader.lead(&two);
@@ -531,37 +481,34 @@ fn who_saw_a_higher_term_than_the_document_shows_waits_a_lease_and_takes_a_highe
         let marker = yesterday.get(&Name::Marker).unwrap().clone();
         world.server.restore(yesterday);
         let holder = standby.refused(&one);
-        assert_eq!(holder.doubt, Some(Doubt::Forgotten), "{style:?} {holder:?}");
+        assert_eq!(holder.doubt, Some(Doubt::Forgotten), "{holder:?}");
         assert_eq!(world.server.contents().get(&Name::Marker), Some(&marker));
         let (grant, took) = standby.in_time(&one);
-        assert!(grant.term > term, "{style:?}: {grant:?} after {term}");
-        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
+        assert!(grant.term > term, "{grant:?} after {term}");
+        assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
         // The leader finds another session's lease, and gives up.
-        assert!(matches!(leader.renew(&two, term, 1), Renewal::Lost(Some(_))), "{style:?}");
-    }
+        assert!(matches!(leader.renew(&two, term, 1), Renewal::Lost(Some(_))));
+    });
 }
 
 #[test]
 fn terms_rise_for_who_saw_them_even_if_the_clock_is_set_back_too() {
-    for style in [SCRIPTED, STAMPING] {
-        let world = World::old(style);
+    each([SCRIPTED, STAMPING], |world| {
         let (client, one, first) = leader(&world);
         now(client.store.release(&one, first)).unwrap();
         let yesterday = world.server.contents();
         advance(LEASE);
-        let term = client.lead(&one);
-        now(client.store.release(&one, term)).unwrap();
+        let term = client.leads_once(&one);
         world.server.restore(yesterday);
         world.server.step(-3_600_000);
         let (grant, _) = client.in_time(&one);
-        assert!(grant.term > term, "{style:?}: {grant:?} after {term}");
-    }
+        assert!(grant.term > term, "{grant:?} after {term}");
+    });
 }
 
 #[test]
 fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (before, zero) = (world.client(), candidate("zero"));
         let earlier = before.lead(&zero);
         let led = world.server.contents();
@@ -569,13 +516,11 @@ fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
         let released = world.server.contents();
         let (client, one, term) = leader(&world);
         world.server.restore(released);
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         world.server.restore(led);
-        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 2) else {
-            panic!("{style:?}: it leads beside zero")
-        };
+        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 2) else { panic!("it leads beside zero") };
         assert_eq!(holder.session, Some(zero.session));
-    }
+    });
 }
 
 /// The older copy names another leader, whose lease has ended by then.
@@ -605,28 +550,25 @@ fn a_leader_outlives_an_earlier_lease_in_a_restored_document_unless_a_late_renew
 
 #[test]
 fn a_wait_that_an_older_copy_got_outlives_the_leader_that_writes_itself_again() {
-    for style in DATED {
-        let world = World::old(style);
+    each(DATED, |world| {
         let (before, zero, earlier) = leader(&world);
         let led = world.server.contents();
         now(before.store.release(&zero, earlier)).unwrap();
         let (client, one, term) = leader(&world);
         world.server.restore(led);
         assert_eq!(now(world.client().store.revoke(&shard(), earlier)), Ok(Release::Released));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-        assert!(world.text()["wait"].is_object(), "{style:?} {}", world.text());
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert!(world.text()["wait"].is_object(), "{}", world.text());
+    });
 }
 
 #[test]
 fn a_lower_term_that_a_look_showed_is_read_again_before_it_is_believed() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one, first) = leader(&world);
         now(client.store.release(&one, first)).unwrap();
         let older = world.server.contents();
-        let term = client.lead(&one);
-        now(client.store.release(&one, term)).unwrap();
+        let term = client.leads_once(&one);
         let standby = world.client();
         now(standby.store.observe(&shard())).unwrap();
         // The next look is behind.
@@ -634,14 +576,13 @@ fn a_lower_term_that_a_look_showed_is_read_again_before_it_is_believed() {
         world.server.restore(older);
         now(standby.store.observe(&shard())).unwrap();
         world.server.restore(newer);
-        assert!(standby.lead(&candidate("two")) > term, "{style:?}");
-    }
+        assert!(standby.lead(&candidate("two")) > term);
+    });
 }
 
 #[test]
 fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one, first) = leader(&world);
         now(client.store.release(&one, first)).unwrap();
         let yesterday = world.server.contents();
@@ -653,17 +594,16 @@ fn a_store_that_forgets_again_makes_who_saw_it_wait_again() {
             now(standby.store.observe(&shard())).unwrap();
             world.server.restore(yesterday.clone());
             let (grant, took) = standby.in_time(&candidate("two"));
-            assert!(took >= LEASE && grant.term > last, "{style:?} {took:?} {grant:?} after {last}");
+            assert!(took >= LEASE && grant.term > last, "{took:?} {grant:?} after {last}");
             last = grant.term;
             advance(LEASE + SLACK);
         }
-    }
+    });
 }
 
 #[test]
 fn a_release_over_an_older_copy_leaves_the_term_that_it_ends() {
-    for style in DATED {
-        let world = World::old(style);
+    each(DATED, |world| {
         let (client, one, first) = leader(&world);
         let older = world.server.contents();
         let mut term = first;
@@ -672,76 +612,70 @@ fn a_release_over_an_older_copy_leaves_the_term_that_it_ends() {
             term = client.lead(&one);
         }
         world.server.restore(older);
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
         // Whoever comes now has seen none of them, and no time tells.
         world.server.step(-3_600_000);
         let (grant, _) = world.client().in_time(&candidate("two"));
-        assert!(grant.term > term, "{style:?} {grant:?} after {term}");
-    }
+        assert!(grant.term > term, "{grant:?} after {term}");
+    });
 }
 
 #[test]
 fn a_document_deleted_by_hand_ends_the_leadership_and_makes_the_next_one_wait() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         world.delete();
         let (next, two) = (world.client(), candidate("two"));
-        let grant = next.granted(&two);
-        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("{style:?}: renewed") };
+        let grant = next.waits(&two);
+        assert!(grant.term > term, "{grant:?}");
+        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("renewed") };
         assert_eq!(holder.session, Some(two.session.clone()));
         // Neither a release nor a crash of the next one ends the wait.
         advance(seconds(2));
         assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
         let grant = world.client().granted(&candidate("three"));
-        assert!(wait_of(&grant) >= LEASE - seconds(2), "{style:?} {grant:?}");
+        assert!(wait_of(&grant) >= LEASE - seconds(2), "{grant:?}");
         world.delete();
         assert_eq!(next.renew(&two, grant.term, 1), Renewal::Lost(None));
-    }
+    });
 }
 
 #[test]
 fn a_longer_lease_that_was_known_is_waited_for() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let long = Candidate { lease: LEASE * 4, ..candidate("long") };
         let client = world.client();
-        let term = client.lead(&long);
-        assert_eq!(now(client.store.release(&long, term)), Ok(Release::Released));
+        client.leads_once(&long);
         let (short, one) = (world.client(), candidate("short"));
         let term = short.lead(&one);
         world.delete();
         let grant = world.client().granted(&candidate("next"));
-        assert!(grant.term > term && wait_of(&grant) > LEASE * 4 - seconds(1), "{style:?} {grant:?}");
+        assert!(grant.term > term && wait_of(&grant) > LEASE * 4 - seconds(1), "{grant:?}");
         // Its successor may not be the first to have it, and still waits for it.
         advance(LEASE + SLACK);
         let (grant, _) = world.client().in_time(&candidate("after"));
-        assert!(wait_of(&grant) > LEASE * 2, "{style:?} {grant:?}");
+        assert!(wait_of(&grant) > LEASE * 2, "{grant:?}");
         advance(LEASE * 4 + UNTIL_A_WALL_CLOCK_KNOWS);
         let (grant, _) = world.client().in_time(&candidate("last"));
         // Its leaders died before they said that it was over.
-        assert_eq!(grant.start_after.is_some(), style == LEASED, "{style:?}");
-    }
+        assert_eq!(grant.start_after.is_some(), world.style == LEASED);
+    });
 }
 
 #[test]
 fn who_saw_a_leader_waits_for_it_though_its_led_mark_is_deleted_too() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (_, _, term) = leader(&world);
         let standby = world.client();
         standby.refused(&candidate("two"));
         world.edit(|contents| contents.retain(|name, _| *name == Name::Marker));
-        let grant = standby.granted(&candidate("two"));
-        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-    }
+        let grant = standby.waits(&candidate("two"));
+        assert!(grant.term > term, "{grant:?}");
+    });
 }
 
 #[test]
 fn a_deleted_leader_is_waited_for_by_who_comes_after_a_claim_that_did_not_get_as_far() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         world.client().lead(&Candidate { lease: LEASE * 4, ..candidate("long") });
         world.delete();
         // It took the document, and has not told anybody of the led mark.
@@ -750,20 +684,18 @@ fn a_deleted_leader_is_waited_for_by_who_comes_after_a_claim_that_did_not_get_as
         now(client.store.claim(&candidate("two"))).unwrap_err();
         advance(LEASE + SLACK);
         let (grant, _) = world.client().in_time(&candidate("three"));
-        assert!(wait_of(&grant) > LEASE * 2, "{style:?} {grant:?}");
-    }
+        assert!(wait_of(&grant) > LEASE * 2, "{grant:?}");
+    });
 }
 
 #[test]
 fn a_led_mark_that_cannot_be_read_says_that_the_shard_was_led() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         leader(&world);
         world.edit(|contents| contents.get_mut(&Name::Led(shard())).unwrap().text = "nonsense".to_owned());
         world.delete();
-        let grant = world.client().granted(&candidate("two"));
-        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-    }
+        world.client().waits(&candidate("two"));
+    });
 }
 
 #[test]
@@ -784,46 +716,41 @@ fn a_shard_that_was_led_and_deleted_between_look_and_write_makes_its_next_leader
 
 #[test]
 fn a_pause_on_a_deleted_shard_does_not_hide_that_it_was_led() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         world.delete();
         world.client().order("pause --keep");
-        let grant = world.client().granted(&candidate("two"));
-        assert!(grant.term > term && wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-        assert!(matches!(client.renew(&one, term, 1), Renewal::Lost(Some(_))), "{style:?}");
-    }
+        let grant = world.client().waits(&candidate("two"));
+        assert!(grant.term > term, "{grant:?}");
+        assert!(matches!(client.renew(&one, term, 1), Renewal::Lost(Some(_))));
+    });
 }
 
 #[test]
 fn a_first_claim_is_five_requests_and_a_later_one_two_and_a_renewal_one() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
-        assert_eq!(client.line.steps().len(), 5, "{style:?}");
+    each_led(ALL, |world, client, one, term| {
+        assert_eq!(client.line.steps().len(), 5);
         // The led mark of a shared document is written with it.
-        let shared = usize::from(style.is_shared);
+        let shared = usize::from(world.style.is_shared);
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        assert_eq!(client.line.steps().len(), 1, "{style:?}");
+        assert_eq!(client.line.steps().len(), 1);
         now(client.store.release(&one, term)).unwrap();
-        assert_eq!(client.line.steps().len(), 1 + shared, "{style:?}");
+        assert_eq!(client.line.steps().len(), 1 + shared);
         let standby = world.client();
         assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free));
         standby.line.steps();
         let marker = usize::from(!world.lives());
         let term = standby.lead(&one);
         // What the look showed is enough, but for the marker where a look does not ask for it.
-        assert_eq!(standby.line.steps().len(), 1 + marker + 2 * shared, "{style:?}");
+        assert_eq!(standby.line.steps().len(), 1 + marker + 2 * shared);
         now(standby.store.release(&one, term)).unwrap();
-        let term = standby.lead(&one);
-        now(standby.store.release(&one, term)).unwrap();
-        assert_eq!(standby.line.steps().len(), 3 + 3 * shared, "{style:?}");
+        standby.leads_once(&one);
+        assert_eq!(standby.line.steps().len(), 3 + 3 * shared);
         client.line.steps();
         let longer = Candidate { lease: LEASE * 2, ..candidate("two") };
         client.lead(&longer);
         let steps = client.line.steps();
-        assert!(steps.len() <= 6 + shared, "{style:?} {steps:?}");
-    }
+        assert!(steps.len() <= 6 + shared, "{steps:?}");
+    });
 }
 
 #[test]
@@ -852,55 +779,48 @@ fn what_concludes_something_is_no_read_that_may_be_behind() {
 
 #[test]
 fn who_waits_for_the_tree_of_an_earlier_leader_gives_way_once_that_one_has_written_itself_again() {
-    for style in LIVING {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(LIVING, |world, client, one, term| {
         world.delete();
         let (next, two) = (world.client(), candidate("two"));
-        let grant = next.granted(&two);
-        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
+        let grant = next.waits(&two);
         advance(seconds(5));
         world.server.wipe();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-        assert!(matches!(next.renew(&two, grant.term, 1), Renewal::Lost(Some(_))), "{style:?}");
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert!(matches!(next.renew(&two, grant.term, 1), Renewal::Lost(Some(_))));
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn of_two_that_come_after_two_deletions_the_later_one_has_the_higher_term() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         leader(&world);
         world.delete();
         let first = world.client().granted(&candidate("two"));
         world.delete();
         let second = world.client().granted(&candidate("three"));
-        assert!(second.term > first.term, "{style:?} {first:?} {second:?}");
-    }
+        assert!(second.term > first.term, "{first:?} {second:?}");
+    });
 }
 
 #[test]
 fn a_claim_after_an_answer_that_took_long_has_a_term_of_now() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let client = world.client();
         client.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
         let term = client.lead(&candidate("one"));
-        assert!(term.0 < world.server.now() + 8_000, "{style:?}: {term} at {}", world.server.now());
-    }
+        assert!(term.0 < world.server.now() + 8_000, "{term} at {}", world.server.now());
+    });
 }
 
 #[test]
 fn a_claim_after_a_look_that_took_long_has_a_term_of_now_too() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         now(client.store.release(&one, term)).unwrap();
         let standby = world.client();
         standby.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
         now(standby.store.observe(&shard())).unwrap();
         let term = standby.lead(&candidate("two"));
-        assert!(term.0 < world.server.now() + 8_000, "{style:?}: {term} at {}", world.server.now());
-    }
+        assert!(term.0 < world.server.now() + 8_000, "{term} at {}", world.server.now());
+    });
 }

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 #[test]
 fn a_late_copy_of_a_renewal_changes_nothing_of_a_later_leadership_of_the_same_session() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
         let old = client.lead(&one);
         client.line.next(renewal, Fate::Copied);
@@ -21,74 +20,66 @@ fn a_late_copy_of_a_renewal_changes_nothing_of_a_later_leadership_of_the_same_se
         world.client().order("hand over");
         let before = world.server.contents();
         client.line.deliver();
-        assert_eq!(world.server.contents(), before, "{style:?}");
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(world.server.contents(), before);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         assert_eq!(world.text()["term"], term.0);
-    }
+    });
 }
 
 #[test]
 fn a_late_renewal_does_not_take_what_the_session_has_released() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(renewal, Fate::Late);
         assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
         assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
         client.line.deliver();
-        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None, "{style:?}");
+        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None);
         world.client().lead(&candidate("two"));
-    }
+    });
 }
 
 #[test]
 fn a_late_renewal_does_not_replace_orders_that_came_since() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(renewal, Fate::Late);
         now(client.store.renew(&one, term, 1)).unwrap_err();
         world.client().order("pause");
         client.line.deliver();
-        assert_eq!(world.client().orders().as_deref(), Some("pause"), "{style:?}");
+        assert_eq!(world.client().orders().as_deref(), Some("pause"));
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
-    }
+    });
 }
 
 #[test]
 fn a_late_claim_disturbs_nobody() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one, two) = (world.client(), candidate("one"), candidate("two"));
-        let first = client.lead(&one);
-        now(client.store.release(&one, first)).unwrap();
+        client.leads_once(&one);
         client.line.next(put_of_shard, Fate::Late);
         assert_eq!(now(client.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
         let other = world.client();
         let term = other.lead(&two);
         client.line.deliver();
-        assert_eq!(other.renew(&two, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(other.renew(&two, term, 1), Renewal::Renewed);
         now(other.store.release(&two, term)).unwrap();
         // Neither of the same session: what it leads, and what it has given back.
         client.line.next(put_of_shard, Fate::Late);
         now(client.store.claim(&one)).unwrap_err();
         let term = client.lead(&one);
         client.line.deliver();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         now(client.store.release(&one, term)).unwrap();
         client.line.next(put_of_shard, Fate::Late);
         now(client.store.claim(&one)).unwrap_err();
-        let term = client.lead(&one);
-        now(client.store.release(&one, term)).unwrap();
+        client.leads_once(&one);
         client.line.deliver();
-        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None, "{style:?}");
-    }
+        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None);
+    });
 }
 
 #[test]
 fn a_late_release_does_not_end_a_later_leadership() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
         let old = client.lead(&one);
         client.line.next(put_of_shard, Fate::Late);
@@ -96,21 +87,20 @@ fn a_late_release_does_not_end_a_later_leadership() {
         assert_eq!(now(client.store.release(&one, old)), Ok(Release::Released));
         let term = client.lead(&one);
         client.line.deliver();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         // Nor does one that is sent for the old term, by whoever gives back what a dead process left.
-        assert_eq!(now(world.client().store.release(&one, old)), Ok(Release::NotHeld), "{style:?}");
-        assert_eq!(now(world.client().store.forget(&one, old)), Ok(Release::NotHeld), "{style:?}");
+        assert_eq!(now(world.client().store.release(&one, old)), Ok(Release::NotHeld));
+        assert_eq!(now(world.client().store.forget(&one, old)), Ok(Release::NotHeld));
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         assert_eq!(now(world.client().store.release(&one, Term(0))), Ok(Release::Released));
-    }
+    });
 }
 
 /// An operator ends a term by force, and reads it; meanwhile the candidate gives it back and leads again in the same
 /// session; then the operator's write arrives.
 #[test]
 fn a_revocation_of_one_term_does_not_end_the_next_one_of_the_same_candidate() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (Arc::new(world.client()), candidate("one"));
         let old = client.lead(&one);
         let operator = world.client();
@@ -120,7 +110,7 @@ fn a_revocation_of_one_term_does_not_end_the_next_one_of_the_same_candidate() {
             holder.lead(&session);
         };
         operator.line.next(put_of_shard, Fate::After(Box::new(act)));
-        assert_eq!(now(operator.store.revoke(&shard(), old)), Ok(Release::NotHeld), "{style:?}");
+        assert_eq!(now(operator.store.revoke(&shard(), old)), Ok(Release::NotHeld));
         let report = now(operator.store.inspect(&shard())).unwrap();
         let term = report.holder.expect("it leads").term.expect("its term is known");
         assert!(term > old);
@@ -131,23 +121,21 @@ fn a_revocation_of_one_term_does_not_end_the_next_one_of_the_same_candidate() {
         now(client.store.release(&one, term)).unwrap();
         let term = client.lead(&one);
         operator.line.deliver();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn a_renewal_and_an_operator_do_not_refuse_each_other() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.steps();
         let operator = world.client();
         client.line.next(renewal, Fate::After(Box::new(move || operator.order("pause"))));
         let renewed = now(client.store.renew_and_read(&one, term, 1, &[shard()])).unwrap();
-        assert_eq!(renewed.renewal, Renewal::Renewed, "{style:?}");
-        assert_eq!(renewed.orders.unwrap()[0].as_ref().map(|note| note.text.as_str()), Some("pause"), "{style:?}");
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        assert_eq!(renewed.orders.unwrap()[0].as_ref().map(|note| note.text.as_str()), Some("pause"));
         // Where the server can only compare, an operator costs two more trips.
-        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 3 }, "{style:?}");
+        assert_eq!(client.line.steps().len(), if world.style.touches { 1 } else { 3 });
         // The other way round.
         let (operator, session) = (world.client(), one.clone());
         operator.orders();
@@ -158,34 +146,30 @@ fn a_renewal_and_an_operator_do_not_refuse_each_other() {
         );
         operator.order("resume");
         let puts = operator.line.steps().iter().filter(|step| put_of_orders(step)).count();
-        assert_eq!(puts, if style.touches { 1 } else { 2 }, "{style:?}");
-    }
+        assert_eq!(puts, if world.style.touches { 1 } else { 2 });
+    });
 }
 
 #[test]
 fn renewals_that_arrive_out_of_order_only_go_forward() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         advance(seconds(1));
         client.line.next(renewal, Fate::Late);
         now(client.store.renew(&one, term, 1)).unwrap_err();
         advance(seconds(1));
-        assert_eq!(client.renew(&one, term, 3), Renewal::Renewed, "{style:?}");
-        assert_eq!(client.renew(&one, term, 2), Renewal::Overtaken, "{style:?}");
-        assert_eq!(world.client().renew(&one, term, 2), Renewal::Overtaken, "{style:?}");
+        assert_eq!(client.renew(&one, term, 3), Renewal::Renewed);
+        assert_eq!(client.renew(&one, term, 2), Renewal::Overtaken);
+        assert_eq!(world.client().renew(&one, term, 2), Renewal::Overtaken);
         let before = world.server.contents();
         client.line.deliver();
-        assert_eq!(world.server.contents(), before, "{style:?}");
+        assert_eq!(world.server.contents(), before);
         assert_eq!(client.renew(&one, term, 4), Renewal::Renewed);
-    }
+    });
 }
 
 #[test]
 fn a_takeover_does_not_apply_over_a_lease_that_a_late_renewal_has_just_prolonged() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(renewal, Fate::Late);
         now(client.store.renew(&one, term, 1)).unwrap_err();
         let standby = world.client();
@@ -193,27 +177,26 @@ fn a_takeover_does_not_apply_over_a_lease_that_a_late_renewal_has_just_prolonged
         advance(LEASE + SLACK);
         let line = client.line.clone();
         standby.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
-        if style == LEASED {
+        if world.style == LEASED {
             // It brings nothing to a lease that the server has ended.
             standby.lead(&candidate("two"));
-            assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))), "{style:?}");
-        } else if style.touches {
+            assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))));
+        } else if world.style.touches {
             let holder = standby.refused(&candidate("two"));
-            assert_eq!(holder.session, Some(one.session.clone()), "{style:?}");
-            assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+            assert_eq!(holder.session, Some(one.session.clone()));
+            assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         } else {
             // The end that it brings has passed as well, but it is looked at.
             standby.granted(&candidate("two"));
-            assert_eq!(standby.line.steps().iter().filter(|step| put_of_shard(step)).count(), 2, "{style:?}");
-            assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))), "{style:?}");
+            assert_eq!(standby.line.steps().iter().filter(|step| put_of_shard(step)).count(), 2);
+            assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))));
         }
-    }
+    });
 }
 
 #[test]
 fn a_claim_whose_lease_ended_before_it_was_complete_leaves_the_next_leaders_document_alone() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, other, two) = (world.client(), world.client(), candidate("two"));
         let session = two.session.clone();
         let between = move || {
@@ -221,44 +204,41 @@ fn a_claim_whose_lease_ended_before_it_was_complete_leaves_the_next_leaders_docu
             other.in_time(&two);
         };
         client.line.next(put_of_led, Fate::After(Box::new(between)));
-        assert_eq!(client.refused(&candidate("one")).session, Some(session), "{style:?}");
-    }
+        assert_eq!(client.refused(&candidate("one")).session, Some(session));
+    });
 }
 
 #[test]
 fn a_request_that_arrives_twice_counts_once() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
         client.line.next(put_of_shard, Fate::Twice);
         let term = client.lead(&one);
         client.line.steps();
         client.line.next(renewal, Fate::Twice);
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-        assert_eq!(client.line.steps().len(), 1, "{style:?}");
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert_eq!(client.line.steps().len(), 1);
         client.line.next(put_of_shard, Fate::Twice);
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
         // The led mark of a shared document says first that the tree is dead.
-        assert_eq!(client.line.steps().len(), 1 + usize::from(style.is_shared), "{style:?}");
-    }
+        assert_eq!(client.line.steps().len(), 1 + usize::from(world.style.is_shared));
+    });
 }
 
 #[test]
 fn a_claim_whose_answer_was_lost_is_granted_again_with_a_higher_term_and_a_whole_lease() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
-        let first = client.lead(&one);
-        now(client.store.release(&one, first)).unwrap();
+        let first = client.leads_once(&one);
         client.line.next(put_of_shard, Fate::Unheard);
         assert_eq!(now(client.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
         advance(seconds(10));
         let term = client.lead(&one);
-        assert!(term.0 > first.0 + 1, "{style:?}");
+        assert!(term.0 > first.0 + 1);
         advance(seconds(10));
         world.client().refused(&candidate("two"));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    });
 }
 
 #[test]
@@ -302,9 +282,7 @@ fn a_claim_that_fails_after_it_took_the_lease_may_have_been_applied() {
 
 #[test]
 fn a_copy_of_the_last_renewal_does_not_prolong_the_lease_of_a_leader_that_died() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(renewal, Fate::Copied);
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         // Orders keep the sequence.
@@ -312,101 +290,89 @@ fn a_copy_of_the_last_renewal_does_not_prolong_the_lease_of_a_leader_that_died()
         let before = world.server.contents();
         advance(seconds(10));
         client.line.deliver();
-        assert_eq!(world.server.contents(), before, "{style:?}");
-    }
+        assert_eq!(world.server.contents(), before);
+    });
 }
 
 #[test]
 fn orders_that_cross_a_first_claim_make_its_leader_wait_for_nothing() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one, operator) = (world.client(), candidate("one"), world.client());
         client.line.next(put_of_shard, Fate::After(Box::new(|| {})));
         client.line.next(put_of_shard, Fate::After(Box::new(move || operator.order("pause --keep"))));
         let term = client.lead(&one);
-        assert_eq!(client.orders().as_deref(), Some("pause --keep"), "{style:?}");
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.orders().as_deref(), Some("pause --keep"));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn a_renewal_of_an_earlier_term_is_no_loss_of_a_later_one() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
         let old = client.lead(&one);
         let term = client.lead(&one);
-        assert_eq!(client.renew(&one, old, 1), Renewal::Overtaken, "{style:?}");
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, old, 1), Renewal::Overtaken);
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn a_renewal_that_hangs_waits_for_nothing_once_a_later_one_replaced_what_it_was_to_replace() {
-    for style in [COMPARING, STAMPING] {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led([COMPARING, STAMPING], |_, client, one, term| {
         client.line.next(renewal, Fate::Hangs);
         let mut first = std::pin::pin!(client.store.renew(&one, term, 1));
         let mut waits = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(first.as_mut().poll(&mut waits).is_pending());
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
-        assert_eq!(first.as_mut().poll(&mut waits), std::task::Poll::Ready(Ok(Renewal::Overtaken)), "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+        assert_eq!(first.as_mut().poll(&mut waits), std::task::Poll::Ready(Ok(Renewal::Overtaken)));
+    });
 }
 
 #[test]
 fn a_renewal_whose_answer_was_lost_is_recognised() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(renewal, Fate::Unheard);
         now(client.store.renew(&one, term, 1)).unwrap_err();
         client.line.steps();
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed, "{style:?}");
+        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
         // Where the server can only compare, it looks first.
-        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 2 }, "{style:?}");
+        assert_eq!(client.line.steps().len(), if world.style.touches { 1 } else { 2 });
         client.line.next(renewal, Fate::Refused);
         assert_eq!(now(client.store.renew(&one, term, 3)).unwrap_err().kind, ErrorKind::NotApplied);
         client.line.next(renewal, Fate::Lost);
         assert_eq!(now(client.store.renew(&one, term, 4)).unwrap_err().kind, ErrorKind::Unknown);
-        assert_eq!(client.renew(&one, term, 5), Renewal::Renewed, "{style:?}");
-    }
+        assert_eq!(client.renew(&one, term, 5), Renewal::Renewed);
+    });
 }
 
 #[test]
 fn a_release_whose_answer_was_lost_is_not_held_any_more() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         client.line.next(put_of_shard, Fate::Unheard);
         now(client.store.release(&one, term)).unwrap_err();
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld), "{style:?}");
+        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld));
         world.client().lead(&candidate("two"));
-    }
+    });
 }
 
 #[test]
 fn a_process_that_acts_for_another_gives_back_what_that_led() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         // Its last renewal is still on the way.
         client.line.next(renewal, Fate::Late);
         now(client.store.renew(&one, term, 1)).unwrap_err();
         let heir = world.client();
         let line = client.line.clone();
         heir.line.next(put_of_shard, Fate::After(Box::new(move || line.deliver())));
-        assert_eq!(now(heir.store.release(&one, term)), Ok(Release::Released), "{style:?}");
+        assert_eq!(now(heir.store.release(&one, term)), Ok(Release::Released));
         world.client().lead(&candidate("two"));
-    }
+    });
 }
 
 #[test]
 fn orders_of_other_shards_come_with_a_renewal_and_do_it_no_harm() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         let parent: Shard = "db".parse().unwrap();
         let operator = world.client();
         let note = Note::for_ever("pause all");
@@ -414,28 +380,27 @@ fn orders_of_other_shards_come_with_a_renewal_and_do_it_no_harm() {
         client.line.steps();
         let shards = [parent.clone(), shard()];
         let renewed = now(client.store.renew_and_read(&one, term, 1, &shards)).unwrap();
-        assert_eq!(renewed.orders, Some(vec![Some(note), None]), "{style:?}");
-        assert_eq!(client.line.steps().len(), if style.touches { 1 } else { 2 }, "{style:?}");
-        if !style.touches {
+        assert_eq!(renewed.orders, Some(vec![Some(note), None]));
+        assert_eq!(client.line.steps().len(), if world.style.touches { 1 } else { 2 });
+        if !world.style.touches {
             client.line.next(|step| matches!(step, Step::Get { .. }), Fate::Refused);
             let renewed = now(client.store.renew_and_read(&one, term, 2, &shards)).unwrap();
             assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
         }
-    }
+    });
 }
 
 #[test]
 fn two_processes_with_one_owner_are_two() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, one) = (world.client(), candidate("same"));
         let term = client.lead(&one);
         let other = leaderrun::internals::lease::Candidate { session: Session::random().unwrap(), ..one.clone() };
         let stranger = world.client();
-        assert!(matches!(stranger.renew(&other, term, 9), Renewal::Lost(Some(_))), "{style:?}");
+        assert!(matches!(stranger.renew(&other, term, 9), Renewal::Lost(Some(_))));
         assert_eq!(now(stranger.store.release(&other, term)), Ok(Release::NotHeld));
         stranger.refused(&other);
-    }
+    });
 }
 
 fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -445,8 +410,7 @@ fn soon<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_standby_hears_of_a_release_and_of_nothing_else() {
-    for style in [SCRIPTED, LEASED] {
-        let world = World::old(style);
+    each([SCRIPTED, LEASED], |world| {
         let (client, one, standby) = (world.client(), candidate("one"), world.client());
         let term = client.lead(&one);
         standby.refused(&candidate("two"));
@@ -465,11 +429,11 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
         assert_eq!(soon(standby.store.any_changed(&shards)), Ok(0));
         standby.line.steps();
         let term = standby.lead(&candidate("two"));
-        assert_eq!(standby.line.steps().len(), 1, "{style:?}: it has seen what stands");
+        assert_eq!(standby.line.steps().len(), 1, "it has seen what stands");
         assert_eq!(soon(standby.store.any_changed(&shards)), Ok(1));
-        if style == LEASED {
+        if world.style == LEASED {
             // What was revoked there is free only once the server has ended the lease.
-            continue;
+            return;
         }
         soon(async {
             let mut wait = std::pin::pin!(client.store.changed(&shards[0]));
@@ -477,7 +441,7 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
             assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
             wait.await.unwrap();
         });
-    }
+    });
 }
 
 /// The server pushes each renewal.

@@ -1,9 +1,9 @@
 //! Notes and announcements: what they cost, and what is deleted.
 
 use crate::world::*;
-use leaderrun::internals::lease::{Session, Shard};
+use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::lease_store::memory::{Name, Step};
-use leaderrun::internals::store::{Administration, Leases, Note, Notes, Page, Release, Report, Store};
+use leaderrun::internals::store::{Administration, Note, Notes, Page, Release, Report, Store};
 use std::time::Duration;
 
 fn announcement() -> Page {
@@ -16,8 +16,7 @@ fn text(client: &Client, page: &Page) -> Option<String> {
 
 #[test]
 fn a_note_that_this_process_wrote_is_replaced_with_one_request() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, page) = (world.client(), announcement());
         let write = |before: Option<&str>, text: &str| {
             let note = Note::lasting(text.to_owned(), Some(LEASE));
@@ -28,18 +27,17 @@ fn a_note_that_this_process_wrote_is_replaced_with_one_request() {
         for number in 1..5 {
             advance(seconds(5));
             assert_eq!(write(Some(&(number - 1).to_string()), &number.to_string()), Ok(true));
-            assert_eq!(client.line.steps().len(), 1, "{style:?}");
+            assert_eq!(client.line.steps().len(), 1);
         }
         assert_eq!(now(client.store.replace(&shard(), &page, Some("4"), None)), Ok(true));
-        assert_eq!(client.line.steps().len(), 1, "{style:?}");
+        assert_eq!(client.line.steps().len(), 1);
         assert_eq!(now(client.store.standbys("")), Ok(Vec::new()));
-    }
+    });
 }
 
 #[test]
 fn a_note_is_replaced_only_where_the_expected_text_stands() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         let (client, other) = (world.client(), world.client());
         for page in [Page::Orders, Page::History, Page::Runs, announcement(), Page::Once("job".parse().unwrap())] {
             let replace = |client: &Client, before: Option<&str>, after: Option<&str>| {
@@ -53,11 +51,11 @@ fn a_note_is_replaced_only_where_the_expected_text_stands() {
             assert!(replace(&other, Some("one"), Some("two")));
             // What this process wrote last does not stand any more.
             assert!(!replace(&client, Some("one"), Some("three")));
-            assert_eq!(text(&client, &page).as_deref(), Some("two"), "{style:?} {page:?}");
+            assert_eq!(text(&client, &page).as_deref(), Some("two"), "{page:?}");
             assert!(replace(&client, Some("two"), None));
-            assert_eq!(text(&other, &page), None, "{style:?} {page:?}");
+            assert_eq!(text(&other, &page), None, "{page:?}");
         }
-    }
+    });
 }
 
 #[test]
@@ -95,28 +93,6 @@ fn announcements_are_deleted_long_after_their_end_and_nothing_else_ever() {
 }
 
 #[test]
-fn a_shard_that_is_forgotten_leaves_its_term_alone() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one) = (world.client(), candidate("one"));
-        let other: Shard = "db/main/2".parse().unwrap();
-        for of in [&shard(), &other] {
-            assert_eq!(now(client.store.replace(of, &Page::Runs, None, Some(&Note::for_ever("runs")))), Ok(true));
-        }
-        client.order("pause");
-        let term = client.lead(&one);
-        assert_eq!(now(client.store.forget(&one, term)), Ok(Release::Released), "{style:?}");
-        assert_eq!(now(client.store.inspect(&shard())), Ok(Report::default()));
-        assert_eq!((text(&client, &Page::Runs), client.orders()), (None, None), "{style:?}");
-        assert_eq!(now(client.store.read(&other, &Page::Runs)).unwrap().map(|note| note.text).as_deref(), Some("runs"));
-        assert_eq!(now(client.store.list("")), Ok(Vec::new()));
-        assert_eq!(now(client.store.forget(&one, term)), Ok(Release::NotHeld));
-        assert!(client.lead(&one) > term);
-        assert_eq!(now(client.store.list("")).unwrap().len(), 1);
-    }
-}
-
-#[test]
 fn many_notes_are_read_with_one_request() {
     let world = World::old(SCRIPTED);
     let client = world.client();
@@ -131,15 +107,13 @@ fn many_notes_are_read_with_one_request() {
 
 #[test]
 fn orders_of_a_shard_that_nobody_led_stay_and_make_no_leader_wait() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         world.client().order("pause");
         assert_eq!(now(world.client().store.list("")), Ok(Vec::new()));
         assert_eq!(now(world.client().store.inspect(&shard())), Ok(Report::default()));
         let client = world.client();
         let one = candidate("one");
-        let term = client.lead(&one);
-        now(client.store.release(&one, term)).unwrap();
-        assert_eq!(client.orders().as_deref(), Some("pause"), "{style:?}");
-    }
+        client.leads_once(&one);
+        assert_eq!(client.orders().as_deref(), Some("pause"));
+    });
 }

@@ -20,12 +20,10 @@ fn add_a_member(world: &World, name: &Name) {
 
 #[test]
 fn members_of_a_later_release_survive_whatever_is_written() {
-    for style in ALL {
-        let world = World::old(style);
-        let (client, one, term) = leader(&world);
+    each_led(ALL, |world, client, one, term| {
         now(client.store.release(&one, term)).unwrap();
         add_a_member(&world, &Name::Shard(shard()));
-        let survives = |what: &str| assert_eq!(world.text()["later"]["more"][2], u64::MAX, "{style:?} {what}");
+        let survives = |what: &str| assert_eq!(world.text()["later"]["more"][2], u64::MAX, "{what}");
         let client = world.client();
         let term = client.lead(&one);
         survives("a claim");
@@ -41,17 +39,16 @@ fn members_of_a_later_release_survive_whatever_is_written() {
                 advance(LEASE + SLACK);
                 client.in_time(&one).0.term
             };
-            world.server.restart();
-            world.server.restore(older);
-            assert_eq!(client.renew(&one, term, 1), Renewal::Renewed, "{style:?}");
+            world.fails_over(older);
+            assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
             survives("a document that its leader wrote again");
             assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
             survives("a release");
-            continue;
+            return;
         }
         assert_eq!(now(client.store.revoke(&shard(), term)), Ok(Release::Released));
         survives("a revocation");
-    }
+    });
 }
 
 #[test]
@@ -155,13 +152,12 @@ fn what_another_program_keeps_without_a_date_is_free_once_it_stood_unchanged() {
 
 #[test]
 fn a_marker_that_something_else_wrote_is_named_and_kept() {
-    for style in ALL {
-        let world = World::old(style);
+    each(ALL, |world| {
         world.edit(|contents| contents.get_mut(&Name::Marker).unwrap().text = "nonsense".to_owned());
         let error = now(world.client().store.claim(&candidate("one"))).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{style:?} {error}");
+        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         assert_eq!(world.server.contents().get(&Name::Marker).unwrap().text, "nonsense");
-    }
+    });
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::{Content, Marking};
-use leaderrun::internals::store::lease_store::memory::{Kept, Memory, Name, Server, Step, Style, Tells, Way};
+use leaderrun::internals::store::lease_store::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells, Way};
 use leaderrun::internals::store::{
-    Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Renewal, StoreError,
+    Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Release, Renewal, StoreError,
 };
 use leaderrun::internals::time::{BootInstant, simulate};
 use std::cell::Cell;
@@ -238,6 +238,22 @@ impl Client {
         grant.term
     }
 
+    /// Leads, and gives the lease back.
+    #[track_caller]
+    pub fn leads_once(&self, candidate: &Candidate) -> Term {
+        let term = self.lead(candidate);
+        assert_eq!(now(self.store.release(candidate, term)), Ok(Release::Released));
+        term
+    }
+
+    /// Claims, and has to wait for the tree of a leader that has the usual lease.
+    #[track_caller]
+    pub fn waits(&self, candidate: &Candidate) -> Grant {
+        let grant = self.granted(candidate);
+        assert!(wait_of(&grant) > LEASE - seconds(1), "{grant:?}");
+        grant
+    }
+
     pub fn renew(&self, candidate: &Candidate, term: Term, sequence: u64) -> Renewal {
         now(self.store.renew(candidate, term, sequence)).expect("the store answers")
     }
@@ -298,6 +314,18 @@ impl World {
         Client { store: LeaseStore::new(Memory::new(Arc::clone(&self.server), line.clone())), line }
     }
 
+    /// A server without persistence.
+    pub fn restarts_empty(&self) {
+        self.server.wipe();
+        self.server.restart();
+    }
+
+    /// To a copy that may be older.
+    pub fn fails_over(&self, copy: Contents) {
+        self.server.restart();
+        self.server.restore(copy);
+    }
+
     /// Whether it has lives that end.
     pub fn lives(&self) -> bool {
         self.style.marking != Marking::ByInit
@@ -335,6 +363,23 @@ impl World {
             contents.insert(Name::Shard(shard()), kept);
         });
     }
+}
+
+/// Tells a story at an old server of each style.
+pub fn each(styles: impl IntoIterator<Item = Style>, story: impl Fn(World)) {
+    for style in styles {
+        // It is shown where the story fails.
+        println!("{style:?}");
+        story(World::old(style));
+    }
+}
+
+/// The same, where a candidate leads already.
+pub fn each_led(styles: impl IntoIterator<Item = Style>, story: impl Fn(World, Client, Candidate, Term)) {
+    each(styles, |world| {
+        let (client, one, term) = leader(&world);
+        story(world, client, one, term);
+    });
 }
 
 /// A leader, and its term.
