@@ -96,6 +96,24 @@ impl Play {
         self.tell(Event::Renewed { sent, answer, orders: None })
     }
 
+    /// Time passes until then, and a renewal is answered so.
+    fn answered(&mut self, seconds: f64, answer: Result<Renewal, StoreError>) -> Vec<Action> {
+        self.until(seconds);
+        self.renewed(answer)
+    }
+
+    /// The lease was given back.
+    fn released(&mut self) -> Vec<Action> {
+        self.tell(Event::Released { answer: Ok(Release::Released) })
+    }
+
+    /// The same, after which it ends so.
+    #[track_caller]
+    fn leaves(&mut self, outcome: Outcome) {
+        let actions = self.released();
+        assert_eq!(actions.last(), Some(&Action::End(outcome)), "{actions:?}");
+    }
+
     /// Time passes until then, and the renewal that is due is answered without orders.
     fn renewed_at(&mut self, seconds: f64) -> Vec<Action> {
         assert!(renewals(&self.until(seconds)) > 0, "no renewal is due");
@@ -106,6 +124,20 @@ impl Play {
     fn brought(&mut self, sent: f64, orders: Directives) -> Vec<Action> {
         let sent = BootInstant::from_nanos(0).plus(Duration::from_secs_f64(sent));
         self.tell(Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: Some(orders) })
+    }
+
+    /// Starts, and has claimed the lease.
+    fn asking(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut play = Self::new(change);
+        assert_eq!(play.tell(Event::Tick), [Action::Claim]);
+        play
+    }
+
+    /// Has seen that [`other`] leads.
+    fn refused(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut play = Self::asking(change);
+        play.claimed(Ok(Claim::Refused(other())));
+        play
     }
 
     /// Starts, is granted the lease at 0 s, and runs COMMAND.
@@ -145,14 +177,18 @@ fn has(actions: &[Action], wanted: &Action) -> bool {
     actions.contains(wanted)
 }
 
+#[track_caller]
+fn shows(actions: &[Action], wanted: &Action) {
+    assert!(has(actions, wanted), "{actions:?}");
+}
+
 fn renewals(actions: &[Action]) -> usize {
     actions.iter().filter(|action| matches!(action, Action::Renew { .. })).count()
 }
 
 #[test]
 fn a_lease_counts_from_when_the_request_was_sent() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     let sent = play.at();
     play.now = Duration::from_secs(3);
     let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
@@ -162,8 +198,7 @@ fn a_lease_counts_from_when_the_request_was_sent() {
 
 #[test]
 fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     let sent = play.at();
     play.now = Duration::from_secs(5);
     let actions = play.tell(Event::Claimed { sent, answer: Ok(granted()) });
@@ -174,12 +209,14 @@ fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
 #[test]
 fn a_late_answer_does_not_move_the_lease_back() {
     let mut play = Play::leading(|_| {});
-    let _ = play.until(10.0);
+    play.until(10.0);
     let early = BootInstant::from_nanos(1);
     let actions = play.renewed(Ok(Renewal::Renewed));
     let Some(Action::Extend(deadline)) = actions.first().cloned() else { panic!("{actions:?}") };
-    let actions = play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed), orders: None });
-    assert!(has(&actions, &Action::Extend(deadline)), "{actions:?}");
+    shows(
+        &play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed), orders: None }),
+        &Action::Extend(deadline),
+    );
 }
 
 #[test]
@@ -189,8 +226,7 @@ fn a_renewal_that_hangs_is_followed_by_others() {
     assert_eq!(renewals(&play.until(6.7)), 2);
     let dense = renewals(&play.until(8.14));
     assert!((3..=6).contains(&dense), "{dense}");
-    let actions = play.until(8.15);
-    assert!(has(&actions, &Action::Say(Notice::Lost(Loss::DeadlinePassed))), "{actions:?}");
+    shows(&play.until(8.15), &Action::Say(Notice::Lost(Loss::DeadlinePassed)));
     let later = renewals(&play.until(12.9));
     assert!((2..=3).contains(&later), "{later}");
     assert!(has(&play.until(13.5), &Action::Seize));
@@ -260,16 +296,15 @@ fn an_answer_after_two_and_a_half_seconds_every_time_loses_nothing() {
 #[test]
 fn an_outage_that_ends_before_the_deadline_disturbs_nothing() {
     let mut play = Play::leading(|_| {});
-    let _ = play.until(5.0);
+    play.until(5.0);
     for tenth in 51..92 {
         let actions = play.renewed(Err(away()));
         assert!(
             actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::Say(Notice::Trouble { .. })))
         );
-        let _ = play.until(f64::from(tenth) / 10.0);
+        play.until(f64::from(tenth) / 10.0);
     }
-    let actions = play.renewed(Ok(Renewal::Renewed));
-    assert!(has(&actions, &Action::Say(Notice::TroubleOver)), "{actions:?}");
+    shows(&play.renewed(Ok(Renewal::Renewed)), &Action::Say(Notice::TroubleOver));
     assert_eq!(play.until(9.5), []);
 }
 
@@ -277,8 +312,7 @@ fn an_outage_that_ends_before_the_deadline_disturbs_nothing() {
 fn leaders_that_renew_together_do_not_do_so_from_then_on() {
     let began_together = |play: &mut Play| assert_eq!(renewals(&play.until(5.0)), 1);
     let after_an_outage = |play: &mut Play| {
-        let _ = play.until(5.0);
-        play.renewed(Err(away()));
+        play.answered(5.0, Err(away()));
         assert_eq!(renewals(&play.until(6.6)), 1);
     };
     let ways: [&dyn Fn(&mut Play); 2] = [&began_together, &after_an_outage];
@@ -296,7 +330,7 @@ fn leaders_that_renew_together_do_not_do_so_from_then_on() {
     }
     // And no sooner than ever after that.
     let mut play = Play::leading(|_| {});
-    let _ = play.renewed_at(5.0);
+    play.renewed_at(5.0);
     let due = play.election.wake_at().since(BootInstant::from_nanos(0)).as_secs_f64();
     assert_eq!(renewals(&play.until(due)), 1);
     play.renewed(Ok(Renewal::Renewed));
@@ -311,7 +345,7 @@ fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again()
         (Renewal::Revoked, Loss::Revoked),
     ] {
         let mut play = Play::leading(|_| {});
-        let _ = play.until(5.0);
+        play.until(5.0);
         let actions = play.renewed(Ok(answer));
         let losing = Action::Stop(Stop::Losing { reason: loss.reason(), certain: true });
         assert_eq!(actions, [Action::Say(Notice::Lost(loss)), losing]);
@@ -323,8 +357,7 @@ fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again()
 #[test]
 fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
     let mut play = Play::leading(|_| {});
-    let _ = play.until(5.0);
-    let _ = play.renewed(Ok(Renewal::Lost(None)));
+    play.answered(5.0, Ok(Renewal::Lost(None)));
     assert_eq!(play.until(10.9), []);
     assert_eq!(play.until(11.0), [Action::Seize]);
 }
@@ -341,13 +374,13 @@ fn the_lease_is_released_only_after_the_tree_is_dead() {
         assert!(!actions.iter().any(|action| matches!(action, Action::Release { .. } | Action::Seize)), "{actions:?}");
         if renewals(&actions) > 0 {
             writes += 1;
-            let _ = play.renewed(Ok(Renewal::Renewed));
+            play.renewed(Ok(Renewal::Renewed));
         }
     }
     assert_eq!(writes, 20);
     assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3)))), []);
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     let end = Action::End(Outcome::Ended(CommandEnd::Exited(3)));
     assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED, end]);
 }
@@ -355,20 +388,19 @@ fn the_lease_is_released_only_after_the_tree_is_dead() {
 #[test]
 fn a_second_stop_kills_and_a_third_leaves_the_lease() {
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Asked { signal: 15 });
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::Say(Notice::Killing), Action::Stop(Stop::Kill)]);
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(9))));
-    let _ = play.dead();
-    let actions = play.tell(Event::Asked { signal: 15 });
-    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(9)))), "{actions:?}");
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(9))));
+    play.dead();
+    shows(&play.tell(Event::Asked { signal: 15 }), &Action::End(Outcome::Ended(CommandEnd::Signalled(9))));
 }
 
 #[test]
 fn a_release_is_tried_until_the_lease_has_ended() {
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
-    let _ = play.dead();
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    play.dead();
     let mut said = play.tell(Event::Released { answer: Err(away()) });
     let mut tries = 0;
     for tenth in 1..150 {
@@ -389,18 +421,15 @@ fn a_release_is_tried_until_the_lease_has_ended() {
 
 #[test]
 fn a_grant_that_comes_while_leaving_is_given_back_unused() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
     assert_eq!(play.claimed(Ok(granted())), [Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Interrupted(2))), "{actions:?}");
+    play.leaves(Outcome::Interrupted(2));
 }
 
 #[test]
 fn a_candidate_that_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_left() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     assert_eq!(play.tell(Event::Asked { signal: 2 }), []);
     let actions = play.tell(Event::Asked { signal: 2 });
     assert!(
@@ -414,8 +443,7 @@ fn a_candidate_that_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_lef
 
 #[test]
 fn a_claim_in_doubt_is_released_before_leaving() {
-    let mut play = Play::new(|settings| settings.patience = Patience::Once);
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
     assert_eq!(play.claimed(Err(away())), [Action::Release { term: Term(0) }]);
     let actions = play.tell(Event::Released { answer: Ok(Release::NotHeld) });
     assert_eq!(actions, [Action::End(Outcome::Unreachable("the store is away".to_owned()))]);
@@ -423,9 +451,8 @@ fn a_claim_in_doubt_is_released_before_leaving() {
 
 #[test]
 fn a_store_that_answers_nothing_is_one_line_at_the_end() {
-    let mut play = Play::new(|settings| settings.patience = Patience::Once);
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Err(away()));
+    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
+    play.claimed(Err(away()));
     let actions = play.until(60.0);
     assert!(!actions.iter().any(|action| matches!(action, Action::Say(_))), "{actions:?}");
     assert_eq!(actions.last(), Some(&Action::End(Outcome::Unreachable("the store is away".to_owned()))));
@@ -433,15 +460,13 @@ fn a_store_that_answers_nothing_is_one_line_at_the_end() {
 
 #[test]
 fn waiting_is_bounded_by_what_was_asked() {
-    let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Ok(Claim::Refused(other())));
+    let mut play = Play::refused(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
     let mut looks = 0;
     for tenth in 1..100 {
         let actions = play.until(f64::from(tenth) / 10.0);
         if has(&actions, &Action::Observe) {
             looks += 1;
-            let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+            play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
         }
     }
     assert!((4..=7).contains(&looks), "{looks} looks in 10 s at 2 s each");
@@ -450,8 +475,7 @@ fn waiting_is_bounded_by_what_was_asked() {
 
 #[test]
 fn a_standby_reads_and_does_not_write_until_the_lease_is_free() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     let actions = play.claimed(Ok(Claim::Refused(other())));
     assert_eq!(actions, [Action::Say(Notice::Waiting(other()))]);
     assert_eq!(play.until(2.6), [Action::Observe]);
@@ -461,20 +485,18 @@ fn a_standby_reads_and_does_not_write_until_the_lease_is_free() {
 #[test]
 fn denied_permission_ends_a_beginner_and_is_an_outage_for_who_has_worked() {
     let denied = StoreError::denied("no");
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     assert_eq!(play.claimed(Err(denied.clone())), [Action::End(Outcome::Refused(denied.clone()))]);
 
     let mut play = Play::leading(|_| {});
-    let _ = play.until(5.0);
+    play.until(5.0);
     assert_eq!(play.renewed(Err(denied)), []);
     assert_eq!(renewals(&play.until(6.0)), 1);
 }
 
 #[test]
 fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
-    let mut play = Play::new(|_| {});
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|_| {});
     let start_after = Some(BootInstant::from_nanos(13_000_000_000));
     let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after, takeover: Takeover::Expired })));
     assert!(!actions.iter().any(|action| matches!(action, Action::Start { .. })), "{actions:?}");
@@ -493,9 +515,9 @@ fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
 #[test]
 fn a_failed_guard_costs_the_leadership_and_a_pause() {
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::GuardFailed));
+    play.tell(Event::Tree(TreeEvent::GuardFailed));
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
     assert_eq!(play.until(1.4), []);
     assert_eq!(play.until(2.6), [Action::Claim]);
@@ -504,8 +526,7 @@ fn a_failed_guard_costs_the_leadership_and_a_pause() {
 #[test]
 fn a_loss_ends_it_where_that_was_asked_for() {
     let mut play = Play::leading(|settings| settings.on_loss = OnLoss::Exit);
-    let _ = play.until(5.0);
-    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    play.answered(5.0, Ok(Renewal::Lost(Some(other()))));
     let end = Action::End(Outcome::Lost(Loss::TakenBy(other())));
     assert_eq!(play.dead(), [Action::ForgetRenewals, end]);
 }
@@ -513,17 +534,14 @@ fn a_loss_ends_it_where_that_was_asked_for() {
 #[test]
 fn a_command_that_cannot_be_started_gives_the_lease_back() {
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
+    play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::NotStarted(StartError(2)))));
+    play.leaves(Outcome::NotStarted(StartError(2)));
 }
 
 #[test]
 fn news_that_come_during_a_look_are_newer_than_its_answer() {
-    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Ok(Claim::Refused(other())));
+    let mut play = Play::refused(|settings| settings.delivery = Delivery::Push);
     assert!(play.election.wants_change());
     assert_eq!(play.until(16.25), [], "a store that pushes is not polled");
     assert_eq!(play.until(17.1), [Action::Observe]);
@@ -533,14 +551,13 @@ fn news_that_come_during_a_look_are_newer_than_its_answer() {
 
 #[test]
 fn a_standby_of_a_store_that_pushes_looks_when_the_lease_would_end() {
-    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|settings| settings.delivery = Delivery::Push);
     let left = |seconds| Holder { expires_in: Some(Duration::from_secs(seconds)), ..other() };
-    let _ = play.claimed(Ok(Claim::Refused(left(10))));
+    play.claimed(Ok(Claim::Refused(left(10))));
     assert_eq!(play.until(10.0), []);
     assert_eq!(play.until(10.9), [Action::Observe]);
     // It was renewed meanwhile; a crashed one is found out at its end, and so on.
-    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(left(15))) });
+    play.tell(Event::Observed { answer: Ok(Observation::Held(left(15))) });
     assert_eq!(play.until(25.9), []);
     assert_eq!(play.until(26.8), [Action::Observe]);
     assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
@@ -548,14 +565,12 @@ fn a_standby_of_a_store_that_pushes_looks_when_the_lease_would_end() {
 
 #[test]
 fn a_store_that_cannot_tell_is_not_asked_to_again_before_it_has_answered() {
-    let mut play = Play::new(|settings| settings.delivery = Delivery::Push);
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Ok(Claim::Refused(other())));
+    let mut play = Play::refused(|settings| settings.delivery = Delivery::Push);
     assert!(play.election.wants_change());
-    let _ = play.tell(Event::Changed(Err(away())));
+    play.tell(Event::Changed(Err(away())));
     assert!(!play.election.wants_change());
     assert_eq!(play.until(0.2), [Action::Observe]);
-    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
+    play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
     assert!(play.election.wants_change());
 }
 
@@ -568,8 +583,7 @@ fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
     assert_eq!(play.tell(Event::Doubted), []);
     assert_eq!(play.until(1.09), []);
     assert!(matches!(play.until(1.11)[..], [Action::Renew { term: TERM, .. }]));
-    let mut standby = Play::new(|_| {});
-    let _ = standby.tell(Event::Tick);
+    let mut standby = Play::asking(|_| {});
     assert_eq!(standby.tell(Event::Doubted), []);
 }
 
@@ -598,7 +612,7 @@ fn starts(actions: &[Action]) -> bool {
 fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
     assert!(actions.last() == Some(&orderly(Reason::Paused)), "{actions:?}");
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && on_hold(&actions), "{actions:?}");
     assert!(play.election.is_standby() && !has(&actions, &Action::Claim));
 }
@@ -620,12 +634,11 @@ fn a_command_is_not_started_before_orders_were_read_that_are_newer_than_the_gran
 
 #[test]
 fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_is_over() {
-    let mut play = Play::new(|_| {});
+    let mut play = Play::asking(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.tell(Event::Tick);
     let actions = play.claimed(Ok(granted()));
     assert_eq!(actions[1..], [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert!(on_hold(&actions), "{actions:?}");
     let actions = play.until(3600.0);
     assert!(!has(&actions, &Action::Claim) && !on_hold(&actions), "{actions:?}");
@@ -659,10 +672,10 @@ fn orders_are_read_when_a_renewal_does_not_bring_them_or_fails_or_hangs() {
     assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
     let actions = play.renewed(Ok(Renewal::Renewed));
     assert!(has(&actions, &Action::ReadOrders), "it brought none: {actions:?}");
-    let _ = play.ordered(Directives::default());
+    play.ordered(Directives::default());
     assert_eq!(play.until(10.0), [Action::Renew { term: TERM, sequence: 2 }]);
     assert_eq!(play.renewed(Err(away())), [Action::ReadOrders], "it failed");
-    let _ = play.ordered(Directives::default());
+    play.ordered(Directives::default());
     // It hangs: the next one does not wait for it, nor do the orders.
     let actions = play.until(11.7);
     assert!(renewals(&actions) == 2 && !has(&actions, &Action::ReadOrders), "{actions:?}");
@@ -676,8 +689,8 @@ fn orders_are_read_when_a_renewal_does_not_bring_them_or_fails_or_hangs() {
 fn an_answer_that_comes_late_brings_no_order_back_that_was_over_and_takes_none_back() {
     // The renewal of 5 s hangs; it saw a pause that was over when those of 6.5 s and later were applied.
     let mut play = Play::leading(|_| {});
-    let _ = play.until(7.0);
-    let _ = play.brought(6.5, Directives::default());
+    play.until(7.0);
+    play.brought(6.5, Directives::default());
     let actions = play.brought(5.0, paused());
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
     let actions = play.brought(6.5, paused());
@@ -685,23 +698,22 @@ fn an_answer_that_comes_late_brings_no_order_back_that_was_over_and_takes_none_b
     // The same for a request for them that was sent before.
     let mut play = Play::leading(|_| {});
     play.orders = None;
-    let _ = play.until(5.0);
+    play.until(5.0);
     assert!(has(&play.renewed(Ok(Renewal::Renewed)), &Action::ReadOrders));
-    let _ = play.until(10.0);
-    let _ = play.brought(10.0, Directives::default());
+    play.until(10.0);
+    play.brought(10.0, Directives::default());
     assert_eq!(play.ordered(paused()), []);
 }
 
 #[test]
 fn orders_that_come_with_a_renewal_start_nothing_and_a_pause_among_them_gives_the_lease_back() {
-    let mut play = Play::new(|_| {});
+    let mut play = Play::asking(|_| {});
     play.orders = None;
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Ok(granted()));
-    let _ = play.until(5.0);
+    play.claimed(Ok(granted()));
+    play.until(5.0);
     let actions = play.brought(5.0, Directives::default());
     assert_eq!(actions, [], "they were not asked for after the grant");
-    let _ = play.until(10.0);
+    play.until(10.0);
     let actions = play.brought(10.0, paused());
     assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
 }
@@ -711,10 +723,9 @@ fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused_keeping()));
     assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
-    let _ = play.renewed(Ok(Renewal::Renewed));
-    let mut play = Play::new(|_| {});
+    play.renewed(Ok(Renewal::Renewed));
+    let mut play = Play::asking(|_| {});
     play.orders = Some(Ok(paused_keeping()));
-    let _ = play.tell(Event::Tick);
     assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
 }
 
@@ -722,12 +733,12 @@ fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
 fn a_pause_lets_a_command_drain_however_long_it_takes_and_renews_meanwhile() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.renewed_at(5.0);
+    play.renewed_at(5.0);
     let mut sent = 1;
     let mut answer = true;
     for second in 6..300 {
         if answer {
-            let _ = play.renewed(Ok(Renewal::Renewed));
+            play.renewed(Ok(Renewal::Renewed));
         }
         let actions = play.until(f64::from(second));
         assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_) | Action::Seize)), "{actions:?}");
@@ -745,11 +756,11 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     assert!(matches!(actions.last(), Some(Action::Stop(Stop::Orderly { .. }))), "{actions:?}");
     // COMMAND takes long.
     for second in 6..100 {
-        let _ = play.renewed(Ok(Renewal::Renewed));
-        let _ = play.until(f64::from(second));
+        play.renewed(Ok(Renewal::Renewed));
+        play.until(f64::from(second));
     }
     assert!(has(&play.dead(), &Action::Release { term: TERM }));
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert!(on_hold(&actions), "{actions:?}");
     let actions = play.until(128.9);
     assert!(!has(&actions, &Action::Claim), "{actions:?}");
@@ -764,21 +775,20 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
 fn a_leader_that_steps_down_may_follow_another_that_led_meanwhile() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(handed_over(TERM, false)));
-    let _ = play.renewed_at(5.0);
-    let _ = play.dead();
+    play.renewed_at(5.0);
+    play.dead();
     play.orders = Some(Ok(Directives::default()));
-    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.released();
     assert_eq!(play.until(8.0), [Action::Claim]);
 }
 
 #[test]
 fn a_handover_to_another_goes_back_once_and_bars_for_a_bounded_time() {
-    let mut play = Play::new(|_| {});
+    let mut play = Play::asking(|_| {});
     play.orders = Some(Ok(handed_over(Term(6), false)));
-    let _ = play.tell(Event::Tick);
     let actions = play.claimed(Ok(granted()));
     assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
-    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.released();
     assert!(!has(&play.until(29.9), &Action::Claim));
     assert!(has(&play.until(31.0), &Action::Claim));
     let grant = Grant { term: Term(8), start_after: None, takeover: Takeover::Expired };
@@ -787,9 +797,8 @@ fn a_handover_to_another_goes_back_once_and_bars_for_a_bounded_time() {
 
 #[test]
 fn whom_a_handover_names_leads_at_once_and_an_old_handover_stops_nobody() {
-    let mut play = Play::new(|_| {});
+    let mut play = Play::asking(|_| {});
     play.orders = Some(Ok(handed_over(Term(6), true)));
-    let _ = play.tell(Event::Tick);
     let actions = play.claimed(Ok(granted()));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
     play.orders = Some(Ok(handed_over(Term(6), false)));
@@ -800,19 +809,17 @@ fn whom_a_handover_names_leads_at_once_and_an_old_handover_stops_nobody() {
 
 #[test]
 fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
-    let mut play = Play::new(|settings| settings.patience = Patience::Once);
+    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
     play.orders = Some(Ok(paused()));
-    let _ = play.tell(Event::Tick);
     assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     let hold = Hold::Paused { said: "by me".to_owned(), left: None };
     assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(Obstacle::Hold(hold))))));
 }
 
 #[test]
 fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
-    let mut play = Play::new(|settings| settings.patience = Patience::Once);
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
     let start_after = Some(play.at().plus(Duration::from_secs(3)));
     let grant = Grant { term: TERM, start_after, takeover: Takeover::First };
     let actions = play.claimed(Ok(Claim::Granted(grant)));
@@ -821,8 +828,7 @@ fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
     assert!(!starts(&play.until(2.9)));
     assert!(starts(&play.until(3.1)));
     // The store does not grant it before.
-    let mut play = Play::new(|settings| settings.patience = Patience::Once);
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
     let forgotten = Holder { doubt: Some(Doubt::Forgotten), expires_in: Some(Duration::from_secs(3)), ..other() };
     let actions = play.claimed(Ok(Claim::Refused(forgotten.clone())));
     assert_eq!(actions, [Action::Say(Notice::Waiting(forgotten))]);
@@ -837,11 +843,10 @@ fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
 
 #[test]
 fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
-    let mut play = Play::new(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
+    let mut play = Play::asking(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
     play.orders = Some(Ok(paused()));
-    let _ = play.tell(Event::Tick);
-    let _ = play.claimed(Ok(granted()));
-    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.claimed(Ok(granted()));
+    play.released();
     assert!(matches!(play.election.view(None).role, Role::Standby(Some(Obstacle::Hold(_)))));
     assert_eq!(play.until(9.9), []);
     let actions = play.until(10.0);
@@ -851,13 +856,11 @@ fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
 #[test]
 fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
     let denied = StoreError::denied("no permission");
-    let mut play = Play::new(|_| {});
+    let mut play = Play::asking(|_| {});
     play.orders = Some(Err(denied.clone()));
-    let _ = play.tell(Event::Tick);
     let actions = play.claimed(Ok(granted()));
     assert!(has(&actions, &Action::Release { term: TERM }) && !starts(&actions), "{actions:?}");
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Refused(denied.clone()))));
+    play.leaves(Outcome::Refused(denied.clone()));
     // Once it has worked it is an outage like any other, and COMMAND goes on.
     let mut play = Play::leading(|_| {});
     play.orders = Some(Err(denied));
@@ -885,20 +888,18 @@ fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
 fn a_stop_that_was_asked_for_while_a_pause_stops_the_command_ends_the_candidate() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.renewed_at(5.0);
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.renewed_at(5.0);
+    play.tell(Event::Asked { signal: 15 });
     assert!(has(&play.dead(), &Action::Release { term: TERM }));
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+    play.leaves(Outcome::Ended(CommandEnd::Signalled(15)));
 }
 
 #[test]
 fn a_loss_during_a_pause_hurries() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(paused()));
-    let _ = play.renewed_at(5.0);
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &LOSING), "{actions:?}");
+    play.renewed_at(5.0);
+    shows(&play.renewed(Ok(Renewal::Lost(Some(other())))), &LOSING);
 }
 
 #[test]
@@ -911,18 +912,18 @@ fn how_a_leadership_ended_is_reported_once() {
             .collect()
     };
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3))));
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3))));
     assert_eq!(told(&mut play), [Ended::ByItself(CommandEnd::Exited(3))]);
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Asked { signal: 2 });
+    play.tell(Event::Asked { signal: 2 });
     assert_eq!(told(&mut play), [Ended::Asked(2)]);
     let mut play = Play::leading(|_| {});
-    let _ = play.renewed(Ok(Renewal::Lost(None)));
+    play.renewed(Ok(Renewal::Lost(None)));
     assert_eq!(told(&mut play), [Ended::Lost(Loss::RecordGone)]);
     for (directives, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
         let mut play = Play::leading(|_| {});
         play.orders = Some(Ok(directives));
-        let _ = play.renewed_at(5.0);
+        play.renewed_at(5.0);
         assert_eq!(told(&mut play), [how]);
     }
 }
@@ -942,26 +943,22 @@ fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released()
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Overran }), "{actions:?}");
     assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Overran)));
+    play.leaves(Outcome::Overran);
 }
 
 #[test]
 fn a_guard_that_stops_a_command_that_ran_for_too_long_is_believed() {
     let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(2)));
-    let actions = play.tell(Event::Tree(TreeEvent::Overran));
-    assert!(has(&actions, &Action::Say(Notice::Overran(Duration::from_secs(2)))), "{actions:?}");
+    shows(&play.tell(Event::Tree(TreeEvent::Overran)), &Action::Say(Notice::Overran(Duration::from_secs(2))));
     assert_eq!(play.tell(Event::Tree(TreeEvent::Overran)), []);
-    let actions = play.tell(Event::Tree(TreeEvent::Dead));
-    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Overran }), "{actions:?}");
+    shows(&play.tell(Event::Tree(TreeEvent::Dead)), &Action::Ended { term: TERM, how: Ended::Overran });
 }
 
 #[test]
 fn a_guard_that_does_not_stop_a_command_that_ran_for_too_long_is_passed_over() {
     let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(2)));
-    let _ = play.until(2.0);
-    let actions = play.until(8.1);
-    assert!(has(&actions, &Action::Seize), "{actions:?}");
+    play.until(2.0);
+    shows(&play.until(8.1), &Action::Seize);
 }
 
 /// Is granted the lease at 0 s, and about to enter the run of a job.
@@ -1013,16 +1010,15 @@ fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
         play.tell(booked(Ok(Booking::Booked(Booked::default()))));
         play.tell(Event::Tree(TreeEvent::Started));
         if matches!(event, Event::Tick) {
-            let _ = play.until(1.0);
+            play.until(1.0);
         } else {
             play.tell(event);
         }
         play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
         let signal = if how == Ended::Asked(2) { 2 } else { 15 };
-        let actions = play.dead();
-        assert!(has(&actions, &ran(how, Some(CommandEnd::Signalled(signal)))), "{actions:?}");
+        shows(&play.dead(), &ran(how, Some(CommandEnd::Signalled(signal))));
         play.tell(settled(Ok(())));
-        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        let actions = play.released();
         assert!(!has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(0)))), "{actions:?}");
     }
 }
@@ -1036,7 +1032,7 @@ fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
         play.tell(Event::Tree(TreeEvent::Ended(end)));
         play.dead();
         play.tell(settled(Ok(())));
-        play.tell(Event::Released { answer: Ok(Release::Released) })
+        play.released()
     };
     let leaves = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::End(_)));
     let mut play = entering();
@@ -1056,8 +1052,7 @@ fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
     assert!(has(&play.claimed(Ok(granted())), &Action::Book { term: TERM, behind: Behind::default() }));
     assert!(starts(&play.tell(booked(Ok(Booking::Booked(Booked::default()))))));
     // No run is left.
-    let actions = fails(&mut play, CommandEnd::Exited(4));
-    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(4)))), "{actions:?}");
+    shows(&fails(&mut play, CommandEnd::Exited(4)), &Action::End(Outcome::Ended(CommandEnd::Exited(4))));
 
     let mut done = entering();
     done.tell(again());
@@ -1073,14 +1068,13 @@ fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
 
 #[test]
 fn a_candidate_tells_the_ledger_whom_it_waited_behind_first() {
-    let mut play = Play::new(|settings| settings.job_gate = true);
-    let _ = play.tell(Event::Tick);
+    let mut play = Play::asking(|settings| settings.job_gate = true);
     // A store may report a leader before it knows the term.
     for term in [None, Some(Term(4)), Some(Term(5))] {
         let holder = Holder { term, ..other() };
-        let _ = play.claimed(Ok(Claim::Refused(holder)));
-        let _ = play.until(play.now.as_secs_f64() + 3.0);
-        let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+        play.claimed(Ok(Claim::Refused(holder)));
+        play.until(play.now.as_secs_f64() + 3.0);
+        play.tell(Event::Observed { answer: Ok(Observation::Free) });
     }
     let actions = play.claimed(Ok(granted()));
     let behind = Behind { session: other().session, term: Some(Term(4)) };
@@ -1093,8 +1087,7 @@ fn a_job_that_is_done_gives_the_lease_back_and_ends() {
     let done = Skipped { said: "by a".to_owned(), status: 0, failed: false };
     let actions = play.tell(booked(Ok(Booking::Done(done.clone()))));
     assert_eq!(actions, [Action::ForgetRenewals, RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Done(done))), "{actions:?}");
+    play.leaves(Outcome::Done(done));
 }
 
 #[test]
@@ -1121,8 +1114,7 @@ fn an_entry_is_withdrawn_where_nothing_was_started() {
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
 
     let mut play = entering();
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &Action::Settle { term: TERM, ran: None }), "{actions:?}");
+    shows(&play.renewed(Ok(Renewal::Lost(Some(other())))), &Action::Settle { term: TERM, ran: None });
     assert_eq!(play.tell(settled(Ok(()))), [Action::Claim], "it is not ours to release");
 }
 
@@ -1137,8 +1129,7 @@ fn the_release_waits_for_the_ledger_for_a_while() {
     let actions = play.until(8.0);
     assert!(matches!(&actions[..], [Action::Say(Notice::NotSettled(_)), RELEASE]), "{actions:?}");
     assert_eq!(play.tell(settled(Ok(()))), [], "too late");
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+    play.leaves(Outcome::Ended(end));
 }
 
 #[test]
@@ -1147,8 +1138,7 @@ fn a_first_signal_does_not_cut_the_ledger_short() {
     play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
     play.dead();
     assert_eq!(play.tell(Event::Asked { signal: 15 }), []);
-    let actions = play.tell(Event::Asked { signal: 15 });
-    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(0)))), "{actions:?}");
+    shows(&play.tell(Event::Asked { signal: 15 }), &Action::End(Outcome::Ended(CommandEnd::Exited(0))));
 }
 
 #[test]
@@ -1168,8 +1158,7 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
     play.tell(Event::Tree(TreeEvent::Ended(end)));
     assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Paused, Some(end))]);
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(end))), "{actions:?}");
+    play.leaves(Outcome::Ended(end));
 }
 
 const FAILED: HookEnd = HookEnd::Exited(3);
@@ -1181,7 +1170,7 @@ fn unready(play: &mut Play) -> Vec<Action> {
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unready(FAILED) }), "{actions:?}");
     assert!(has(&actions, &RELEASE), "{actions:?}");
-    play.tell(Event::Released { answer: Ok(Release::Released) })
+    play.released()
 }
 
 /// How long until it claims again while the store says that nobody leads.
@@ -1219,9 +1208,9 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
     assert!(last > Duration::from_secs(40), "{last:?}");
     // Once it was ready it is like any other.
     assert_eq!(play.tell(Event::Tree(TreeEvent::Started)), []);
-    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&play.dead(), &Action::Claim));
-    let _ = play.claimed(Ok(granted()));
+    play.claimed(Ok(granted()));
     unready(&mut play);
     assert!(stood_back(&mut play) < Duration::from_secs(6));
 }
@@ -1232,8 +1221,10 @@ fn a_host_whose_hook_failed_waits_like_any_other_once_another_leads() {
     unready(&mut play);
     play.now = play.election.wake_at().since(BootInstant::from_nanos(0));
     assert_eq!(play.tell(Event::Tick), [Action::Observe]);
-    let actions = play.tell(Event::Observed { answer: Ok(Observation::Held(other())) });
-    assert!(has(&actions, &Action::Say(Notice::Waiting(other()))), "{actions:?}");
+    shows(
+        &play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }),
+        &Action::Say(Notice::Waiting(other())),
+    );
     assert!(play.election.wants_change());
     assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Claim]);
 }
@@ -1249,11 +1240,10 @@ fn who_does_not_wait_leaves_when_its_hook_failed() {
     );
     // A candidate that was asked to leave leaves.
     let mut play = Play::leading(|_| {});
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Asked { signal: 15 });
     assert_eq!(play.tell(Event::Tree(TreeEvent::Unready(HookEnd::Cut))), []);
     assert!(has(&play.dead(), &RELEASE));
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Interrupted(15))), "COMMAND has not run");
+    play.leaves(Outcome::Interrupted(15));
 }
 
 /// A guard that is late may hear of a later deadline before it sees the one that has passed.
@@ -1272,7 +1262,7 @@ fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
     for half in 19..40 {
         let actions = play.until(f64::from(half) / 2.0);
         for _ in 0..renewals(&actions) {
-            let _ = play.renewed(Ok(Renewal::Renewed));
+            play.renewed(Ok(Renewal::Renewed));
         }
         seized |= has(&actions, &Action::Seize);
     }
@@ -1289,7 +1279,7 @@ fn a_job_whose_hook_failed_is_withdrawn_and_tried_again() {
         play.tell(Event::Tree(TreeEvent::Unready(FAILED)));
         assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Settle { term: TERM, ran: None }]);
         assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
-        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        let actions = play.released();
         assert_eq!(actions.iter().any(|action| matches!(action, Action::End(_))), signal.is_some(), "{actions:?}");
     }
 }
@@ -1309,10 +1299,10 @@ fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
     };
     // From the stop timeout, or the grace, both hook_timeouts and a second.
     let mut asked = play(None);
-    let _ = asked.tell(Event::Asked { signal: 15 });
+    asked.tell(Event::Asked { signal: 15 });
     assert!(!has(&asked.until(7.9), &Action::Seize) && has(&asked.until(8.0), &Action::Seize));
     let mut lost = play(None);
-    let _ = lost.renewed(Ok(Renewal::Lost(Some(other()))));
+    lost.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(!has(&lost.until(9.9), &Action::Seize) && has(&lost.until(10.0), &Action::Seize));
     // How long COMMAND runs counts from its start, or from the latest that this can be.
     let overran = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Say(Notice::Overran(_))));

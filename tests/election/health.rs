@@ -17,13 +17,13 @@ fn told(play: &mut Play) -> Vec<Action> {
 
 /// COMMAND is unhealthy, ends like this, and the lease is released.
 fn ended(play: &mut Play, end: CommandEnd) -> Vec<Action> {
-    let _ = play.tell(Event::Tree(TreeEvent::Started));
+    play.tell(Event::Tree(TreeEvent::Started));
     assert_eq!(told(play)[0], Action::Say(Notice::Unhealthy(UNHEALTHY)));
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(end)));
+    play.tell(Event::Tree(TreeEvent::Ended(end)));
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) }), "{actions:?}");
     assert!(has(&actions, &RELEASE), "{actions:?}");
-    play.tell(Event::Released { answer: Ok(Release::Released) })
+    play.released()
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn an_unhealthy_command_is_stopped_in_order_and_killed_if_it_does_not_obey() {
         for second in 1..120 {
             let actions = play.until(f64::from(second));
             for _ in 0..renewals(&actions) {
-                let _ = play.renewed(Ok(Renewal::Renewed));
+                play.renewed(Ok(Renewal::Renewed));
             }
             if has(&actions, &Action::Seize) {
                 seized_at = Some(second);
@@ -73,10 +73,10 @@ fn a_host_whose_command_is_unhealthy_lets_others_lead_first_and_longer_each_time
     }
     assert!(last > Duration::from_secs(40), "{last:?}");
     // A leadership that ends in another way ends the row.
-    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&play.dead(), &Action::Claim));
-    let _ = play.claimed(Ok(granted()));
-    let _ = ended(&mut play, ZERO);
+    play.claimed(Ok(granted()));
+    ended(&mut play, ZERO);
     assert!(stood_back(&mut play) < Duration::from_secs(6));
 }
 
@@ -84,9 +84,9 @@ fn a_host_whose_command_is_unhealthy_lets_others_lead_first_and_longer_each_time
 fn what_ends_a_leadership_before_or_after_keeps_its_word() {
     let first = |event: Event, how: Ended| {
         let mut play = Play::leading(|_| {});
-        let _ = play.tell(event);
+        play.tell(event);
         assert_eq!(told(&mut play), []);
-        let _ = play.tell(Event::Tree(TreeEvent::Ended(TERMINATED)));
+        play.tell(Event::Tree(TreeEvent::Ended(TERMINATED)));
         let actions = play.tell(Event::Tree(TreeEvent::Dead));
         assert!(has(&actions, &Action::Ended { term: TERM, how: how.clone() }), "{how:?}: {actions:?}");
     };
@@ -95,15 +95,15 @@ fn what_ends_a_leadership_before_or_after_keeps_its_word() {
     first(Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed));
     // A loss makes it hurry, and a signal makes it leave.
     let mut play = Play::leading(|settings| settings.stop_timeout = Some(Duration::from_mins(1)));
-    let _ = told(&mut play);
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &LOSING), "{actions:?}");
-    let _ = play.tell(Event::Asked { signal: 2 });
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(2))));
-    let actions = play.tell(Event::Tree(TreeEvent::Dead));
-    assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) }), "{actions:?}");
-    let actions = play.tell(Event::Released { answer: Ok(Release::NotHeld) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(2)))), "{actions:?}");
+    told(&mut play);
+    shows(&play.renewed(Ok(Renewal::Lost(Some(other())))), &LOSING);
+    play.tell(Event::Asked { signal: 2 });
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(2))));
+    shows(&play.tell(Event::Tree(TreeEvent::Dead)), &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) });
+    shows(
+        &play.tell(Event::Released { answer: Ok(Release::NotHeld) }),
+        &Action::End(Outcome::Ended(CommandEnd::Signalled(2))),
+    );
 }
 
 #[test]
@@ -117,18 +117,17 @@ fn who_does_not_wait_leaves_with_a_status_that_is_not_0() {
 #[test]
 fn the_run_of_an_unhealthy_job_has_failed() {
     let mut play = running_a_job();
-    let _ = told(&mut play);
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(ZERO)));
+    told(&mut play);
+    play.tell(Event::Tree(TreeEvent::Ended(ZERO)));
     assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Unhealthy(UNHEALTHY), Some(TERMINATED))]);
     assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(TERMINATED))));
+    play.leaves(Outcome::Ended(TERMINATED));
 }
 
 #[test]
 fn an_unhealthy_command_and_a_frozen_store_leave_the_deadline_to_rule() {
     let mut play = Play::leading(|settings| settings.stop_timeout = Some(Duration::from_mins(10)));
-    let _ = told(&mut play);
+    told(&mut play);
     let actions = play.until(60.0);
     assert!(has(&actions, &Action::Seize), "nothing was renewed: {actions:?}");
 }

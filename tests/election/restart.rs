@@ -92,7 +92,7 @@ fn after_so_many_restarts_in_a_row_others_go_first() {
     let gave_up = Notice::GaveUp { end: FAILED, restarts: 2 };
     let how = Ended::GaveUp { end: FAILED, restarts: 2 };
     assert_eq!(actions, [Action::Say(gave_up), Action::ForgetRenewals, ended(how), RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
     claims_only_after(&mut play, 30.0);
 }
@@ -108,7 +108,7 @@ pub fn claims_only_after(play: &mut Play, seconds: f64) {
         }
         if has(&actions, &Action::Observe) {
             looks += 1;
-            let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+            play.tell(Event::Observed { answer: Ok(Observation::Free) });
         }
         assert!(play.now.as_secs_f64() < begun + seconds + 1.0, "it never claims");
     }
@@ -122,10 +122,8 @@ fn with_no_wait_the_last_status_is_what_is_left() {
         settings.restart = Some(Restart { limit: 0, ..RESTART });
         settings.patience = Patience::Once;
     });
-    let actions = ends(&mut play, FAILED);
-    assert!(has(&actions, &RELEASE), "{actions:?}");
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(FAILED))), "{actions:?}");
+    shows(&ends(&mut play, FAILED), &RELEASE);
+    play.leaves(Outcome::Ended(FAILED));
 }
 
 #[test]
@@ -163,19 +161,18 @@ fn a_request_while_nothing_runs_gets_the_lease_back_at_once_and_the_last_status(
     fails(&mut play, 1);
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [ended(Ended::Asked(15)), Action::ForgetRenewals, RELEASE]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(FAILED))), "{actions:?}");
+    play.leaves(Outcome::Ended(FAILED));
 }
 
 #[test]
 fn a_command_that_was_asked_to_stop_is_not_started_again() {
     let mut play = restarting(|_| {});
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Asked { signal: 15 });
     assert!(has(&ends(&mut play, FAILED), &RELEASE));
     // It ended by itself, and what it left is still dying.
     let mut play = restarting(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    play.tell(Event::Asked { signal: 15 });
     assert!(has(&play.dead(), &RELEASE));
 }
 
@@ -194,7 +191,7 @@ fn a_command_that_the_keyboard_ended_is_not_started_again_whatever_its_status() 
                 assert_eq!(play.tell(Event::Tree(event)), []);
             }
             assert!(has(&play.dead(), &RELEASE), "{end:?}");
-            let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+            let actions = play.released();
             let by_key = end == CommandEnd::Signalled(2);
             let outcome = if by_key { Outcome::EndedByKey(interrupt) } else { Outcome::Ended(end) };
             assert!(has(&actions, &Action::End(outcome)), "{actions:?}");
@@ -205,9 +202,9 @@ fn a_command_that_the_keyboard_ended_is_not_started_again_whatever_its_status() 
 #[test]
 fn a_loss_while_what_it_left_is_dying_is_a_loss() {
     let mut play = restarting(|_| {});
-    let _ = play.until(5.0);
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
-    let _ = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    play.until(5.0);
+    play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    play.renewed(Ok(Renewal::Lost(Some(other()))));
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     let how = ended(Ended::Lost(Loss::TakenBy(other())));
     assert_eq!(actions, [Action::ForgetRenewals, how, Action::Claim]);
@@ -219,8 +216,7 @@ fn a_loss_while_nothing_runs_ends_the_leadership() {
         settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
     });
     fails(&mut play, 1);
-    let _ = play.until(5.0);
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let actions = play.answered(5.0, Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &ended(Ended::Lost(Loss::TakenBy(other())))), "{actions:?}");
     assert!(has(&actions, &Action::Claim), "{actions:?}");
 
@@ -259,11 +255,10 @@ fn orders_are_read_again_before_each_run() {
 fn orders_that_were_asked_for_before_the_pause_was_over_start_nothing() {
     let mut play = restarting(|_| {});
     play.orders = None;
-    let _ = play.until(4.5);
+    play.until(4.5);
     let due = 4.5 + fails(&mut play, 1).as_secs_f64();
     assert_eq!(renewals(&play.until(due - 0.01)), 1);
-    let actions = play.renewed(Ok(Renewal::Renewed));
-    assert!(has(&actions, &Action::ReadOrders), "{actions:?}");
+    shows(&play.renewed(Ok(Renewal::Renewed)), &Action::ReadOrders);
     assert_eq!(play.until(due + 0.1), []);
     assert_eq!(play.ordered(Directives::default()), [Action::ReadOrders]);
     assert_eq!(starts(&play.ordered(Directives::default())), 1);
@@ -285,17 +280,17 @@ fn who_leads_goes_on_through_a_pause_that_keeps_it_and_after_an_older_handover()
 #[test]
 fn what_cannot_be_executed_or_ran_for_too_long_is_not_started_again() {
     let mut play = restarting(|_| {});
-    let _ = play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
+    play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
     assert!(has(&play.dead(), &RELEASE));
     let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(2)));
-    let _ = play.until(3.0);
+    play.until(3.0);
     assert!(has(&ends(&mut play, FAILED), &RELEASE));
 }
 
 #[test]
 fn each_run_may_last_for_as_long_as_a_run_may() {
     let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(4)));
-    let _ = play.until(3.0);
+    play.until(3.0);
     fails(&mut play, 1);
     assert_eq!(starts(&renewing_until(&mut play, 4.5)), 1);
     let actions = renewing_until(&mut play, 7.0);
@@ -309,17 +304,17 @@ fn hooks_before_a_run_and_what_it_leaves_behind_do_not_make_it_healthy() {
     let mut play =
         restarting(|settings| settings.restart = Some(Restart { healthy: Duration::from_secs(2), ..RESTART }));
     // Started at 0 s: its hook takes 3 s, it runs for 1 s, and what it leaves behind for 3 s.
-    let _ = renewing_until(&mut play, 3.0);
-    let _ = play.tell(Event::Tree(TreeEvent::Started));
-    let _ = renewing_until(&mut play, 4.0);
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
-    let _ = renewing_until(&mut play, 7.0);
+    renewing_until(&mut play, 3.0);
+    play.tell(Event::Tree(TreeEvent::Started));
+    renewing_until(&mut play, 4.0);
+    play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    renewing_until(&mut play, 7.0);
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 1, .. })]), "{actions:?}");
     let actions = renewing_until(&mut play, 9.0);
     assert_eq!(starts(&actions), 1, "{actions:?}");
-    let _ = play.tell(Event::Tree(TreeEvent::Started));
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    play.tell(Event::Tree(TreeEvent::Started));
+    play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 2, .. })]), "{actions:?}");
 }

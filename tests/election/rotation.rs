@@ -25,11 +25,11 @@ fn a_turn_that_is_over_goes_to_a_standby() {
         let stop = orderly(Reason::Relinquished);
         assert_eq!(actions, [Action::Say(Notice::Relinquishing), stop]);
         assert_eq!(renewals(&play.until(6.0)), 1, "it is renewed while COMMAND drains");
-        let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+        play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
         let actions = play.tell(Event::Tree(TreeEvent::Dead));
         let how = Action::Ended { term: TERM, how: Ended::Relinquished };
         assert_eq!(actions, [Action::ForgetRenewals, how, RELEASE]);
-        let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+        let actions = play.released();
         assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
         claims_only_after(&mut play, 8.0);
     }
@@ -37,16 +37,16 @@ fn a_turn_that_is_over_goes_to_a_standby() {
 
 fn standing_back() -> Play {
     let mut play = counting();
-    let _ = count(&mut play, Ok(Some(1)));
-    let _ = play.dead();
-    let _ = play.tell(Event::Released { answer: Ok(Release::Released) });
+    count(&mut play, Ok(Some(1)));
+    play.dead();
+    play.released();
     play
 }
 
 fn sees(play: &mut Play, holder: Holder) {
     let actions = play.until(play.now.as_secs_f64() + 3.0);
     assert_eq!(actions, [Action::Observe]);
-    let _ = play.tell(Event::Observed { answer: Ok(Observation::Held(holder)) });
+    play.tell(Event::Observed { answer: Ok(Observation::Held(holder)) });
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn a_candidate_that_stands_back_leaves_when_asked_and_with_no_wait() {
         settings.relinquish_after = Some(TURN);
         settings.patience = Patience::Once;
     });
-    let _ = play.until(4.0);
-    let _ = count(&mut play, Ok(None));
-    let _ = play.dead();
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.until(4.0);
+    count(&mut play, Ok(None));
+    play.dead();
+    let actions = play.released();
     // It has led, and says what came of it.
     assert_eq!(actions.last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
 }
@@ -102,8 +102,7 @@ fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
     assert_eq!(play.until(4.0), [Action::CountStandbys]);
     assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3)))), []);
     assert_eq!(count(&mut play, Ok(Some(1))), []);
-    let actions = play.tell(Event::Tree(TreeEvent::Dead));
-    assert!(has(&actions, &Action::CountStandbys), "{actions:?}");
+    shows(&play.tell(Event::Tree(TreeEvent::Dead)), &Action::CountStandbys);
     assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
 }
 
@@ -117,7 +116,7 @@ fn hooks_have_their_time_in_a_drain_that_hands_over() {
         settings.relinquish_after = Some(TURN);
     });
     assert_eq!(play.until(4.0), [Action::CountStandbys]);
-    let _ = count(&mut play, Ok(None));
+    count(&mut play, Ok(None));
     assert!(!has(&play.until(11.9), &Action::Seize) && has(&play.until(12.0), &Action::Seize));
 }
 
@@ -129,7 +128,7 @@ fn where_nobody_waits_it_leads_on_and_counts_again_after_about_a_minute() {
     while play.now < Duration::from_secs(100) {
         let actions = play.until(play.now.as_secs_f64() + 0.5);
         for _ in 0..renewals(&actions) {
-            let _ = play.renewed(Ok(Renewal::Renewed));
+            play.renewed(Ok(Renewal::Renewed));
         }
         if has(&actions, &Action::CountStandbys) {
             counts.push(play.now.as_secs());
@@ -143,10 +142,8 @@ fn where_nobody_waits_it_leads_on_and_counts_again_after_about_a_minute() {
 fn a_store_that_cannot_say_who_waits_is_asked_again() {
     let mut play = counting();
     assert!(matches!(count(&mut play, Err(away()))[..], [Action::Say(Notice::Staying(_))]));
-    let _ = play.until(5.0);
-    let _ = play.renewed(Ok(Renewal::Renewed));
-    let _ = play.until(10.0);
-    let _ = play.renewed(Ok(Renewal::Renewed));
+    play.answered(5.0, Ok(Renewal::Renewed));
+    play.answered(10.0, Ok(Renewal::Renewed));
     assert!(has(&play.until(17.0), &Action::CountStandbys));
 }
 
@@ -159,11 +156,11 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
     let actions = count(&mut play, Err(denied()));
     let stop = orderly(Reason::Relinquished);
     assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
-    let _ = play.dead();
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.dead();
+    let actions = play.released();
     assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
     claims_only_after(&mut play, 8.0);
-    let _ = play.claimed(Ok(granted()));
+    play.claimed(Ok(granted()));
     let over = play.now.as_secs_f64() + TURN.as_secs_f64();
     assert!(has(&play.until(over), &Action::CountStandbys));
     let actions = count(&mut play, Err(denied()));
@@ -174,15 +171,12 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
 #[test]
 fn while_the_store_denies_renewals_as_well_it_does_not_hand_over() {
     let mut play = Play::leading(|settings| settings.relinquish_after = Some(Duration::from_secs(6)));
-    let _ = play.until(5.0);
-    let _ = play.renewed(Err(StoreError::denied("no")));
+    play.answered(5.0, Err(StoreError::denied("no")));
     assert!(has(&play.until(6.0), &Action::CountStandbys));
     let actions = count(&mut play, Err(StoreError::denied("no")));
     assert!(matches!(actions[..], [Action::Say(Notice::Staying(_))]), "{actions:?}");
-    let _ = play.until(6.5);
-    let _ = play.renewed(Ok(Renewal::Renewed));
-    let _ = play.until(12.0);
-    let _ = play.renewed(Ok(Renewal::Renewed));
+    play.answered(6.5, Ok(Renewal::Renewed));
+    play.answered(12.0, Ok(Renewal::Renewed));
     assert!(has(&play.until(19.0), &Action::CountStandbys));
     assert!(has(&count(&mut play, Err(StoreError::denied("no"))), &Action::Say(Notice::Relinquishing)));
 }
@@ -192,15 +186,14 @@ fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_
     let mut play = Play::leading(|_| {});
     assert_eq!(play.tell(Event::RotationDue), []);
     for second in (5..40).step_by(5) {
-        let _ = play.until(f64::from(second));
-        let _ = play.renewed(Ok(Renewal::Renewed));
+        play.answered(f64::from(second), Ok(Renewal::Renewed));
     }
     assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
     assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
     for second in (40..200).step_by(5) {
         let actions = play.until(f64::from(second));
         assert!(!has(&actions, &Action::CountStandbys), "it waits for the next time: {actions:?}");
-        let _ = play.renewed(Ok(Renewal::Renewed));
+        play.renewed(Ok(Renewal::Renewed));
     }
     assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
 }
@@ -208,29 +201,26 @@ fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_
 #[test]
 fn a_stop_that_was_asked_for_is_not_turned_into_a_handover() {
     let mut play = counting();
-    let _ = play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Asked { signal: 15 });
     assert_eq!(count(&mut play, Ok(Some(1))), []);
-    let _ = play.dead();
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    play.dead();
+    let actions = play.released();
     assert!(matches!(actions.last(), Some(Action::End(Outcome::Ended(_)))), "{actions:?}");
 }
 
 #[test]
 fn a_candidate_that_is_asked_during_a_handover_leaves_after_it() {
     let mut play = counting();
-    let _ = count(&mut play, Ok(Some(1)));
-    let _ = play.tell(Event::Asked { signal: 15 });
-    let _ = play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(4))));
+    count(&mut play, Ok(Some(1)));
+    play.tell(Event::Asked { signal: 15 });
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(4))));
     assert!(has(&play.dead(), &RELEASE));
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
-    assert!(has(&actions, &Action::End(Outcome::Ended(CommandEnd::Exited(4)))), "{actions:?}");
+    play.leaves(Outcome::Ended(CommandEnd::Exited(4)));
 }
 
 #[test]
 fn a_loss_during_a_handover_hurries() {
     let mut play = counting();
-    let _ = count(&mut play, Ok(Some(1)));
-    let _ = play.until(5.0);
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&actions, &LOSING), "{actions:?}");
+    count(&mut play, Ok(Some(1)));
+    shows(&play.answered(5.0, Ok(Renewal::Lost(Some(other())))), &LOSING);
 }

@@ -32,18 +32,15 @@ fn starts(actions: &[Action]) -> bool {
 
 #[test]
 fn what_runs_beside_a_standby_begins_once_it_is_known_that_others_lead_and_not_before() {
-    let mut leader = Play::new(|settings| settings.standby_tasks = true);
-    assert_eq!(leader.tell(Event::Tick), [Action::Claim]);
+    let mut leader = Play::asking(|settings| settings.standby_tasks = true);
     let actions = leader.claimed(Ok(granted()));
     assert!(starts(&actions) && !has(&actions, &Action::StartStandbyTasks), "{actions:?}");
 
-    let mut cut_off = Play::new(|settings| settings.standby_tasks = true);
-    let _ = cut_off.tell(Event::Tick);
+    let mut cut_off = Play::asking(|settings| settings.standby_tasks = true);
     let actions = cut_off.claimed(Err(away()));
     assert_eq!(actions.last(), Some(&Action::StartStandbyTasks), "who leads is not known: {actions:?}");
 
-    let mut patient = Play::new(|settings| (settings.standby_tasks, settings.patience) = (true, Patience::Once));
-    let _ = patient.tell(Event::Tick);
+    let mut patient = Play::asking(|settings| (settings.standby_tasks, settings.patience) = (true, Patience::Once));
     assert!(matches!(patient.claimed(Ok(Claim::Refused(other())))[..], [Action::End(Outcome::NotAcquired(_))]));
 }
 
@@ -51,7 +48,7 @@ fn what_runs_beside_a_standby_begins_once_it_is_known_that_others_lead_and_not_b
 fn a_standby_tells_of_each_leader_once() {
     let mut play = with_standby_tasks(|_| {});
     let seen = |play: &mut Play, holder: &Holder| {
-        let _ = play.until(play.now.as_secs_f64() + 2.5);
+        play.until(play.now.as_secs_f64() + 2.5);
         play.tell(Event::Observed { answer: Ok(Observation::Held(holder.clone())) })
     };
     assert_eq!(seen(&mut play, &other()), []);
@@ -60,7 +57,7 @@ fn a_standby_tells_of_each_leader_once() {
     assert_eq!(seen(&mut play, &next), []);
     let again = Holder { term: Some(Term(9)), ..next };
     assert!(has(&seen(&mut play, &again), &Action::LeaderChanged(Some(again.clone()))));
-    let _ = play.until(play.now.as_secs_f64() + 2.5);
+    play.until(play.now.as_secs_f64() + 2.5);
     let actions = play.tell(Event::Observed { answer: Err(away()) });
     assert!(!actions.iter().any(|action| matches!(action, Action::LeaderChanged(_))), "{actions:?}");
     assert_eq!(seen(&mut play, &again), [Action::Say(Notice::TroubleOver)]);
@@ -75,7 +72,7 @@ fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwh
     for _ in 0..3 {
         let actions = play.until(play.now.as_secs_f64() + 5.0);
         assert!(renewals(&actions) > 0 && !starts(&actions), "{actions:?}");
-        let _ = play.renewed(Ok(Renewal::Renewed));
+        play.renewed(Ok(Renewal::Renewed));
     }
     let actions = play.tell(Event::StandbyTasksDead);
     assert!(matches!(actions[..], [Action::Start { term: TERM, .. }]), "{actions:?}");
@@ -85,7 +82,7 @@ fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwh
 fn command_starts_on_a_renewed_lease_where_that_took_long() {
     let mut play = granted_with_standby_tasks();
     let begun = play.now.as_secs_f64();
-    let _ = play.until(begun + 5.1);
+    play.until(begun + 5.1);
     let actions = play.tell(Event::StandbyTasksDead);
     assert!(!starts(&actions), "too little is left: {actions:?}");
     let actions = [play.until(begun + 5.3), play.renewed(Ok(Renewal::Renewed))].concat();
@@ -98,7 +95,7 @@ fn guards_that_do_not_stop_what_runs_beside_a_standby_are_passed_over() {
     let begun = play.now.as_secs_f64();
     let mut actions = play.until(begun + 5.9);
     assert!(!has(&actions, &Action::SeizeStandbyTasks), "{actions:?}");
-    let _ = play.renewed(Ok(Renewal::Renewed));
+    play.renewed(Ok(Renewal::Renewed));
     actions = play.until(begun + 6.0);
     assert!(has(&actions, &Action::SeizeStandbyTasks) && !starts(&actions), "{actions:?}");
     actions = play.until(begun + 6.5);
@@ -109,8 +106,7 @@ fn guards_that_do_not_stop_what_runs_beside_a_standby_are_passed_over() {
 #[test]
 fn nothing_starts_where_the_lease_is_lost_before_what_ran_beside_the_standby_is_dead() {
     let mut play = granted_with_standby_tasks();
-    let _ = play.until(play.now.as_secs_f64() + 5.0);
-    let actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let actions = play.answered(play.now.as_secs_f64() + 5.0, Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &Action::Claim) && !starts(&actions), "{actions:?}");
     let actions = play.claimed(Ok(Claim::Refused(other())));
     assert!(!has(&actions, &Action::StartStandbyTasks), "what was there before still dies: {actions:?}");
@@ -137,8 +133,7 @@ fn nothing_starts_on_a_lease_that_ended_while_the_store_was_away() {
 fn it_comes_back_after_a_leadership_when_its_tree_is_dead_and_others_lead() {
     let mut play = granted_with_standby_tasks();
     assert!(starts(&play.tell(Event::StandbyTasksDead)));
-    let _ = play.until(play.now.as_secs_f64() + 5.0);
-    let mut actions = play.renewed(Ok(Renewal::Lost(Some(other()))));
+    let mut actions = play.answered(play.now.as_secs_f64() + 5.0, Ok(Renewal::Lost(Some(other()))));
     assert!(!has(&actions, &Action::StartStandbyTasks));
     actions = play.dead();
     assert!(!has(&actions, &Action::StartStandbyTasks) && has(&actions, &Action::Claim), "{actions:?}");
@@ -150,13 +145,12 @@ fn it_comes_back_after_a_leadership_when_its_tree_is_dead_and_others_lead() {
 fn a_pause_that_was_ordered_lets_it_run_and_tells_that_nobody_leads() {
     let mut play = with_standby_tasks(|_| {});
     play.orders = None;
-    let _ = play.until(2.5);
-    let _ = play.tell(Event::Observed { answer: Ok(Observation::Free) });
+    play.until(2.5);
+    play.tell(Event::Observed { answer: Ok(Observation::Free) });
     assert!(has(&play.claimed(Ok(granted())), &STOP_TASKS));
     let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
-    let actions = play.ordered(Directives { pause: Some(pause), handover: None });
-    assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    shows(&play.ordered(Directives { pause: Some(pause), handover: None }), &Action::Release { term: TERM });
+    let actions = play.released();
     assert!(!has(&actions, &Action::StartStandbyTasks), "{actions:?}");
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::StartStandbyTasks, Action::LeaderChanged(None)]);
 }
@@ -170,7 +164,7 @@ fn who_leaves_waits_for_what_runs_beside_it_and_who_is_asked_again_does_not() {
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 
     let mut hurried = with_standby_tasks(|_| {});
-    let _ = hurried.tell(Event::Asked { signal: 15 });
+    hurried.tell(Event::Asked { signal: 15 });
     assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::StopStandbyTasks(StandbyStop::Kill)]);
     assert_eq!(hurried.until(0.9), []);
     assert_eq!(hurried.until(1.0), [Action::SeizeStandbyTasks]);
@@ -186,7 +180,7 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     let mut play = granted_with_standby_tasks();
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.tell(Event::Released { answer: Ok(Release::Released) });
+    let actions = play.released();
     assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 }
@@ -195,8 +189,6 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
 fn a_standby_whose_lease_the_kernel_keeps_looks_for_new_leaders_only_with_a_hook() {
     let kernel = |settings: &mut Settings| (settings.delivery, settings.expires) = (Delivery::Kernel, false);
     assert_eq!(with_standby_tasks(kernel).until(3.0), [Action::Observe]);
-    let mut alone = Play::new(kernel);
-    let _ = alone.tell(Event::Tick);
-    let _ = alone.claimed(Ok(Claim::Refused(other())));
+    let mut alone = Play::refused(kernel);
     assert_eq!(alone.until(100.0), []);
 }
