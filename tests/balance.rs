@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use support::evidence::Evidence;
 use support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
 use support::place::Place;
@@ -48,17 +48,12 @@ impl Place {
         wait_until_or("all may move", || format!("{}\n{}", self.plan(), self.fleet.logs()), ready);
     }
 
-    fn ask(&self, words: &[&str]) -> Output {
-        self.ctl(words).output().unwrap()
-    }
-
     fn plan(&self) -> Value {
-        serde_json::from_str(&self.order(&["balance", "queue/", "--dry-run", "--json"])).unwrap()
+        self.object(&["balance", "queue/", "--dry-run", "--json"])
     }
 
     fn rows(&self) -> Vec<Value> {
-        let rows = self.order(&["list", "queue/", "--json"]);
-        rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect()
+        self.objects(&["list", "queue/", "--json"])
     }
 
     /// How many standbys have announced themselves.
@@ -101,7 +96,7 @@ fn text(bytes: Vec<u8>) -> String {
 
 fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
     place.lopsided(4, 12);
-    let listed = text(place.ask(&["list", "queue/"]).stderr);
+    let listed = place.ask(&["list", "queue/"]).err;
     assert_eq!(listed, "leaderctl: uneven: web1 leads 12 of 12, web2 none, web3 none, web4 none\n");
     let plan = place.plan();
     let even: BTreeMap<String, u32> = (1..=4).map(|host| (format!("web{host}"), 3)).collect();
@@ -116,9 +111,7 @@ fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
     let mut moves = BufReader::new(first.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut told = vec![moves.next().expect("a move")];
     let second = place.ask(&["balance", "queue/"]);
-    let said = text(second.stderr);
-    assert_eq!((second.status.code(), second.stdout.len()), (Some(75), 0), "{said}");
-    assert!(said.starts_with("leaderctl: leaderctl-balance-") && said.ends_with(" is balancing already\n"), "{said}");
+    second.refused(75, "leaderctl: leaderctl-balance- …  is balancing already\n");
     told.extend(moves);
     let done = first.wait_with_output().unwrap();
     assert!(done.status.success(), "{told:?} {}\n{}", text(done.stderr), place.fleet.logs());
@@ -187,16 +180,15 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
     }
     wait_until_or("they stand by", || place.fleet.logs(), || place.waiting() == 6);
     let emptied = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h"]);
-    let (told, said) = (text(emptied.stdout), text(emptied.stderr));
-    assert_eq!(emptied.status.code(), Some(75), "{told}{said}\n{}", place.fleet.logs());
-    assert_eq!(said, "leaderctl: queue/4: stays on web1: no other standby\n");
-    assert_eq!(told.lines().count(), 4, "{told}");
+    assert_eq!(emptied.code, 75, "{emptied:?}\n{}", place.fleet.logs());
+    assert_eq!(emptied.err, "leaderctl: queue/4: stays on web1: no other standby\n");
+    assert_eq!(emptied.out.lines().count(), 4, "{emptied:?}");
     let led = place.led();
     assert!(led[&1] == 1 && led[&2].abs_diff(led[&3]) == 1 && led.values().sum::<u32>() == 4, "{led:?}");
     assert_eq!(place.host_of(4).as_deref(), Some("web1"), "it goes on");
+    // The order for some shards is not one for all.
     let other = place.ask(&["step-down", "--host", "web1", "--for", "1h"]);
-    assert_eq!(other.status.code(), Some(75), "the order for some shards is not one for all: {other:?}");
-    assert!(text(other.stderr).contains("; leaderctl resume --host web1 ends that"));
+    other.ended(75).tells("; leaderctl resume --host web1 ends that");
 
     let why = place.order(&["why", "--host", "web1", "queue/1"]);
     assert!(
@@ -204,7 +196,7 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
         "{why}"
     );
 
-    let listed = text(place.ask(&["list", "queue/"]).stderr);
+    let listed = place.ask(&["list", "queue/"]).err;
     assert!(listed.contains(" of 4, ") && listed.contains("; web1 is held back from queue/* by "), "{listed}");
 
     // The former leader stands by again, and follows nobody.
@@ -226,12 +218,7 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
     assert!(place.fleet.logs().contains("paused on web1 by "), "{}", place.fleet.logs());
 
     let forced = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h", "--force"]);
-    let (told, said) = (text(forced.stdout), text(forced.stderr));
-    assert!(forced.status.success(), "{told}{said}");
-    assert!(
-        told.starts_with("queue/4: web1-4 (term ") && said.contains(": the shard may have no leader"),
-        "{told}{said}"
-    );
+    forced.ended(0).tells("queue/4: web1-4 (term  … : the shard may have no leader");
     wait_until_or("it stops", || place.fleet.logs(), || place.host_of(4).is_none());
     let resumed = place.order(&["resume", "--host", "web1"]);
     assert!(resumed.starts_with("web1: resumed; it was held back by "), "{resumed}");
@@ -335,11 +322,9 @@ fn where_no_standby_announces_itself_it_says_what_to_set() {
     }
     wait_until_or("all are led", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 3), (2, 1)]));
     place.start_with(2, 1, &[], &[]);
-    let output = place.ask(&["balance", "queue/"]);
-    let said = text(output.stderr);
-    assert!(output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(said.ends_with(" they announce themselves only with leaderrun --announce always\n"), "{said}");
-    let told: Value = serde_json::from_str(&place.order(&["balance", "queue/", "--json"])).unwrap();
+    let said = place.ask(&["balance", "queue/"]).ended(0);
+    said.tells(" they announce themselves only with leaderrun --announce always\n");
+    let told = place.object(&["balance", "queue/", "--json"]);
     assert_eq!((&told["result"], &told["before"]["web1"]), (&"impossible".into(), &3.into()), "{told}");
     place.fleet.end_all();
 }

@@ -12,6 +12,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
 use support::fleet::{copy_program, leaderctl, leaderrun};
+use support::process::Process;
+use support::said::{Runs as _, objects};
 use tempfile::TempDir;
 
 /// What a run came to: its status, its line on standard error, and whether COMMAND was started.
@@ -62,8 +64,11 @@ fn run(flags: &[&str], shard: &str) -> Ran {
     run_with(flags, shard, |_| {})
 }
 
-fn local(scratch: &TempDir) -> String {
-    format!("file:{}", scratch.path().display())
+/// A store that is gone with its directory.
+fn local() -> (TempDir, String) {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().display());
+    (scratch, store)
 }
 
 #[test]
@@ -94,8 +99,7 @@ fn announce_is_refused_on_the_command_line_where_it_changes_nothing() {
 
 #[test]
 fn wrong_flags_are_usage_errors() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (scratch, store) = local();
     for (flags, words) in [
         (&["--no-such-flag"][..], "unexpected argument '--no-such-flag' found (see"),
         (&["--wiat", "5"], "unexpected argument '--wiat' found; a similar argument exists: '--wait' (see"),
@@ -179,8 +183,7 @@ fn options_that_exclude_each_other_are_named_as_they_were_given() {
 
 #[test]
 fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrules_them() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let with = |flags: &[&str], variables: &[(&str, &str)]| {
         run_with(flags, "shard", |command| {
             command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));
@@ -202,8 +205,7 @@ fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrul
 
 #[test]
 fn an_empty_command_for_the_shell_is_no_success() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let once = ["-q", "--store", &store, "--once", "job"];
     for (words, variable, named) in [
         (&["-c", "", "shard"][..], "true", "-c"),
@@ -212,37 +214,36 @@ fn an_empty_command_for_the_shell_is_no_success() {
         (&["shard"], "", "LEADERRUN_COMMAND, or command in the file,"),
         (&["shard"], "  ", "LEADERRUN_COMMAND, or command in the file,"),
     ] {
-        let output = leaderrun().args(once).args(words).env("LEADERRUN_COMMAND", variable).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(said.starts_with(&format!("leaderrun: {named} is empty: write what to run")), "{words:?}: {said}");
+        leaderrun()
+            .args(once)
+            .args(words)
+            .env("LEADERRUN_COMMAND", variable)
+            .said()
+            .ended(64)
+            .tells(&format!("leaderrun: {named} is empty: write what to run"));
     }
     assert!(run(&once, "shard").started, "the job is done already");
 }
 
 #[test]
 fn a_missing_shard_does_not_make_command_the_shard() {
-    let scratch = TempDir::new().unwrap();
-    let (store, file) = (local(&scratch), scratch.path().join("started"));
+    let (scratch, store) = local();
+    let file = scratch.path().join("started");
     let file = file.to_str().unwrap();
     let flags = ["--store", &store, "-n"];
     for words in [&["--", "--", "touch", file][..], &["--", "nice", "touch", file], &["-w", "5", "--", "x"], &["--"]] {
-        let output =
-            leaderrun().args(if words[0] == "-w" { &flags[..2] } else { &flags }).args(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(said.starts_with("leaderrun: no SHARD before '--'") && said.lines().count() == 1, "{said}");
+        let flags = if words[0] == "-w" { &flags[..2] } else { &flags };
+        leaderrun().args(flags).args(words).said().refused(64, "leaderrun: no SHARD before '--'");
     }
     assert!(!Path::new(file).exists());
-    let right = leaderrun().args(flags).args(["-q", "shard", "--", "touch", file]).status().unwrap();
-    assert!(right.success() && Path::new(file).exists());
+    leaderrun().args(flags).args(["-q", "shard", "--", "touch", file]).said().good();
+    assert!(Path::new(file).exists());
 }
 
 #[test]
 fn a_missing_value_is_not_blamed_on_a_variable() {
-    let output = leaderrun().arg("--lease").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("'--lease <DURATION>'") && !said.contains("LEADERRUN_LEASE"), "{said}");
+    let said = leaderrun().arg("--lease").said().tells("'--lease <DURATION>'");
+    assert!(!said.err.contains("LEADERRUN_LEASE"), "{said:?}");
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("config");
     for (text, words) in [
@@ -256,8 +257,7 @@ fn a_missing_value_is_not_blamed_on_a_variable() {
 
 #[test]
 fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let long = "x".repeat(100_000);
     for (words, part) in [
         (&["status", "\u{1b}[31mX"][..], "invalid value '\\u{1b}[31mX' for '<SHARD>...'"),
@@ -268,11 +268,8 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
         (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),
         (&["resume", "--prefix="], "the prefix is empty: it would resume every shard; name one"),
     ] {
-        let output = leaderctl().args(["--store", &store]).args(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{said}");
-        assert!(said.contains(part) && said.len() < 500 && said.lines().count() == 1, "{said}");
-        assert!(!said.contains('\u{1b}'), "{said:?}");
+        let said = leaderctl().args(["--store", &store]).args(words).said().refused(64, part);
+        assert!(said.err.len() < 500 && !said.err.contains('\u{1b}'), "{said:?}");
     }
 }
 
@@ -293,9 +290,7 @@ fn shards_that_are_no_names_are_usage_errors() {
 #[test]
 fn missing_operands_are_usage_errors() {
     for words in [&[][..], &["shard"], &["shard", "--"], &["shard", ""], &["--"]] {
-        let output = leaderrun().args(words).output().unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{words:?}");
+        leaderrun().args(words).said().refused(64, "");
     }
 }
 
@@ -421,10 +416,8 @@ impl Leaks {
 }
 
 fn assert_tells_no_secret(command: &mut Command) {
-    let output = command.output().unwrap();
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(!said.contains("hunter2"), "{command:?}: {said}");
-    assert_ne!(output.status.code(), Some(137), "it was killed: {command:?}: {said}");
+    let said = command.said().tells("");
+    assert_ne!(said.code, 137, "it was killed: {command:?}: {said:?}");
 }
 
 /// Each option with a value or a flag, its name and its variable. What a shell runs does nothing with its words.
@@ -532,30 +525,23 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
         ("--wait", 127, "--wait: command not found; options go before shard"),
     ] {
         let store = scratch.path().join("store");
-        let output =
-            leaderrun().args(["--store", &format!("file:{}", store.display()), "shard", command]).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr).to_lowercase();
-        assert_eq!(output.status.code(), Some(status), "{stderr}");
-        assert!(stderr.contains(words) && stderr.lines().count() == 1, "{stderr}");
+        let url = format!("file:{}", store.display());
+        let said = leaderrun().args(["--store", &url, "shard", command]).said().refused(status, "");
+        assert!(said.err.to_lowercase().contains(words), "{said:?}");
         assert!(!store.exists(), "{command} led");
     }
 }
 
 #[test]
 fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
-    let scratch = TempDir::new().unwrap();
+    let (scratch, store) = local();
     let orphan = scratch.path().join("orphan");
     let original = scratch.path().join("original");
     fs::write(&original, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&original, fs::Permissions::from_mode(0o755)).unwrap();
     copy_program(&original, &orphan);
-    let store = local(&scratch);
-    let output = leaderrun().args(["-q", "--store", &store, "shard"]).arg(&orphan).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(127), "{stderr}");
-    assert!(stderr.contains("its interpreter is missing") && stderr.lines().count() == 1, "{stderr}");
-    let next = leaderrun().args(["-n", "--store", &store, "shard", "true"]).output().unwrap();
-    assert_eq!(next.status.code(), Some(0));
+    leaderrun().args(["-q", "--store", &store, "shard"]).arg(&orphan).said().refused(127, "its interpreter is missing");
+    leaderrun().args(["-n", "--store", &store, "shard", "true"]).said().good();
 }
 
 #[test]
@@ -582,18 +568,15 @@ fn a_directory_that_cannot_be_made_is_named() {
 fn a_value_that_is_not_utf_8_is_refused() {
     let wrong = OsStr::from_bytes(b"\xff");
     for words in [&["--owner".as_ref(), wrong][..], &["-qE".as_ref(), wrong], &["--pre-start".as_ref(), wrong]] {
-        let output = leaderrun().args(words).args(["a", "true"]).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{stderr}");
-        assert!(stderr.starts_with("leaderrun: invalid UTF-8 ") && stderr.lines().count() == 1, "{stderr}");
+        leaderrun().args(words).args(["a", "true"]).said().refused(64, "leaderrun: invalid UTF-8 ");
     }
     // The name of a file, and COMMAND, may have any bytes.
     let store = ["--store-file".as_ref(), wrong, "a".as_ref(), wrong];
     let output = leaderrun().args(store).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be read"), "{output:?}");
-    let output = leaderrun().env("LEADERRUN_LEASE", wrong).args(["--store", "file:", "a"]).arg(wrong).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), stderr.contains(": LEADERRUN_LEASE is not UTF-8")), (Some(64), true), "{stderr}");
+    let mut lease = leaderrun();
+    lease.env("LEADERRUN_LEASE", wrong).args(["--store", "file:", "a"]).arg(wrong);
+    lease.said().refused(64, ": LEADERRUN_LEASE is not UTF-8");
 }
 
 #[test]
@@ -614,10 +597,7 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     } else {
         Command::new(&program)
     };
-    let output = command.args(["--store", &store, "shard", "true"]).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(77), "{stderr}");
-    assert!(stderr.contains("permission denied") && stderr.lines().count() == 1, "{stderr}");
+    command.args(["--store", &store, "shard", "true"]).said().refused(77, "permission denied");
 }
 
 /// A store that lets a user in, and lacks a permission, is a bad finding.
@@ -631,13 +611,10 @@ fn a_check_without_permission_ends_with_77_where_nobody_is_let_in_and_with_78_ot
         if let Some(store) = store {
             command.args(["--store", &format!("file:{}", store.display())]);
         }
-        let Output { status, stdout, stderr } = command.output().unwrap();
-        (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+        command.said()
     };
-    let (code, said) = check(0o555, None);
-    assert!(code == Some(78) && said.contains("\nbad ") && said.contains("permission denied"), "{said}");
-    let (code, said) = check(0o700, Some(&users.directory().join("below")));
-    assert!(code == Some(77) && said.starts_with("leaderctl: cannot look for "), "{said}");
+    check(0o555, None).ended(78).tells("\nbad  … permission denied");
+    check(0o700, Some(&users.directory().join("below"))).refused(77, "leaderctl: cannot look for ");
 }
 
 /// Where copies of the programs lie that nobody can run: the user of that name.
@@ -691,41 +668,30 @@ fn a_candidate_that_may_not_read_the_file_with_the_orders_is_denied_before_it_st
 
 #[test]
 fn a_record_that_something_else_wrote_is_not_overwritten() {
-    let scratch = TempDir::new().unwrap();
+    let (scratch, store) = local();
     let record = scratch.path().join("shard.json");
     fs::write(&record, "{\"mine\": true}").unwrap();
-    run(&["--store", &local(&scratch)], "shard").refused(78, "was written by something else");
+    run(&["--store", &store], "shard").refused(78, "was written by something else");
     assert_eq!(fs::read_to_string(&record).unwrap(), "{\"mine\": true}");
 }
 
 /// Somebody who leads until it is dropped.
-struct Leader(std::process::Child);
+struct Leader(Process);
 
 impl Leader {
     fn of(store: &str) -> Self {
-        let child = leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]).spawn().unwrap();
+        let child = Process::start(leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]));
         // The lock is taken before the record says who has it.
         let pid = format!("\"pid\":{},", child.id());
-        let leads = || {
-            let output = leaderctl().args(["--store", store, "status", "--json", "shard"]).output().unwrap();
-            String::from_utf8_lossy(&output.stdout).contains(&pid)
-        };
+        let leads = || leaderctl().args(["--store", store, "status", "--json", "shard"]).said().out.contains(&pid);
         support::fleet::wait_until("it leads", leads);
         Self(child)
     }
 }
 
-impl Drop for Leader {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let _leader = Leader::of(&store);
     let begun = Instant::now();
     for (flags, status, lines) in [
@@ -752,17 +718,14 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
 
 #[test]
 fn a_paused_shard_is_not_waited_for_with_n_and_the_line_says_who_paused_it_and_why() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
-    let paused = leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).output().unwrap();
-    assert!(paused.status.success(), "{paused:?}");
+    let (_scratch, store) = local();
+    leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).said().good();
     run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by ").refused(75, ": deploy");
 }
 
 #[test]
 fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let _leader = Leader::of(&store);
     let ran = run(&["-w", "1", "--retry", "100ms", "--store", &store], "shard");
     let waiting: Vec<_> = ran.stderr.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
@@ -811,11 +774,7 @@ fn a_server_of_another_kind_raises_the_question_whether_it_is_one() {
                 continue;
             }
             let url = url.replace("HERE", &place.to_string());
-            let output =
-                leaderctl().args(["--request-timeout", "1s", "--store", &url, "status", "a"]).output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!((output.status.code(), said.lines().count()), (Some(69), 1), "{greeting:?}, {url}: {said}");
-            assert!(said.contains(question) && !said.contains("hunter2"), "{greeting:?}, {url}: {said}");
+            leaderctl().args(["--request-timeout", "1s", "--store", &url, "status", "a"]).said().refused(69, question);
         }
     }
 }
@@ -827,10 +786,7 @@ fn an_option_before_its_verb_is_told_where_it_goes() {
         (&["--prefix", "a", "pause"], "leaderctl: unexpected argument '--prefix' found; 'pause --prefix' exists ("),
         (&["--prefix", "list"], "leaderctl: unexpected argument '--prefix' found ("),
     ] {
-        let output = leaderctl().args(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{words:?}: {said}");
-        assert!(said.contains(advice), "{words:?}: {said}");
+        leaderctl().args(words).said().refused(64, advice);
     }
 }
 
@@ -854,59 +810,48 @@ fn a_build_without_watch_says_in_one_line_what_it_lacks() {
             "this leaderrun was built without --listen: build it with the feature watch",
         ),
     ] {
-        let output = Command::new(program).arg(&store).args(words).current_dir(scratch.path()).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{words:?}: {said}");
-        assert!(said.contains(lacks), "{words:?}: {said}");
+        Command::new(program).arg(&store).args(words).current_dir(scratch.path()).said().refused(64, lacks);
     }
     assert!(!scratch.path().join("led").exists());
 }
 
 #[test]
 fn a_wait_with_its_duration_as_the_next_word_is_understood() {
-    let scratch = TempDir::new().unwrap();
+    let (_scratch, store) = local();
     for words in
         [&["shard", "--wait", "20s"][..], &["--wait", "20s", "shard"], &["--wait", "shard"], &["--wait=5", "shard"]]
     {
-        let mut command = leaderctl();
-        let output = command.args(["--store", &local(&scratch), "pause", "--force"]).args(words).output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert_eq!((output.status.code(), told.lines().count()), (Some(0), 1), "{words:?}: {told}");
+        let told = leaderctl().args(["--store", &store, "pause", "--force"]).args(words).said().good();
         assert!(told.starts_with("shard: paused until it is resumed; nobody leads"), "{words:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
     }
-    let output = leaderctl().args(["--store", &local(&scratch), "pause", "--wait", "20s"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(64), "a duration is no shard: {output:?}");
+    // A duration is no shard.
+    leaderctl().args(["--store", &store, "pause", "--wait", "20s"]).said().ended(64);
 }
 
 #[test]
 fn a_store_file_with_more_than_a_url_is_named_with_what_is_wrong() {
     let scratch = TempDir::new().unwrap();
     let path = scratch.path().join("store");
-    let told = |text: &str| {
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let output = leaderctl().arg("--store-file").arg(&path).args(["status", "a"]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{text:?}: {said}");
-        assert!(said.starts_with(&format!("leaderctl: the store file {}", path.display())), "{text:?}: {said}");
-        assert!(!said.contains("Kiwi7Qx"), "{said}");
-        said
+    let told = |text: &str, what: &str| {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let said = leaderctl().arg("--store-file").arg(&path).args(["status", "a"]).said();
+        said.refused(64, &format!("leaderctl: the store file {} … {what}", path.display()));
     };
     for text in [
-        "LEADERRUN_STORE=redis://u:Kiwi7Qx@h\n",
-        "export LEADERRUN_STORE='redis://u:Kiwi7Qx@h'",
+        "LEADERRUN_STORE=redis://u:hunter2@h\n",
+        "export LEADERRUN_STORE='redis://u:hunter2@h'",
         "store = \"redis://h\"",
     ] {
-        let said = told(text);
-        assert!(said.contains(" names a variable or an option: write the URL alone"), "{text:?}: {said}");
+        told(text, " names a variable or an option: write the URL alone");
     }
-    assert!(told("redis//h\n").contains(": the store URL has no scheme: did you mean redis://h?"));
+    told("redis//h\n", ": the store URL has no scheme: did you mean redis://h?");
 }
 
 #[test]
 fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     assert!(run(&["--store", &store, "--every", "366d"], "shard").started);
     run(&["--store", &store, "--every", "366d"], "shard")
         .refused(0, "leaderrun: skipped: ")
@@ -920,26 +865,21 @@ fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
 
 #[test]
 fn a_period_whose_run_failed_is_a_warning_where_nobody_may_repeat_it() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let failing = ["--store", &store, "--log-format", "json", "--every", "366d", "-c", "exit 3", "shard"];
-    let failed = leaderrun().args(failing).output().unwrap();
-    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
-    let next = leaderrun().args(failing).output().unwrap();
-    let log = String::from_utf8_lossy(&next.stderr).into_owned();
-    let [line, last] =
-        [0, 1].map(|at| serde_json::from_str::<serde_json::Value>(log.lines().nth(at).unwrap()).unwrap());
-    assert_eq!((&line["event"], &last["why"]), (&"skipped".into(), &"done".into()), "{log}");
+    leaderrun().args(failing).said().ended(3);
+    let log = objects(&leaderrun().args(failing).said().ended(0).err);
+    let (line, last) = (&log[0], &log[1]);
+    assert_eq!((&line["event"], &last["why"]), (&"skipped".into(), &"done".into()), "{log:?}");
     let message = line["message"].as_str().unwrap();
-    assert!(next.status.success() && line["level"] == "WARN" && line["shard"] == "shard", "{line}");
+    assert!(line["level"] == "WARN" && line["shard"] == "shard", "{line}");
     assert!(message.starts_with("skipped: the run of ") && message.contains("exited with 3"), "{line}");
     assert!(message.ends_with("--retry-failed 1 allows another one"), "{line}");
 }
 
 #[test]
 fn log_lines_are_few_and_can_be_json() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let ran = run(&["--store", &store, "--owner", "me"], "shard");
     let lines: Vec<&str> = ran.stderr.lines().collect();
     assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
@@ -965,8 +905,7 @@ fn log_lines_are_few_and_can_be_json() {
 
 #[test]
 fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let text = run(&["-vv", "--store", &store], "shard").stderr;
     for words in ["leaderrun: -> claim the lease\n", "leaderrun: claim: granted, term ", "leaderrun: orders: none\n"] {
         assert!(text.contains(words), "{text}");
@@ -974,16 +913,14 @@ fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
     for value in ["BootInstant", "Ok(", "{ ", "event=", "heard=", "action=", "Tick"] {
         assert!(!text.contains(value), "{value}: {text}");
     }
-    let json = run(&["-vv", "--log-format", "json", "--store", &store], "shard").stderr;
-    let objects: Vec<serde_json::Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!(objects.iter().any(|object| object["action"] == "Claim" && object["message"] == "-> claim the lease"));
-    assert!(objects.iter().any(|object| object["heard"] == "Tick" && object["message"].is_null()), "{json}");
+    let lines = objects(&run(&["-vv", "--log-format", "json", "--store", &store], "shard").stderr);
+    assert!(lines.iter().any(|line| line["action"] == "Claim" && line["message"] == "-> claim the lease"), "{lines:?}");
+    assert!(lines.iter().any(|line| line["heard"] == "Tick" && line["message"].is_null()), "{lines:?}");
 }
 
 #[test]
 fn a_host_has_the_name_that_it_is_given_and_a_leaderrun_inside_command_takes_neither_for_its_own() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (scratch, store) = local();
     let inner = format!(
         "{} --store {store} inner -- sh -c 'cp {}/inner.json {}'",
         env!("CARGO_BIN_EXE_leaderrun"),
@@ -991,30 +928,23 @@ fn a_host_has_the_name_that_it_is_given_and_a_leaderrun_inside_command_takes_nei
         scratch.path().join("copy").display()
     );
     let words = ["--store", &store, "--owner", "me", "--host", "db-7", "shard", "-c", &inner];
-    let ran = leaderrun().args(words).output().unwrap();
-    assert!(ran.status.success(), "{ran:?}");
-    let history = support::fleet::leaderctl().args(["--store", &store, "history", "--json", "shard"]).output().unwrap();
-    let text = String::from_utf8_lossy(&history.stdout);
-    assert!(text.contains("\"host\":\"db-7\"") && text.contains("\"owner\":\"me\""), "{text}");
+    leaderrun().args(words).said().good();
+    let history = leaderctl().args(["--store", &store, "history", "--json", "shard"]).said();
+    history.tells("\"host\":\"db-7\" … \"owner\":\"me\"");
     let record: serde_json::Value = serde_json::from_slice(&fs::read(scratch.path().join("copy")).unwrap()).unwrap();
     assert!(record["owner"] != "me" && record["host"] != "db-7", "{record}");
 }
 
 #[test]
 fn the_last_line_of_a_json_log_and_the_metrics_file_say_whose_the_status_is_and_why() {
-    let scratch = TempDir::new().unwrap();
-    let (store, file) = (local(&scratch), scratch.path().join("shard.prom"));
+    let (scratch, store) = local();
+    let file = scratch.path().join("shard.prom");
     let json = ["--log-format", "json", "--store", &store, "--metrics-file", file.to_str().unwrap(), "-n"];
     let ends = |words: &[&str], from: &str, why: &str| {
-        let output = leaderrun().args(json).args(words).output().unwrap();
-        let log = String::from_utf8_lossy(&output.stderr).into_owned();
-        let line: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).expect("JSON");
-        assert_eq!((output.status.code(), &line["exit_status"]), (Some(75), &75.into()), "{log}");
-        assert_eq!(
-            (&line["event"], &line["from"], &line["why"]),
-            (&"ended".into(), &from.into(), &why.into()),
-            "{log}"
-        );
+        let log = leaderrun().args(json).args(words).said().ended(75).err;
+        let line = objects(&log).pop().unwrap();
+        let told = ["exit_status", "event", "from", "why"].map(|member| line[member].clone());
+        assert_eq!(told, [serde_json::json!(75), "ended".into(), from.into(), why.into()], "{log}");
         let metrics = fs::read_to_string(&file).unwrap();
         let labels = format!("once=\"\",from=\"{from}\",why=\"{why}\"}} 75\n");
         assert!(metrics.contains(&labels), "{metrics}");
@@ -1026,8 +956,7 @@ fn the_last_line_of_a_json_log_and_the_metrics_file_say_whose_the_status_is_and_
     drop(leader);
     let log = ends(&["--pre-start", "exit 3", "shard", "true"], "leaderrun", "held-back");
     assert!(log.contains("other candidates go first because the --pre-start hook exited with 3 here"), "{log}");
-    let paused = leaderctl().args(["--store", &store, "pause", "shard"]).output().unwrap();
-    assert!(paused.status.success(), "{paused:?}");
+    leaderctl().args(["--store", &store, "pause", "shard"]).said().good();
     ends(&["shard", "true"], "leaderrun", "paused");
     let metrics = fs::read_to_string(&file).unwrap();
     assert!(metrics.contains("job_last_status{shard=\"shard\",once=\"\"} 75\n"), "the last run: {metrics}");
@@ -1035,18 +964,15 @@ fn the_last_line_of_a_json_log_and_the_metrics_file_say_whose_the_status_is_and_
 
 #[test]
 fn a_slot_is_not_a_shard() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let slot = format!("{} --store {store} -n --slots 1 w true", env!("CARGO_BIN_EXE_leaderrun"));
-    let ran = leaderrun().args(["--store", &store, "w/1", "-c", &slot]).output().unwrap();
-    assert!(ran.status.success(), "the leader of w/1 keeps slot 1 of w out: {ran:?}");
+    leaderrun().args(["--store", &store, "w/1", "-c", &slot]).said().good();
     run(&["--store", &store], "w#1").refused(64, "w#1 is a slot of the shard w: name the shard");
 }
 
 #[test]
 fn the_default_owner_is_short_and_the_session_is_not() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (scratch, store) = local();
     let leader = Leader::of(&store);
     // Its lock shows that it leads a moment before its record is there.
     let record = scratch.path().join("shard.json");
@@ -1062,8 +988,8 @@ fn the_default_owner_is_short_and_the_session_is_not() {
 
 #[test]
 fn with_json_every_mistake_is_one_object() {
-    let scratch = TempDir::new().unwrap();
-    let (store, config) = (local(&scratch), scratch.path().join("config.toml"));
+    let (scratch, store) = local();
+    let config = scratch.path().join("config.toml");
     fs::write(&config, "log-format = 'json'").unwrap();
     let (named, config) = (["--store", &store], config.to_str().unwrap());
     let (json, text) = (&["--log-format", "json"][..], &["--log-format", "text"][..]);
@@ -1083,14 +1009,11 @@ fn with_json_every_mistake_is_one_object() {
         (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
     ] {
         let ran = run(flags, "shard");
-        let line: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap_or_else(|_| panic!("{}", ran.stderr));
+        let [line] = &objects(&ran.stderr)[..] else { panic!("{}", ran.stderr) };
         assert_eq!((ran.status, ran.started, &line["exit_status"]), (status, false, &status.into()), "{line}");
-        assert_eq!(
-            (&line["level"], &line["event"], &line["from"]),
-            (&"ERROR".into(), &"ended".into(), &"leaderrun".into())
-        );
         let why = if status == 69 { "unavailable" } else { "refused" };
-        assert_eq!(line["why"], why, "{line}");
+        let told = ["level", "event", "from", "why"].map(|member| line[member].clone());
+        assert_eq!(told, ["ERROR", "ended", "leaderrun", why].map(serde_json::Value::from), "{line}");
         assert!(line["message"].as_str().unwrap().contains(words) && line["timestamp"].is_string(), "{line}");
     }
     let json_in_variable = |command: &mut Command| {
@@ -1100,8 +1023,7 @@ fn with_json_every_mistake_is_one_object() {
     run_with(&[text, &["--wiat"]].concat(), "shard", json_in_variable).refused(64, "--wiat");
     // It is an option of COMMAND, or a value.
     for words in [&["--wiat", "shard", "x", "--log-format", "json"][..], &["--owner", "--log-format", "json", "-Q"]] {
-        let output = leaderrun().args(words).output().unwrap();
-        assert!(output.stderr.starts_with(b"leaderrun: "), "{output:?}");
+        assert!(leaderrun().args(words).said().err.starts_with("leaderrun: "), "{words:?}");
     }
     let doubted = run_with(&[json, &named].concat(), "shard", |command| {
         command.env("LEADERRUN_LEASES", "1");
@@ -1139,30 +1061,26 @@ fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
 
 #[test]
 fn a_leaderrun_inside_a_leadership_does_not_fall_back_to_local_files() {
-    let scratch = TempDir::new().unwrap();
+    let (scratch, store) = local();
     let file = scratch.path().join("started");
     let inner = format!("'{}' inner touch '{}'", env!("CARGO_BIN_EXE_leaderrun"), file.display());
-    let outer = leaderrun().args(["-q", "--store", &local(&scratch), "outer", "sh", "-c", &inner]).output().unwrap();
-    let said = String::from_utf8_lossy(&outer.stderr);
-    assert_eq!(outer.status.code(), Some(64), "{said}");
-    assert!(said.contains("no store named; this runs inside a leadership") && !file.exists(), "{said}");
+    let outer = leaderrun().args(["-q", "--store", &store, "outer", "sh", "-c", &inner]).said();
+    outer.ended(64).tells("no store named; this runs inside a leadership");
+    assert!(!file.exists());
 }
 
 #[test]
 fn a_leadership_verifies_another_term_only_in_a_store_that_is_named() {
-    let scratch = TempDir::new().unwrap();
+    let (_scratch, store) = local();
     let verified = |words: &str| {
         let inner = format!("'{}' verify {words}", env!("CARGO_BIN_EXE_leaderctl"));
-        let outer = leaderrun().args(["--store", &local(&scratch), "outer", "sh", "-c", &inner]).output().unwrap();
-        (outer.status.code(), String::from_utf8(outer.stderr).unwrap())
+        leaderrun().args(["--store", &store, "outer", "sh", "-c", &inner]).said()
     };
-    assert_eq!(verified("").0, Some(0));
+    verified("").good();
     for words in ["--term 7", "other --term 7"] {
-        let (status, said) = verified(words);
-        let refused = said.contains("no store named; this runs inside a leadership");
-        assert!(status == Some(64) && refused, "{words}: {said}");
+        verified(words).ended(64).tells("no store named; this runs inside a leadership");
     }
-    assert_eq!(verified(&format!("--store '{}' other --term 7", local(&scratch))).0, Some(79));
+    verified(&format!("--store '{store}' other --term 7")).ended(79);
 }
 
 /// Every verb that asks a store: what local files show is not what is so in the store that was meant.
@@ -1198,31 +1116,20 @@ const ASKING: &[&[&str]] = &[
 #[test]
 fn without_a_store_no_verb_answers_where_nobody_reads_the_warning() {
     let home = TempDir::new().unwrap();
-    let ctl = |words: &[&str]| {
-        let output = leaderctl().args(words).env("XDG_STATE_HOME", home.path()).env_remove("HOME").output().unwrap();
-        assert!(output.stdout.is_empty() || output.status.success(), "{words:?}: {output:?}");
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
+    let ctl = |words: &[&str]| leaderctl().args(words).env("XDG_STATE_HOME", home.path()).env_remove("HOME").said();
     for words in ASKING {
-        let (status, said) = ctl(words);
-        assert_eq!((status, said.lines().count()), (Some(64), 1), "{words:?}: {said}");
-        assert!(said.starts_with("leaderctl: no store named: use --store URL"), "{words:?}: {said}");
+        ctl(words).refused(64, "leaderctl: no store named: use --store URL");
     }
-    assert_eq!(ctl(&["--store", "file:", "list"]), (Some(0), String::new()));
+    assert_eq!(ctl(&["--store", "file:", "list"]).ended(0).err, "");
 }
 
 #[test]
 fn without_a_store_no_verb_answers_inside_command() {
-    let scratch = TempDir::new().unwrap();
+    let (_scratch, store) = local();
     for words in ASKING {
         let inner = format!("'{}' {}", env!("CARGO_BIN_EXE_leaderctl"), words.join(" "));
-        let mut outer = leaderrun();
-        outer.args(["-q", "--store", &local(&scratch), "outer", "sh", "-c", &inner]);
-        let outer = outer.output().unwrap();
-        let said = String::from_utf8_lossy(&outer.stderr);
-        assert_eq!(outer.status.code(), Some(64), "{words:?}: {said}");
-        assert!(outer.stdout.is_empty(), "{words:?}: {outer:?}");
-        assert!(said.contains("no store named; this runs inside a leadership"), "{words:?}: {said}");
+        let outer = leaderrun().args(["-q", "--store", &store, "outer", "sh", "-c", &inner]).said().ended(64);
+        assert_eq!(outer.tells("no store named; this runs inside a leadership").out, "");
     }
 }
 
@@ -1245,8 +1152,7 @@ fn credentials_that_cannot_be_read_are_no_missing_credentials() {
 
 #[test]
 fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let ran = run_with(&["-q", "--store", &store], "x", |command| {
         command.env("LEADERRUN_RENEW_INTERVAL", "1s").env("LEADERRUN_LEASES", "9s").env("LEADERRUN_RENEW", "1s");
     });
@@ -1260,15 +1166,13 @@ fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
 
 #[test]
 fn variables_of_command_and_its_hooks_reach_programs_that_they_start() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let ctl = format!("'{}' --store '{store}' status x", env!("CARGO_BIN_EXE_leaderctl"));
     for flags in
         [&["--every", "366d"][..], &["--once", "job"], &["--slots", "2"], &["--pre-start", &ctl, "--post-stop", &ctl]]
     {
-        let output = leaderrun().args(["-q", "--store", &store]).args(flags).args(["s", "-c", &ctl]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{flags:?}: {said}");
+        let said = leaderrun().args(["-q", "--store", &store]).args(flags).args(["s", "-c", &ctl]).said();
+        assert_eq!(said.ended(0).err, "", "{flags:?}");
     }
 }
 
@@ -1277,7 +1181,7 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
     for (command, program) in [(leaderrun(), "leaderrun"), (leaderctl(), "leaderctl")] {
         for flag in ["-V", "--version"] {
             let mut command = Command::new(command.get_program());
-            let text = String::from_utf8(command.arg(flag).output().unwrap().stdout).unwrap();
+            let text = command.arg(flag).said().good();
             let mut lines = text.lines();
             let first = lines.next().unwrap();
             assert!(first.starts_with(&format!("{program} {}", env!("CARGO_PKG_VERSION"))), "{text}");
@@ -1291,8 +1195,7 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
 
 #[test]
 fn what_cannot_be_printed_is_an_error() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     let (run, ctl) = (leaderrun as fn() -> Command, leaderctl as fn() -> Command);
     for (program, words) in [
         (run, &["--help"][..]),
@@ -1305,44 +1208,35 @@ fn what_cannot_be_printed_is_an_error() {
         (ctl, &["--store", &store, "status", "shard"]),
     ] {
         let full = fs::File::create("/dev/full").unwrap();
-        let output = program().args(words).stdout(full).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(71), "{words:?}: {said}");
-        assert!(said.ends_with(": cannot write to standard output: no space left on device\n"), "{words:?}: {said}");
+        let said = program().args(words).stdout(full).said();
+        said.refused(71, ": cannot write to standard output: no space left on device\n");
     }
 }
 
 #[test]
 fn small_limits_are_errors_in_words() {
-    let scratch = TempDir::new().unwrap();
+    let (_scratch, store) = local();
     for (limit, program, words, status, said) in [
         ("-s 64", leaderctl(), "list", 71, "a stack of 64 KiB is too small"),
         ("-s 64", leaderrun(), "shard true", 71, "a stack of 64 KiB is too small"),
         ("-f 0", leaderctl(), "pause shard", 69, "file too large"),
     ] {
-        let line =
-            format!("ulimit {limit}; exec '{}' --store {} {words}", program.get_program().display(), local(&scratch));
-        let Output { status: ended, stderr, .. } = Command::new("sh").args(["-c", &line]).output().unwrap();
-        let told = String::from_utf8(stderr).unwrap();
-        assert!(ended.code() == Some(status) && told.lines().count() == 1 && told.contains(said), "{ended}: {told}");
+        let line = format!("ulimit {limit}; exec '{}' --store {} {words}", program.get_program().display(), store);
+        Command::new("sh").args(["-c", &line]).said().refused(status, said);
     }
 }
 
 #[test]
 fn the_shortest_lease_is_a_little_less_than_one_point_seven_seconds() {
-    let explain = |lease: &str| {
-        leaderrun().args(["--store", "redis://h", "--lease", lease, "--explain", "shard"]).output().unwrap()
-    };
-    let refused = explain("1.69s");
-    assert_eq!(refused.status.code(), Some(64));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("leaves no room in a lease of 1s 690ms: raise --lease"), "{said}");
-    assert_eq!(explain("1.70s").status.code(), Some(0));
+    let explain =
+        |lease: &str| leaderrun().args(["--store", "redis://h", "--lease", lease, "--explain", "shard"]).said();
+    explain("1.69s").refused(64, "leaves no room in a lease of 1s 690ms: raise --lease");
+    explain("1.70s").good();
 }
 
 #[test]
 fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
-    let scratch = TempDir::new().unwrap();
+    let (_scratch, kernel) = local();
     let start = |store: &str, options: &[&str]| {
         let output = leaderrun().args(["-n", "--store", store]).args(options).args(["shard", "true"]).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
@@ -1353,7 +1247,6 @@ fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
     let warning = "with a lease of 15s, a store outage of 1s 150ms already stops COMMAND: raise --lease to 19s, which \
                    allows a quarter of it, or lower --renew or --kill-after";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
-    let kernel = local(&scratch);
     for (store, options) in [
         (redis, &["--lease", "19s", "--renew", "9s"][..]),
         (redis, &[]),
@@ -1366,10 +1259,9 @@ fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
 
 /// Of `leaderctl list`, which succeeds.
 fn list(store: &str, words: &[&str]) -> String {
-    let output = leaderctl().args(["--store", store, "list"]).args(words).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.stderr, b"", "{words:?}");
-    String::from_utf8(output.stdout).unwrap()
+    let said = leaderctl().args(["--store", store, "list"]).args(words).said().ended(0);
+    assert_eq!(said.err, "", "{words:?}");
+    said.out
 }
 
 /// Leads once, and leaves the shard free.
@@ -1380,8 +1272,7 @@ fn lead_once(store: &str, shard: &str) {
 
 #[test]
 fn list_tells_who_leads_what_a_line_each() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     for shard in ["db/main", "db/main:1", "db_main"] {
         lead_once(&store, shard);
     }
@@ -1408,16 +1299,14 @@ fn list_tells_who_leads_what_a_line_each() {
 
 #[test]
 fn list_as_json_has_for_each_shard_what_status_has() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     lead_once(&store, "db/main");
     let _leader = Leader::of(&store);
     let listed = list(&store, &["--json"]);
     let lines: Vec<&str> = listed.lines().collect();
     assert_eq!(lines.len(), 2, "{listed}");
     for (line, shard) in lines.iter().zip(["db/main", "shard"]) {
-        let output = leaderctl().args(["--store", &store, "status", "--json", shard]).output().unwrap();
-        let mut status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut status = leaderctl().args(["--store", &store, "status", "--json", shard]).said().json();
         // What is told of one shard alone.
         for member in ["led_slots", "waiting"] {
             assert!(status[member].is_null() || status[member].as_array().is_some_and(Vec::is_empty), "{status}");
@@ -1429,8 +1318,7 @@ fn list_as_json_has_for_each_shard_what_status_has() {
 
 #[test]
 fn list_takes_a_prefix_letter_by_letter() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (_scratch, store) = local();
     for shard in ["db/main", "db/main:1", "db_main", "dbxmain"] {
         lead_once(&store, shard);
     }
@@ -1463,8 +1351,7 @@ fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
 
 #[test]
 fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obeys() {
-    let scratch = TempDir::new().unwrap();
-    let store = local(&scratch);
+    let (scratch, store) = local();
     let leader = Leader::of(&store);
     fs::write(scratch.path().join("other.json"), "{\"mine\": true}").unwrap();
     // Of the shard that is led, by somebody who may write there.
@@ -1508,10 +1395,7 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["completions"], "required arguments were not provided: <PROGRAM> <SHELL>"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
     ] {
-        let output = leaderctl().args(words).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
-        assert!(stderr.contains(told) && stderr.lines().count() == 1, "{words:?}: {stderr}");
+        leaderctl().args(words).said().refused(64, told);
     }
 }
 
@@ -1524,9 +1408,9 @@ fn the_first_page_of_help_fits_a_screen_and_says_where_the_rest_is() {
         (leaderctl, &["--store", "file:", "-h"], 11),
     ] {
         let help = |words: &[&str]| {
-            let output = program().args(words).output().unwrap();
-            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-            String::from_utf8(output.stdout).unwrap()
+            let said = program().args(words).said().ended(0);
+            assert_eq!(said.err, "");
+            said.out
         };
         let (page, all) = (help(words), help(&["--help"]));
         let items = |text: &str| -> BTreeSet<String> {
@@ -1548,8 +1432,7 @@ fn help_of_a_verb_has_the_common_options_below_a_heading_of_their_own() {
     fn check(command: &clap::Command, words: &[&str]) {
         // Without a verb, -h is one screen.
         let flag = if words.is_empty() { "--help" } else { "-h" };
-        let output = leaderctl().args(words).arg(flag).output().unwrap();
-        let help = String::from_utf8(output.stdout).unwrap();
+        let help = leaderctl().args(words).arg(flag).said().good();
         let (own, common) = help.split_once("\nCommon options:\n").unwrap_or_else(|| panic!("{words:?}: {help}"));
         let options = common.split("\n\n").next().unwrap().lines();
         let names: Vec<&str> = options.map(|line| line.split_whitespace().next().unwrap()).collect();
@@ -1579,10 +1462,8 @@ fn operators_errors_are_one_line_with_a_status() {
         (&["--store", "file:/proc/nowhere", "store", "init"], 78),
         (&["--store", "file:/proc/nowhere", "store", "check"], 78),
     ] {
-        let output = leaderctl().args(words).output().unwrap();
-        assert_eq!(output.status.code(), Some(status), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let lines = [output.stdout, output.stderr].concat();
-        assert_eq!(String::from_utf8_lossy(&lines).lines().count(), 1, "{words:?}");
+        let said = leaderctl().args(words).said().ended(status).all();
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
     }
 }
 
@@ -1592,12 +1473,10 @@ fn a_local_store_can_be_prepared_and_checked() {
     let store = format!("file:{}", scratch.path().join("new").display());
     let directory = format!("directory {}", scratch.path().join("new").display());
     for expected in [format!("made {directory}\n"), format!("{directory} is there\n")] {
-        let output = leaderctl().args(["--store", &store, "store", "init"]).output().unwrap();
-        assert!(output.status.success() && output.stdout == expected.as_bytes(), "{output:?}");
+        assert_eq!(leaderctl().args(["--store", &store, "store", "init"]).said().good(), expected);
     }
-    let output = leaderctl().args(["--store", &store, "store", "check"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.lines().all(|line| line.starts_with("good ")), "{text}");
+    let text = leaderctl().args(["--store", &store, "store", "check"]).said().good();
+    assert!(text.lines().all(|line| line.starts_with("good ")), "{text}");
     assert_eq!(fs::read_dir(scratch.path().join("new")).unwrap().count(), 0, "the check left something");
 }
 

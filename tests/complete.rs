@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::fleet::{leaderctl, leaderrun, wait_until_or};
 use support::place::Place;
+use support::said::Runs as _;
 
 /// Beginning alike, with each character that shells treat as their own.
 const SHARDS: [&str; 5] = ["app:web:1", "app:web:2", "db/main", "db/main.old", "other_name-1"];
@@ -40,9 +41,9 @@ impl Place {
         let mut command = Command::new(shell);
         command.args(flags).args(["-c", script]).envs(self.environment.iter().copied()).env("PATH", path);
         command.env("LEADERRUN_STORE", &self.url).env("SHARE", &share).env("HOME", self.fleet.scratch.path());
-        let output = command.current_dir(&share).stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        let said = command.current_dir(&share).stdin(Stdio::null()).said().ended(0);
+        assert_eq!(said.err, "");
+        said.out
     }
 }
 
@@ -227,9 +228,7 @@ fn where_no_names_can_be_had_it_says_and_does_nothing() {
     assert!(!place.path("missing").exists());
     assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "no store was made");
     for words in [&["--complete"][..], &["--complete", "other", "x"], &["--complete", "leaderctl"]] {
-        let output = leaderctl().args(words).output().unwrap();
-        let in_silence = output.stdout.is_empty() && output.stderr.is_empty();
-        assert!(output.status.code() == Some(1) && in_silence, "{output:?}");
+        assert_eq!(leaderctl().args(words).said().ended(1).all(), "", "{words:?}");
     }
 }
 

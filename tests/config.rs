@@ -5,8 +5,9 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use support::fleet::{leaderctl, leaderrun};
+use support::said::{Runs as _, Said};
 use tempfile::TempDir;
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -44,31 +45,16 @@ impl Place {
     }
 
     /// Runs it with `text` for its configuration.
-    fn run(&self, text: &str, arguments: &[&str]) -> Output {
-        self.leaderrun(text).args(arguments).output().unwrap()
+    fn run(&self, text: &str, arguments: &[&str]) -> Said {
+        self.leaderrun(text).args(arguments).said()
     }
 }
 
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// A line of `--explain`: its second word.
-fn explained(output: &Output, name: &str) -> String {
-    let text = stdout(output);
+fn explained(output: &Said, name: &str) -> String {
+    let text = output.clone().good();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
     line.split_whitespace().next().unwrap().to_owned()
-}
-
-/// One line on standard error, 64, and nothing else.
-#[track_caller]
-fn refused(output: &Output, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
-    assert!(output.stdout.is_empty() && said.lines().count() == 1, "{output:?}");
-    assert!(words.iter().all(|word| said.contains(word)), "{said} has not {words:?}");
-    assert!(!said.contains("hunter2"), "{said}");
 }
 
 #[test]
@@ -77,7 +63,7 @@ fn a_flag_goes_before_the_environment_before_the_file_before_the_default() {
     let lease = |file: &str, variable: Option<&str>, flags: &[&str]| {
         let mut command = place.leaderrun(file);
         command.envs(variable.map(|value| ("LEADERRUN_LEASE", value)));
-        explained(&command.args(flags).args(["--explain", "a"]).output().unwrap(), "lease")
+        explained(&command.args(flags).args(["--explain", "a"]).said(), "lease")
     };
     assert_eq!(lease("", None, &[]), "15s");
     assert_eq!(lease("lease = '30s'", None, &[]), "30s");
@@ -94,7 +80,7 @@ fn the_file_is_named_by_the_flag_else_by_the_variable() {
     let explain = |flags: &[&str]| {
         let mut command = leaderrun();
         command.env("LEADERRUN_CONFIG", &one).args(["--store", "file:/nowhere", "--explain"]).args(flags).arg("a");
-        explained(&command.output().unwrap(), "lease")
+        explained(&command.said(), "lease")
     };
     assert_eq!(explain(&[]), "31s");
     assert_eq!(explain(&["--config", &two]), "32s");
@@ -102,7 +88,7 @@ fn the_file_is_named_by_the_flag_else_by_the_variable() {
 }
 
 /// In a mount namespace, so that this machine's `/etc` and its default store stay as they are.
-fn with_default_file(text: Option<&str>, program: &str, arguments: &[&str]) -> Output {
+fn with_default_file(text: Option<&str>, program: &str, arguments: &[&str]) -> Said {
     let write = text.map_or("", |_| "printf %s \"$TEXT\" > /etc/leaderrun.toml && ");
     let script = format!("mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && {write} exec \"$0\" \"$@\"");
     let mut command = Command::new("unshare");
@@ -110,7 +96,7 @@ fn with_default_file(text: Option<&str>, program: &str, arguments: &[&str]) -> O
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
         command.env_remove(name);
     }
-    command.env("TEXT", text.unwrap_or_default()).output().expect("unshare runs")
+    command.env("TEXT", text.unwrap_or_default()).said()
 }
 
 #[test]
@@ -120,7 +106,7 @@ fn the_default_file_is_read_where_it_is_there() {
     assert_eq!(explained(&with_default_file(None, leaderrun, &explain), "lease"), "15s");
     assert_eq!(explained(&with_default_file(Some("lease = 30"), leaderrun, &explain), "lease"), "30s");
     let output = with_default_file(Some("leese = 30"), leaderrun, &explain);
-    refused(&output, &["leaderrun: /etc/leaderrun.toml, line 1: unknown key leese", " lease?"]);
+    output.refused(64, "leaderrun: /etc/leaderrun.toml, line 1: unknown key leese …  lease?");
     let none = [&["--config", "/dev/null"], &explain[..]].concat();
     assert_eq!(explained(&with_default_file(Some("leese = 30"), leaderrun, &none), "lease"), "15s");
 }
@@ -129,8 +115,8 @@ fn the_default_file_is_read_where_it_is_there() {
 fn that_no_store_is_named_is_said_as_long_as_the_file_names_none() {
     let said = |text| {
         let output = with_default_file(text, env!("CARGO_BIN_EXE_leaderrun"), &["a", "true"]);
-        let said = String::from_utf8_lossy(&output.stderr).contains("no store named: use --store URL");
-        assert_eq!(output.status.code(), Some(if said { 64 } else { 0 }), "{output:?}");
+        let said = output.err.contains("no store named: use --store URL");
+        output.ended(if said { 64 } else { 0 });
         said
     };
     assert!(said(None) && said(Some("lease = '30s'")));
@@ -140,11 +126,8 @@ fn that_no_store_is_named_is_said_as_long_as_the_file_names_none() {
 #[test]
 fn completions_are_printed_whatever_is_configured() {
     let output = with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["completions", "leaderrun", "bash"]);
-    assert!(stdout(&output).contains("_leaderrun()"));
-    refused(
-        &with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["list"]),
-        &["/etc/leaderrun.toml, line 1"],
-    );
+    assert!(output.good().contains("_leaderrun()"));
+    with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["list"]).refused(64, "/etc/leaderrun.toml, line 1");
 }
 
 #[test]
@@ -161,27 +144,21 @@ fn durations_are_texts_or_numbers_of_seconds() {
 #[test]
 fn a_command_of_the_file_is_not_left_out_in_silence() {
     let place = Place::new();
-    let output = place.run("command = 'echo file'", &["a", "echo", "line"]);
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(output.status.code() == Some(64) && output.stdout.is_empty(), "{output:?}");
-    assert!(said.contains("command in the configuration file and COMMAND exclude each other"), "{said}");
-    assert_eq!(stdout(&place.run("[shard.b]\ncommand = 'echo file'", &["a", "echo", "line"])), "line\n");
+    let both = place.run("command = 'echo file'", &["a", "echo", "line"]);
+    both.refused(64, "command in the configuration file and COMMAND exclude each other");
+    assert_eq!(place.run("[shard.b]\ncommand = 'echo file'", &["a", "echo", "line"]).good(), "line\n");
 }
 
 #[test]
 fn each_kind_of_value_does_what_its_option_does() {
     let place = Place::new();
     let text = "signal = 15\nretry = 1\nannounce = 'never'\nafter-loss = 'exit'\nowner = 'one'\nwait = 5";
-    assert!(stdout(&place.run(text, &["a", "env"])).contains("LEADERRUN_CANDIDATE=one\n"));
-    assert_eq!(stdout(&place.run("command = 'echo I lead'", &["a"])), "I lead\n");
-    assert!(stdout(&place.run("explain = true", &["a", "false"])).starts_with("shard "));
-    assert_eq!(stdout(&place.run("explain = false", &["a", "echo", "ran"])), "ran\n");
+    assert!(place.run(text, &["a", "env"]).good().contains("LEADERRUN_CANDIDATE=one\n"));
+    assert_eq!(place.run("command = 'echo I lead'", &["a"]).good(), "I lead\n");
+    assert!(place.run("explain = true", &["a", "false"]).good().starts_with("shard "));
+    assert_eq!(place.run("explain = false", &["a", "echo", "ran"]).good(), "ran\n");
 
-    let said = |text: &str, flags: &[&str]| {
-        let output = place.run(text, &[flags, &["a", "true"]].concat());
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let said = |text: &str, flags: &[&str]| place.run(text, &[flags, &["a", "true"]].concat()).ended(0).err;
     let lines = |text: &str| text.lines().count();
     let plain = lines(&said("", &[]));
     assert_eq!(lines(&said("quiet = true", &[])), 0);
@@ -226,8 +203,8 @@ fn a_store_is_taken_from_the_file_where_nothing_else_names_one() {
             [(leaderrun(), &["-q", "shard", "true"][..]), (leaderctl(), &["store", "init"][..])]
         {
             command.env_remove("CREDENTIALS_DIRECTORY").envs(environment.iter().copied());
-            let output = command.args(["--config", config]).args(flags).args(arguments).output().unwrap();
-            assert!(output.status.success() && place.path(taken).is_dir(), "{taken}: {output:?}");
+            command.args(["--config", config]).args(flags).args(arguments).said().good();
+            assert!(place.path(taken).is_dir(), "{taken}");
             fs::remove_dir_all(place.path(taken)).unwrap();
             assert!(ways.iter().all(|(other, ..)| !place.path(other).exists()), "{taken} was not the only one");
         }
@@ -239,14 +216,13 @@ fn leaderctl_reads_the_same_file_before_and_after_its_verb() {
     let place = Place::new();
     let config = place.config("request-timeout = 0\nlease = '30s'\n[shard.a]\nlease = '20s'");
     for arguments in [["--config", &config, "status", "a"], ["status", "a", "--config", &config]] {
-        refused(&leaderctl().args(arguments).output().unwrap(), &["--request-timeout 0s leaves no time"]);
+        leaderctl().args(arguments).said().refused(64, "--request-timeout 0s leaves no time");
     }
-    let output = leaderctl().args(["--config", &config, "--request-timeout", "2", "status", "a"]).output().unwrap();
-    assert!(stdout(&output).starts_with("a: never led"));
-    let output = leaderrun().args(["--config", &config, "-q", "a", "true"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let output = leaderctl().args(["status", "a", "--config", &place.config("leese = 1")]).output().unwrap();
-    refused(&output, &["leaderctl: ", "line 2: unknown key leese"]);
+    let output = leaderctl().args(["--config", &config, "--request-timeout", "2", "status", "a"]).said();
+    assert!(output.good().starts_with("a: never led"));
+    leaderrun().args(["--config", &config, "-q", "a", "true"]).said().good();
+    let output = leaderctl().args(["status", "a", "--config", &place.config("leese = 1")]).said();
+    output.refused(64, "leaderctl:  … line 2: unknown key leese");
 }
 
 #[test]
@@ -258,7 +234,7 @@ fn a_shard_has_what_its_table_says() {
         let output = place.run(text, &["--explain", shard]);
         assert_eq!((explained(&output, "lease").as_str(), explained(&output, "renew").as_str()), (lease, "4s"));
     }
-    assert_eq!(stdout(&place.run(text, &["db/main"])), "main\n");
+    assert_eq!(place.run(text, &["db/main"]).good(), "main\n");
     assert_eq!(explained(&place.run(text, &["--explain", "--lease", "50s", "db/main"]), "lease"), "50s");
     for (text, words) in [
         ("shard = 5", "line 2: shard: write a table for each shard"),
@@ -269,7 +245,7 @@ fn a_shard_has_what_its_table_says() {
         ("[shard.b]\nstore = 'redis://u:hunter2@h'", "line 3: store is for all shards"),
         ("[shard.b]\nno-wait = true\nwait = 5", "line 4: no-wait and wait exclude each other"),
     ] {
-        refused(&place.run(text, &["--explain", "a"]), &[words]);
+        place.run(text, &["--explain", "a"]).refused(64, words);
     }
 }
 
@@ -288,11 +264,11 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
     ] {
         let path = place.path("leaderrun.toml").display().to_string();
         let words = format!("{path}, line 2: unknown key {key}: did you mean {nearest}? (");
-        refused(&place.run(&format!("{key} = 5"), &["a", "true"]), &[&words]);
+        place.run(&format!("{key} = 5"), &["a", "true"]).refused(64, &words);
     }
     // What a file cannot set, and what may be no key at all.
     for key in ["config", "help", "version", "\"redis://u:hunter2@h\"", "\"hunter2 \\n\"", "\"\""] {
-        refused(&place.run(&format!("{key} = 'hunter2'"), &["a", "true"]), &["line 2: unknown key"]);
+        place.run(&format!("{key} = 'hunter2'"), &["a", "true"]).refused(64, "line 2: unknown key");
     }
 }
 
@@ -329,30 +305,30 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
         ("store-file = 'redis://u:hunter2@h", "line 2: "),
     ] {
         // Also where something else overrules it.
-        let output = place.leaderrun(text).args(["--lease", "20", "a", "true"]).output().unwrap();
+        let output = place.leaderrun(text).args(["--lease", "20", "a", "true"]).said();
         let path = place.path("leaderrun.toml").display().to_string();
-        refused(&output, &[&format!("leaderrun: {path}, "), words, " (see leaderrun --help)\n"]);
+        output.refused(64, &format!("leaderrun: {path},  … {words} …  (see leaderrun --help)\n"));
     }
-    refused(&place.run("lease = 1", &["a", "true"]), &["leaves no room in a lease of 1s"]);
+    place.run("lease = 1", &["a", "true"]).refused(64, "leaves no room in a lease of 1s");
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_a_usage_error() {
     let place = Place::new();
-    let run = |path: &str| leaderrun().args(["--config", path, "a", "true"]).output().unwrap();
+    let run = |path: &str| leaderrun().args(["--config", path, "a", "true"]).said();
     let missing = place.path("missing").display().to_string();
-    refused(&run(&missing), &["the configuration file ", "/missing cannot be read: no such file"]);
-    refused(&run("/tmp"), &["the configuration file /tmp cannot be read: is a directory"]);
-    refused(&run(&place.file("huge", vec![b'#'; (1 << 20) + 1])), &["is larger than 1024 KiB"]);
-    refused(&run("/dev/zero"), &["is larger than 1024 KiB"]);
-    refused(&run(&place.file("binary", b"lease = \"\xff\"")), &["is not UTF-8"]);
-    refused(&run(&place.file("two\nlines", "x")), &["two?lines, line 1: "]);
-    refused(&run(&place.file("deep", "lease = ".to_owned() + &"[".repeat(100_000))), &["line 1: "]);
-    refused(&run(""), &["--config"]);
+    run(&missing).refused(64, "the configuration file  … /missing cannot be read: no such file");
+    run("/tmp").refused(64, "the configuration file /tmp cannot be read: is a directory");
+    run(&place.file("huge", vec![b'#'; (1 << 20) + 1])).refused(64, "is larger than 1024 KiB");
+    run("/dev/zero").refused(64, "is larger than 1024 KiB");
+    run(&place.file("binary", b"lease = \"\xff\"")).refused(64, "is not UTF-8");
+    run(&place.file("two\nlines", "x")).refused(64, "two?lines, line 1: ");
+    run(&place.file("deep", "lease = ".to_owned() + &"[".repeat(100_000))).refused(64, "line 1: ");
+    run("").refused(64, "--config");
     let largest = place.file("largest", format!("lease = 30\n{}", "#".repeat((1 << 20) - 11)));
     let mut command = leaderrun();
     command.args(["--config", &largest, "--store", "file:/nowhere", "--explain", "a"]);
-    assert_eq!(explained(&command.output().unwrap(), "lease"), "30s");
+    assert_eq!(explained(&command.said(), "lease"), "30s");
 }
 
 #[test]
@@ -363,12 +339,12 @@ fn one_that_the_user_may_not_read_is_a_usage_error() {
     // Root reads everything, but not in a namespace without its capabilities.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_leaderrun"), "--config", &path]);
-    let output = command.args(["a", "true"]).env_remove("LEADERRUN_CONFIG").output().expect("setpriv runs");
-    refused(&output, &["cannot be read: permission denied"]);
+    let output = command.args(["a", "true"]).env_remove("LEADERRUN_CONFIG").said();
+    output.refused(64, "cannot be read: permission denied");
 }
 
 /// How a file is named, and what is said when everybody can read it.
-type Way<'a> = (&'a dyn Fn(&str, u32) -> Output, &'a str);
+type Way<'a> = (&'a dyn Fn(&str, u32) -> Said, &'a str);
 
 #[test]
 fn a_password_that_everybody_can_read_is_refused() {
@@ -379,19 +355,19 @@ fn a_password_that_everybody_can_read_is_refused() {
     };
     let configured = |url: &str, mode: u32| {
         let path = closed(place.file("secret.toml", format!("store = '{url}'")), mode);
-        leaderrun().args(["--config", &path, "--explain", "a"]).output().unwrap()
+        leaderrun().args(["--config", &path, "--explain", "a"]).said()
     };
     let by_file = |url: &str, mode: u32| {
         let path = closed(place.file("secret", format!("{url}\n")), mode);
-        leaderrun().args(["--store-file", &path, "--explain", "a"]).output().unwrap()
+        leaderrun().args(["--store-file", &path, "--explain", "a"]).said()
     };
     let by_variable = |url: &str, mode: u32| {
         let path = closed(place.file("variable", url), mode);
-        leaderrun().env("LEADERRUN_STORE_FILE", &path).args(["--explain", "a"]).output().unwrap()
+        leaderrun().env("LEADERRUN_STORE_FILE", &path).args(["--explain", "a"]).said()
     };
     let by_credential = |url: &str, mode: u32| {
         closed(place.file("leaderrun.store", url), mode);
-        leaderrun().env("CREDENTIALS_DIRECTORY", place.0.path()).args(["--explain", "a"]).output().unwrap()
+        leaderrun().env("CREDENTIALS_DIRECTORY", place.0.path()).args(["--explain", "a"]).said()
     };
     let ways: [Way; 4] = [
         (&configured, "secret.toml: store has a password in it, and everybody can read this file: chmod o-r"),
@@ -401,11 +377,11 @@ fn a_password_that_everybody_can_read_is_refused() {
     ];
     for (run, words) in ways {
         for url in ["redis://u:hunter2@h", "nats://hunter2@h/b", "redis+sentinel://h/m?sentinel_password=hunter2"] {
-            refused(&run(url, 0o644), &[words]);
-            assert!(stdout(&run(url, 0o640)).starts_with("shard "));
+            run(url, 0o644).refused(64, words);
+            assert!(run(url, 0o640).good().starts_with("shard "));
         }
         for url in ["redis://h", "postgres://user@h/db", "postgres://h/passwords"] {
-            assert!(stdout(&run(url, 0o644)).starts_with("shard "));
+            assert!(run(url, 0o644).good().starts_with("shard "));
         }
     }
 }
@@ -414,8 +390,8 @@ fn a_password_that_everybody_can_read_is_refused() {
 fn nothing_of_it_reaches_the_environment_of_command() {
     let place = Place::new();
     let config = place.config("lease = '30s'\nquiet = true");
-    let output = leaderrun().env("LEADERRUN_CONFIG", config).args(["a", "env"]).output().unwrap();
-    let text = stdout(&output);
+    let output = leaderrun().env("LEADERRUN_CONFIG", config).args(["a", "env"]).said();
+    let text = output.good();
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.retain(|name| name.starts_with("LEADERRUN_"));
     names.sort_unstable();
@@ -426,7 +402,7 @@ fn nothing_of_it_reaches_the_environment_of_command() {
 #[test]
 fn help_has_one_line_for_each_option_below_the_headings_of_the_manual_and_tells_nothing_of_the_file() {
     let place = Place::new();
-    let help = stdout(&place.run("lease = '31s'", &["--help"]));
+    let help = place.run("lease = '31s'", &["--help"]).good();
     assert!(!help.contains("31s"));
     let (_, options) = help.split_once("\nOptions:\n").unwrap();
     let (options, _) = options.split_once("\n\nExamples:\n").unwrap();
@@ -451,7 +427,7 @@ fn the_example_in_the_manual_is_taken() {
     let path = place.file("example.toml", example);
     // The user who runs this has no such store file.
     let flags = ["--config", &path, "--store", "file:/nowhere", "--explain"];
-    let explain = |shard| leaderrun().args(flags).arg(shard).output().unwrap();
+    let explain = |shard| leaderrun().args(flags).arg(shard).said();
     assert_eq!(explained(&explain("a"), "lease"), "30s");
     assert_eq!(explained(&explain("db/main"), "lease"), "1m");
 }
@@ -463,16 +439,16 @@ fn each_line_that_the_packaged_file_offers_is_taken_and_as_it_is_the_file_sets_n
     let explain = |text: &str, shard: &str| {
         let file = place.file("packaged.toml", text);
         let store = place.url("store");
-        leaderrun().args(["--config", &file, "--store", &store, "--explain", shard]).output().unwrap()
+        leaderrun().args(["--config", &file, "--store", &store, "--explain", shard]).said()
     };
-    let without = leaderrun().args(["--store", &place.url("store"), "--explain", "db/main"]).output().unwrap();
-    assert_eq!(stdout(&explain(packaged, "db/main")), stdout(&without));
+    let without = leaderrun().args(["--store", &place.url("store"), "--explain", "db/main"]).said();
+    assert_eq!(explain(packaged, "db/main").good(), without.good());
     // Keys follow the # at once; of the two stores one may stand.
     let offered: Vec<&str> = packaged.lines().filter_map(|line| line.strip_prefix('#')).collect();
     let offered: Vec<&str> = offered.into_iter().filter(|line| !line.is_empty() && !line.starts_with(' ')).collect();
     assert!(offered.len() > 5, "{offered:?}");
     for left_out in ["store = ", "store-file = "] {
         let lines: Vec<&str> = offered.iter().copied().filter(|line| !line.starts_with(left_out)).collect();
-        stdout(&explain(&lines.join("\n"), "db/main"));
+        explain(&lines.join("\n"), "db/main").good();
     }
 }

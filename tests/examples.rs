@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
 use support::fleet::{leaderrun, wait_until_or};
+use support::said::Runs as _;
 use support::server::Server;
 
 const PAGE: &str = include_str!("../man/leaderctl.1");
@@ -99,7 +100,7 @@ struct Stage {
 
 impl Stage {
     fn of(server: &dyn Server) -> Self {
-        Self { url: server.url(server.address()), environment: server.environment(), candidates: Vec::new() }
+        Self { url: server.own_url(), environment: server.environment(), candidates: Vec::new() }
     }
 
     fn candidate(&self, words: &[&str]) -> Command {
@@ -124,9 +125,7 @@ impl Stage {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", line]).env("PATH", path).env("LEADERRUN_STORE", &self.url);
         shell.envs(self.environment.iter().copied()).stdin(Stdio::null());
-        let output = shell.output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        shell.said().good()
     }
 
     fn wait_until(&self, line: &str, printed: &str) {

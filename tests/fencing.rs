@@ -87,7 +87,7 @@ mod sql {
         let mut server = server();
         prepare(&server);
         server.grow_old();
-        let store = server.url(server.address());
+        let store = server.own_url();
         let mut terms = Vec::new();
         for _ in 0..2 {
             let mut command = leaderrun();

@@ -62,7 +62,7 @@ impl Place {
             assert!(status.get(member).is_none_or(Value::is_null), "{member}: {status}");
         }
         assert!(status["held"] == false && status["paused"] == false, "{status}");
-        assert_eq!(self.ctl(&["history", shard]).output().unwrap().status.code(), Some(66), "{status}");
+        self.ask(&["history", shard]).ended(66);
         let list = self.order(&["list", "--json", shard]);
         assert!(!list.contains(&format!("\"{shard}\"")), "{list}");
     }
@@ -113,11 +113,10 @@ fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: 
         assert!(place.fleet.end_of(shard).success(), "{}", place.fleet.logs());
     }
     place.forgets("shard");
-    let told = |shard| place.ctl(&["jobs", "--json", shard, "a.job"]).output().unwrap();
+    let told = |shard| place.ask(&["jobs", "--json", shard, "a.job"]);
     // The store knows no such shard.
-    assert_eq!(told("shard").status.code(), Some(66));
-    let job: Value = serde_json::from_slice(&told("shard.x").stdout).unwrap();
-    assert_eq!(job["state"], "succeeded", "{job}");
+    told("shard").ended(66);
+    assert_eq!(told("shard.x").json()["state"], "succeeded");
     place.fleet.end_all();
 }
 

@@ -18,6 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
 use support::process::Process;
+use support::said::Runs as _;
 use tempfile::TempDir;
 
 const GRACE: &[&str] = &["--kill-after", "300ms", "--stop-timeout", "300ms"];
@@ -425,8 +426,7 @@ fn what_nohup_ignores_stays_ignored() {
     let store = format!("file:{}", scratch.path().display());
     let script = r#"trap "" HUP; exec "$0" --store "$1" shard grep SigIgn /proc/self/status"#;
     let program = env!("CARGO_BIN_EXE_leaderrun");
-    let output = std::process::Command::new("sh").args(["-c", script, program, &store]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = std::process::Command::new("sh").args(["-c", script, program, &store]).said().out;
     let mask = u64::from_str_radix(text.split_whitespace().last().expect("a mask"), 16).unwrap();
     assert_eq!(mask & 1, 1, "SIGHUP is not ignored: {text}");
 }
@@ -540,9 +540,8 @@ fn as_process_1_it_cannot_die_from_a_signal_and_exits_with_130() {
 fn a_guard_started_by_hand_does_nothing() {
     let script = r#"exec -a lr-guard "$0" 99"#;
     let program = env!("CARGO_BIN_EXE_leaderrun");
-    let output = std::process::Command::new("bash").args(["-c", script, program]).output().unwrap();
-    assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("only leaderrun starts this program"));
+    let said = std::process::Command::new("bash").args(["-c", script, program]).said();
+    said.ended(64).tells("only leaderrun starts this program");
 }
 
 /// A frozen guard or backstop cannot keep a leader from leaving.

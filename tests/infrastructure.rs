@@ -93,7 +93,7 @@ fn the_users_for_redis_may_do_what_they_are_for() {
     let file = path("redis.conf");
     let server = redis::Server::with(&["--include", file.to_str().unwrap()]);
     let url = |user: &str| format!("redis://{user}:PASSWORD@127.0.0.1:{}", server.port());
-    let (owner, candidate, reader) = (server.plain_url(), url("leaderrun"), url("operator"));
+    let (owner, candidate, reader) = (server.own_url(), url("leaderrun"), url("operator"));
     leads(User::at(&owner), User::at(&candidate));
     denied::assert_may_only_look(User::at(&owner), User::at(&reader), "denied user operator the command ");
 }

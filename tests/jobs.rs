@@ -14,6 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use support::fleet::{ANNOUNCED, leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::Place;
+use support::said::Runs as _;
 use support::world::TIMING;
 
 impl Place {
@@ -38,14 +39,14 @@ impl Place {
     }
 
     /// It runs to its end: its status, and what it said.
-    fn ask(&self, name: &str, shift: i64, job: &[&str], then: &str) -> (i32, String) {
+    fn attempt(&self, name: &str, shift: i64, job: &[&str], then: &str) -> (i32, String) {
         told(&self.host(name, shift, job, then).output().unwrap())
     }
 
     #[track_caller]
     fn skips(&self, name: &str, job: &[&str], why: &str) {
         let before = self.lines().len();
-        let (status, said) = self.ask(name, 0, job, "exit 1");
+        let (status, said) = self.attempt(name, 0, job, "exit 1");
         assert!(status == 0 && said.contains("skipped: ") && said.contains(why), "{status} {said}");
         assert_eq!(self.lines().len(), before, "{said}");
     }
@@ -102,16 +103,16 @@ fn of_ten_hosts_that_start_at_once_one_runs(place: &Place) {
 }
 
 fn a_run_that_failed_is_repeated_as_often_as_is_allowed(place: &Place) {
-    assert_eq!(place.ask("a", 0, EVERY, "exit 3").0, 3);
+    assert_eq!(place.attempt("a", 0, EVERY, "exit 3").0, 3);
     place.skips("b", EVERY, "--retry-failed 1 allows another one");
     // It repeats by itself what may be repeated.
-    assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "2"], "exit 4").0, 4);
+    assert_eq!(place.attempt("c", 0, &["--every", "366d", "--retry-failed", "2"], "exit 4").0, 4);
     assert_eq!(place.last_run()["attempts"], 3);
     // With -n it does not wait for that.
     let thrice = ["-n", "--every", "366d", "--retry-failed", "4"];
-    assert_eq!(place.ask("d", 0, &thrice, "kill -9 $$").0, 137);
+    assert_eq!(place.attempt("d", 0, &thrice, "kill -9 $$").0, 137);
     assert_eq!(place.last_run()["exit_status"], 137);
-    assert_eq!(place.ask("f", 0, &["--every", "366d", "--retry-failed", "4"], "").0, 0);
+    assert_eq!(place.attempt("f", 0, &["--every", "366d", "--retry-failed", "4"], "").0, 0);
     place.skips("g", &["--every", "366d", "--retry-failed", "99"], "leave --every out to run besides");
     let lines = place.lines();
     let runs: Vec<String> =
@@ -127,7 +128,7 @@ fn a_run_whose_host_died_counts_as_failed(place: &Place) {
     assert!(place.order(&["status", "shard"]).contains("it runs"));
     place.kill(first);
     place.skips("b", EVERY, "nobody wrote down how it ended");
-    assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
+    assert_eq!(place.attempt("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
     assert!(place.lines()[1].ends_with(" 2 unknown"), "{:?}", place.lines());
     place.skips("d", EVERY, "did the run of");
 }
@@ -136,16 +137,16 @@ fn a_run_whose_host_died_counts_as_failed(place: &Place) {
 const HALF: i64 = 183 * 86_400;
 
 fn hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each(place: &Place) {
-    assert_eq!(place.ask("early", -1, EVERY, "").0, 0);
+    assert_eq!(place.attempt("early", -1, EVERY, "").0, 0);
     for (name, off) in [("late", 1), ("punctual", 0), ("slow", 1000 - HALF), ("fast", HALF - 1000)] {
-        let (status, said) = place.ask(name, off, EVERY, "");
+        let (status, said) = place.attempt(name, off, EVERY, "");
         assert!(status == 0 && said.contains("skipped: "), "{name}: {status} {said}");
     }
     assert_eq!(place.lines().len(), 1, "{:?}", place.lines());
     // The next period is due half a period before its time, and then it has run for hosts that are behind.
-    assert_eq!(place.ask("next", HALF + 1000, EVERY, "").0, 0);
+    assert_eq!(place.attempt("next", HALF + 1000, EVERY, "").0, 0);
     for off in [HALF - 1000, 2 * HALF, 3 * HALF - 1000] {
-        let (status, said) = place.ask("another", off, EVERY, "");
+        let (status, said) = place.attempt("another", off, EVERY, "");
         assert!(status == 0 && said.contains("skipped: "), "{off}: {status} {said}");
     }
     assert_eq!(place.lines().len(), 2);
@@ -153,7 +154,7 @@ fn hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each(plac
 
 fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
     place.order(&["pause", "shard"]);
-    let (status, said) = place.ask("a", 0, &["-n", "--every", "366d"], "");
+    let (status, said) = place.attempt("a", 0, &["-n", "--every", "366d"], "");
     assert_eq!(status, 75, "{said}");
     assert!(place.last_run().is_null(), "a pause is no run");
     let waits = place.host("b", 0, EVERY, "").spawn().unwrap();
@@ -180,13 +181,13 @@ fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
 }
 
 fn a_job_with_a_name_runs_once(place: &Place) {
-    assert_eq!(place.ask("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
+    assert_eq!(place.attempt("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
     place.skips("b", &["--once", "2026.11_add-users", "--retry-failed", "9"], "did job 2026.11_add-users at ");
     let way = "leaderctl jobs shard --clear 2026.11_add-users";
-    let (status, said) = place.ask("b", 0, &["--once", "2026.11_add-users", "--done-exit-code", "9"], "");
+    let (status, said) = place.attempt("b", 0, &["--once", "2026.11_add-users", "--done-exit-code", "9"], "");
     assert!(status == 9 && said.contains(way), "{status} {said}");
     for number in 0..5 {
-        assert_eq!(place.ask("f", 0, &["--once", &format!("n{number}")], "").0, 0);
+        assert_eq!(place.attempt("f", 0, &["--once", &format!("n{number}")], "").0, 0);
     }
     place.skips("g", &["--once", "2026.11_add-users"], "did job 2026.11_add-users at ");
     assert_eq!(place.lines()[..2], ["a 2026.11_add-users 1 none", "f n0 1 none"]);
@@ -194,14 +195,14 @@ fn a_job_with_a_name_runs_once(place: &Place) {
 }
 
 fn a_job_with_a_name_that_failed_is_run_again_by_the_next_start(place: &Place) {
-    assert_eq!(place.ask("c", 0, &["--once", "2026.12"], "exit 3").0, 3);
-    assert_eq!(place.ask("d", 0, &["--once", "2026.12"], "exit 4").0, 4);
-    assert_eq!(place.ask("e", 0, &["--once", "2026.12", "--done-exit-code", "9"], "").0, 0);
+    assert_eq!(place.attempt("c", 0, &["--once", "2026.12"], "exit 3").0, 3);
+    assert_eq!(place.attempt("d", 0, &["--once", "2026.12"], "exit 4").0, 4);
+    assert_eq!(place.attempt("e", 0, &["--once", "2026.12", "--done-exit-code", "9"], "").0, 0);
     place.skips("f", &["--once", "2026.12"], "did job 2026.12 at ");
     let first = place.start("dies", &["--once", "2027"]);
     place.kill(first);
     wait_until("its lease is over", || !place.order(&["status", "shard"]).contains("led by"));
-    assert_eq!(place.ask("comes", 0, &["--once", "2027"], "").0, 0);
+    assert_eq!(place.attempt("comes", 0, &["--once", "2027"], "").0, 0);
     let lines = place.lines();
     assert_eq!(lines[..3], ["c 2026.12 1 none", "d 2026.12 2 failed:3", "e 2026.12 3 failed:4"]);
     assert_eq!(lines[3..], ["dies 2027 1 none", "comes 2027 2 unknown"]);
@@ -235,25 +236,24 @@ fn nothing_repeats_a_job_with_a_name_by_itself_unless_that_is_allowed(place: &Pl
 
     let [led, waited] = waits("waits", &["--once", "c", "--retry-failed", "0"]);
     assert_eq!((led.0, waited.0), (3, 3), "{led:?} {waited:?}");
-    let (status, said) = place.ask("never", 0, &["--once", "c", "--retry-failed", "0"], "");
+    let (status, said) = place.attempt("never", 0, &["--once", "c", "--retry-failed", "0"], "");
     assert!(status == 3 && said.contains("leaderctl jobs shard --clear c"), "at most once ever: {status} {said}");
     assert_eq!(place.lines()[3..], ["leads c 1 none"]);
 }
 
 fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place) {
     let ask = |words: &[&str]| {
-        let output = place.ctl(&[&["jobs", "shard"], words].concat()).output().unwrap();
-        let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
-        (output.status.code().unwrap(), said.concat())
+        let said = place.ctl(&[&["jobs", "shard"], words].concat()).said();
+        (said.code, said.all())
     };
     let job = |id: &str| -> Value { serde_json::from_str(&ask(&[id, "--json"]).1).unwrap() };
     assert_eq!(ask(&[]).0, 66, "nobody has led it");
-    assert_eq!(place.ask("one", 0, &["--once", "a"], "exit 3").0, 3);
+    assert_eq!(place.attempt("one", 0, &["--once", "a"], "exit 3").0, 3);
     let failed = job("a");
     assert_eq!((&failed["state"], &failed["exit_status"]), (&"failed".into(), &3.into()), "{failed}");
     let (status, text) = ask(&["a"]);
     assert!(status == 1 && text.contains("job a has failed\n") && text.contains("exited with 3"), "{status} {text}");
-    assert_eq!(place.ask("two", 0, &["--once", "a"], "").0, 0);
+    assert_eq!(place.attempt("two", 0, &["--once", "a"], "").0, 0);
     let done = job("a");
     assert_eq!((&done["state"], &done["exit_status"], &done["attempts"]), (&"succeeded".into(), &0.into(), &2.into()));
     assert_eq!((&done["shard"], &done["job"], &done["owner"]), (&"shard".into(), &"a".into(), &"two".into()));
@@ -285,8 +285,7 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
     assert!(shown.contains("  job        b running on ") && shown.contains("  job        a succeeded on "), "{shown}");
     let listed = place.order(&["list", "--orders"]);
     assert!(listed.contains("job b running on ") && !listed.contains("job a"), "{listed}");
-    let why = String::from_utf8(place.ctl(&["why", "shard"]).output().unwrap().stdout).unwrap();
-    assert!(why.contains("job b running on "), "{why}");
+    place.ctl(&["why", "shard"]).said().tells("job b running on ");
 
     place.kill(run);
     wait_until("its lease is over", || job("b")["state"] == "failed");
@@ -296,20 +295,18 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
 
     assert_eq!(ask(&["--clear", "a"]), (0, "shard: job a may run again\n".to_owned()));
     assert!(!ask(&[]).1.contains("\na "), "{}", ask(&[]).1);
-    assert_eq!(place.ask("four", 0, &["--once", "a"], "").0, 0);
+    assert_eq!(place.attempt("four", 0, &["--once", "a"], "").0, 0);
     assert_eq!(place.lines().last().unwrap(), "four a 1 none");
-    assert_eq!(place.ask("five", 0, EVERY, "exit 3").0, 3);
+    assert_eq!(place.attempt("five", 0, EVERY, "exit 3").0, 3);
     let (status, text) = ask(&[]);
     assert!(status == 0 && text.contains("\n(every_1year18h)  failed "), "{status} {text}");
 }
 
 /// Its ledger lasts for two periods.
 fn a_job_that_is_not_started_any_more_stays_visible(place: &Place) {
-    assert_eq!(place.ask("one", 0, &["-n"], "").0, 0);
-    let none = place.ctl(&["jobs", "shard"]).output().unwrap();
-    let said = String::from_utf8_lossy(&none.stderr);
-    assert!(none.status.success() && none.stdout.is_empty() && said.contains("no job of shard has run"), "{none:?}");
-    assert_eq!(place.ask("two", 0, &["--every", "1s"], "exit 3").0, 3);
+    assert_eq!(place.attempt("one", 0, &["-n"], "").0, 0);
+    place.ctl(&["jobs", "shard"]).said().refused(0, "no job of shard has run");
+    assert_eq!(place.attempt("two", 0, &["--every", "1s"], "exit 3").0, 3);
     let status = || -> Value { serde_json::from_str(&place.order(&["status", "--json", "shard"])).unwrap() };
     wait_until("its ledger is over", || status()["last_run"].is_null());
     let shown = &status()["jobs"][0];
@@ -320,12 +317,12 @@ fn a_job_that_is_not_started_any_more_stays_visible(place: &Place) {
     for words in [&["status", "shard"][..], &["list", "--orders"], &["why", "shard"]] {
         // Where a server tells the seconds alone, each process knows for itself by when a note has ended.
         wait_until("that is told", || {
-            let told = String::from_utf8(place.ctl(words).output().unwrap().stdout).unwrap();
+            let told = place.ctl(words).said().out;
             told.contains("(every_1s) failed with 3 on ") && told.contains(" ago")
         });
     }
     // While there is a ledger, that says more.
-    assert_eq!(place.ask("three", 0, EVERY, "").0, 0);
+    assert_eq!(place.attempt("three", 0, EVERY, "").0, 0);
     wait_until("the index has it", || place.order(&["jobs", "shard"]).contains("\n(every_1year18h)  succeeded "));
     let status = status();
     assert_eq!((status["last_run"]["exit_status"].as_u64(), &status["jobs"]), (Some(0), &Value::Array(vec![])));
@@ -350,7 +347,7 @@ fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     assert!(heard || said.contains("counts as failed"), "{said}");
     place.skips("b", EVERY, if heard { "did the run of" } else { "nobody wrote down how it ended" });
     if !heard {
-        assert_eq!(place.ask("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
+        assert_eq!(place.attempt("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
     }
 }
 
@@ -367,10 +364,10 @@ fn a_job_that_was_stopped_is_not_done_whatever_its_command_says(place: &Place) {
     let asked = |host: &Child| kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(stopped("asked", &asked), 143);
     assert_eq!(stopped("stepped-down", &|_| drop(place.order(&["step-down", "shard", "--for", "1s", "--force"]))), 143);
-    let overran = place.ask("a", 0, &["--once", "overran", "--max-run", "3s"], &obliging);
+    let overran = place.attempt("a", 0, &["--once", "overran", "--max-run", "3s"], &obliging);
     assert_eq!(overran.0, 124, "{overran:?}");
     for (name, wanted) in [("asked", 143), ("stepped-down", 143), ("overran", 124)] {
-        let (status, said) = place.ask("b", 0, &["--once", name, "--retry-failed", "0"], "exit 1");
+        let (status, said) = place.attempt("b", 0, &["--once", name, "--retry-failed", "0"], "exit 1");
         assert!(status == wanted && said.contains("not run again: "), "{name}: {status} {said}");
     }
 }
@@ -381,7 +378,7 @@ fn a_period_has_its_run_though_the_store_was_just_set_up_and_nobody_waits_behind
     let server = support::redis::Server::start();
     support::server::prepare(&server);
     let fleet = support::fleet::Fleet::new();
-    let url = support::server::Server::url(&server, support::server::Server::address(&server));
+    let url = support::server::Server::own_url(&server);
     let place = Place { fleet, url, environment: &[], server: Some(Box::new(server)) };
     let line = ["-q", "-n", "-E", "0", "--every", "5m"];
     let host = |name: &str| {
@@ -401,8 +398,8 @@ fn a_period_has_its_run_though_the_store_was_just_set_up_and_nobody_waits_behind
 #[test]
 fn two_jobs_in_one_shard_are_warned_of() {
     let place = Place::local();
-    assert_eq!(place.ask("a", 0, &["--every", "366d"], "").0, 0);
-    let (_, said) = place.ask("b", HALF + 86_400, &["--every", "365d"], "");
+    assert_eq!(place.attempt("a", 0, &["--every", "366d"], "").0, 0);
+    let (_, said) = place.attempt("b", HALF + 86_400, &["--every", "365d"], "");
     assert!(said.contains("was of a job every 1year 18h"), "{said}");
     assert!(said.contains("two jobs need two shards"), "{said}");
 }
@@ -424,7 +421,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--once", "a/b"], "letters, digits"),
         (&["--once", ".."], "letters, digits"),
     ] {
-        let (status, said) = place.ask("a", 0, flags, "");
+        let (status, said) = place.attempt("a", 0, flags, "");
         assert!(status == 64 && said.contains(part) && said.lines().count() == 1, "{flags:?}: {status} {said}");
     }
     // On the command line each overrules the other's variable.

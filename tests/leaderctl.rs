@@ -9,19 +9,21 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::fleet::{ANNOUNCED, PATIENCE, leaderctl, leaderrun, wait_until, wait_until_or};
 use support::place::Place;
+use support::process::Process;
+use support::said::{Runs as _, Said, objects};
 use support::squatting::{Squatter, copied};
 
 impl Place {
     /// Runs a script under leaderrun. In it `$leaderctl` is the program, and `$out` the scratch directory.
-    fn lead(&self, script: &str) -> Candidate {
+    fn lead(&self, script: &str) -> Process {
         self.lead_as("shard", script)
     }
 
-    fn lead_as(&self, shard: &str, script: &str) -> Candidate {
+    fn lead_as(&self, shard: &str, script: &str) -> Process {
         let mut command = leaderrun();
         command.args(["-q", "--store", &self.url, "--lease", "20s", "--renew", "1s", "--kill-after", "8s"]);
         match shard.strip_suffix("#1") {
@@ -30,11 +32,7 @@ impl Place {
         };
         command.envs(self.environment.iter().copied());
         command.env("out", self.fleet.scratch.path()).env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
-        Candidate(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-
-    fn ask(&self, words: &[&str]) -> Output {
-        self.ctl(words).output().unwrap()
+        Process::start(command.stdin(Stdio::null()))
     }
 
     /// What a script has written there, once it has.
@@ -50,51 +48,24 @@ impl Place {
     }
 }
 
-struct Candidate(Child);
-
-impl Candidate {
-    fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.0.id()).expect("fits"))
-    }
-
-    fn end(mut self) {
-        let _ = kill(self.pid(), Signal::SIGTERM);
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The lines of a program that goes on.
 struct Lines {
-    child: Child,
+    _child: Process,
     lines: Receiver<String>,
 }
 
 impl Lines {
     fn of(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Process::start(command.stdout(Stdio::piped()));
         let out = BufReader::new(child.stdout.take().unwrap());
         let (send, lines) = channel();
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        Self { child, lines }
+        Self { _child: child, lines }
     }
 
     #[track_caller]
     fn next(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a line")
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -107,24 +78,17 @@ fn verify_tells_whether_a_term_leads(place: &Place) {
     let earlier = (term.parse::<u64>().unwrap() - 1).to_string();
     let verify = |words: &[&str]| place.ask(&[&["verify", "shard"], words].concat());
     let wait = "the store tells the term";
-    wait_until(wait, || verify(&["--term", &term]).status.code() == Some(0));
-    for (words, words_of_it) in [(&["--term", &earlier][..], "does not lead: "), (&["--term", "1"], "does not lead: ")]
-    {
-        let output = verify(words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(79), "{words:?}: {said}");
-        assert!(said.contains(words_of_it) && said.lines().count() == 1 && output.stdout.is_empty(), "{said}");
+    wait_until(wait, || verify(&["--term", &term]).code == 0);
+    for other in [&*earlier, "1"] {
+        verify(&["--term", other]).refused(79, "does not lead: ");
     }
     if place.server.is_some() {
-        let output = verify(&["--term", &term, "--for", "1h", "--json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(79));
+        let answer = verify(&["--term", &term, "--for", "1h", "--json"]).ended(79).json();
         assert_eq!((&answer["verified"], &answer["told_by"]), (&Value::Bool(false), &"store".into()), "{answer}");
         assert!(answer["seconds_left"].as_f64().is_some_and(|left| left > 0.0 && left < 60.0), "{answer}");
     }
-    leader.end();
-    let output = verify(&["--term", &term]);
-    assert_eq!(output.status.code(), Some(79), "{output:?}");
+    leader.stops();
+    verify(&["--term", &term]).ended(79);
 }
 
 /// It needs no store for that: COMMAND does not even know where the store is.
@@ -146,17 +110,15 @@ fn verify_within_command_asks_the_candidate(place: &Place) {
         assert!(long.contains("does not lead for long enough") && long.ends_with("status 79"), "{long}");
     }
     // An orderly stop holds the lease until COMMAND has ended.
-    leader.end();
+    leader.stops();
     assert_eq!(place.read("then"), "status 0");
 }
 
 /// A shard by its first word, its ages and its standbys.
 fn status_begins_with_what_matters_most(place: &Place) {
     let status = |words: &[&str]| {
-        let output = place.ask(&[&["status"], words].concat());
-        let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert!(output.status.success(), "{words:?}: {said}");
-        (told, said)
+        let said = place.ask(&[&["status"], words].concat()).ended(0);
+        (said.out, said.err)
     };
     assert_eq!(status(&["nc-prod"]), ("nc-prod: never led\n".to_owned(), String::new()));
     let leader = place.lead_as("nc-prod", STEADY);
@@ -167,24 +129,24 @@ fn status_begins_with_what_matters_most(place: &Place) {
     // Somebody who waits, and says so where that costs money, too.
     let mut command = leaderrun();
     command.args(["-q", "--owner", "heir", "--store", &place.url, "nc-prod", "true"]);
-    let standby = Candidate(command.envs(place.environment.iter().copied().chain([ANNOUNCED])).spawn().unwrap());
+    command.envs(place.environment.iter().copied().chain([ANNOUNCED]));
+    let standby = Process::start(&mut command);
     wait_until("it is known", || status(&["--standbys", "nc-prod"]).0.contains("\n  standby    heir on "));
-    let object: Value = serde_json::from_str(&status(&["--standbys", "--json", "nc-prod"]).0).unwrap();
+    let object = place.object(&["status", "--standbys", "--json", "nc-prod"]);
     let waiting = &object["waiting"];
     assert_eq!((waiting.as_array().map(Vec::len), &waiting[0]["owner"]), (Some(1), &"heir".into()), "{object}");
     assert!(waiting[0]["host"].is_string() && waiting[0]["since"].as_str().unwrap().ends_with('Z'), "{object}");
-    standby.end();
+    standby.stops();
 
     place.order(&["pause", "nc-prod", "--keep"]);
     let (told, _) = status(&["nc-prod"]);
     assert!(told.starts_with("nc-prod: paused, led by ") && told.contains("s ago), the leader goes on\n"), "{told}");
     place.order(&["pause", "nc-prod", "--force", "--wait"]);
-    leader.end();
+    leader.stops();
     assert!(status(&["nc-prod"]).0.starts_with(&format!("nc-prod: paused (last term {term})\n")));
 
     // Several shards, in the order in which they are named.
-    let (told, _) = status(&["--json", "nc-prod", "another/one"]);
-    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shards = place.objects(&["status", "--json", "nc-prod", "another/one"]);
     assert_eq!(shards.iter().map(|one| &one["shard"]).collect::<Vec<_>>(), ["nc-prod", "another/one"]);
     let (told, _) = status(&["another/one", "nc-prod"]);
     assert!(told.starts_with("another/one: never led\nnc-prod: paused "), "{told}");
@@ -199,11 +161,9 @@ fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
     // A record may tell its term a little later than its owner.
     let tells_term = !line.contains("(term ") || line.contains(&format!("(term {term})"));
     assert!(line.starts_with("shard: led by ") && tells_term, "{line}");
-    let output = place.ask(&["wait", "shard", "--free", "--timeout", "1s"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(75) && said.contains("shard: still led by "), "{said}");
+    place.ask(&["wait", "shard", "--free", "--timeout", "1s"]).ended(75).tells("shard: still led by ");
     let waits = Lines::of(place.ctl(&["wait", "shard", "--free", "--json"]));
-    leader.end();
+    leader.stops();
     let status: Value = serde_json::from_str(&waits.next()).unwrap();
     assert_eq!((&status["held"], &status["shard"]), (&false.into(), &"shard".into()), "{status}");
     assert_eq!(place.order(&["wait", "shard", "--free"]), "shard: nobody leads\n");
@@ -219,7 +179,7 @@ fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
         assert!(line.starts_with("many: led by ") && line.ends_with(" of many#1"), "{line}");
     }
     let waits = Lines::of(place.ctl(&["wait", "many", "--free"]));
-    leader.end();
+    leader.stops();
     assert_eq!(waits.next(), "many: nobody leads");
 }
 
@@ -244,7 +204,7 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     let line = row("shard");
     assert!(line.contains("  paused by ") && line.contains("s ago, for another "), "{line}");
     assert!(line.ends_with(", the leader goes on: two words"), "{line}");
-    let object: Value = serde_json::from_str(&place.order(&["list", "--orders", "--json", "shard"])).unwrap();
+    let object = place.object(&["list", "--orders", "--json", "shard"]);
     assert_eq!((&object["paused"], &object["pause"]["reason"]), (&true.into(), &"two words".into()), "{object}");
     for lines in &watches {
         next(lines, " shard: paused by ");
@@ -255,7 +215,7 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     }
     drop(watches);
     assert!(!row("shard").contains("paused"));
-    leader.end();
+    leader.stops();
 
     // Of all slots, and of a job.
     let leader = place.lead_as("many#1", &STEADY.replace("term", "slot"));
@@ -263,17 +223,16 @@ fn list_and_watch_show_pauses_and_jobs(place: &Place) {
     place.order(&["pause", "many", "--keep"]);
     let line = row("many#");
     assert!(line.contains("  paused with all slots of many by ") && line.contains(", until it is resumed"), "{line}");
-    leader.end();
+    leader.stops();
     let mut job = leaderrun();
     job.args(["-q", "--every", "366d", "--store", &place.url, "report", "true"])
         .envs(place.environment.iter().copied());
     assert!(job.status().unwrap().success());
     let line = row("report");
     assert!(line.contains("  last run ") && line.ends_with(": exited with 0"), "{line}");
-    let output = place.ask(&["list"]);
-    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    let shown = told.contains("last run ") && told.contains("paused with all slots");
-    assert_eq!((shown, said.is_empty()), if place.is_metered() { (false, false) } else { (true, true) });
+    let said = place.ask(&["list"]);
+    let shown = said.out.contains("last run ") && said.out.contains("paused with all slots");
+    assert_eq!((shown, said.err.is_empty()), if place.is_metered() { (false, false) } else { (true, true) });
 }
 
 fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {
@@ -289,30 +248,25 @@ fn a_prefix_pauses_and_resumes_each_known_shard(place: &Place) {
         ["nc/prod", "nc/work", "nc/work#1"].map(|shard| format!("{shard}: paused until it is resumed; nobody leads"));
     assert_eq!(lines[..3], paused, "{said}");
     assert_eq!(lines[3..], ["paused 3 shards whose names begin with \"nc/\""]);
-    let status: Value = serde_json::from_str(&place.order(&["status", "--json", "other"])).unwrap();
+    let status = place.object(&["status", "--json", "other"]);
     assert!(status["held"] == true && status["paused"] == false, "{status}");
 
     // What is paused already stays as it is, and the others follow.
     place.order(&["resume", "nc/prod"]);
-    let output = place.ask(&["pause", "--prefix", "nc/"]);
-    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!((output.status.code(), said.matches("already paused by ").count()), (Some(75), 2), "{said}");
-    assert!(
-        told.starts_with("nc/prod: paused ") && told.ends_with("paused 1 of 3 shards whose names begin with \"nc/\"\n")
-    );
-    let told = place.order(&["resume", "--prefix", "nc/", "--json"]);
-    let shards: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(shards.len() == 3 && shards.iter().all(|shard| shard["paused"] == false), "{told}");
+    let said = place.ask(&["pause", "--prefix", "nc/"]).ended(75);
+    assert_eq!(said.err.matches("already paused by ").count(), 2, "{said:?}");
+    assert!(said.out.starts_with("nc/prod: paused "), "{said:?}");
+    assert!(said.out.ends_with("paused 1 of 3 shards whose names begin with \"nc/\"\n"), "{said:?}");
+    let shards = place.objects(&["resume", "--prefix", "nc/", "--json"]);
+    assert!(shards.len() == 3 && shards.iter().all(|shard| shard["paused"] == false), "{shards:?}");
     let told = place.order(&["resume", "--prefix", "nc/"]);
     assert!(told.ends_with("resumed 0 of 3 shards whose names begin with \"nc/\"\n"), "{told}");
     for verb in ["pause", "resume"] {
-        let output = place.ask(&[verb, "--prefix", "nobody/"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(66), "{said}");
-        assert_eq!(said, "leaderctl: no shard is known whose name begins with \"nobody/\"\n");
+        let said = place.ask(&[verb, "--prefix", "nobody/"]).ended(66);
+        assert_eq!(said.err, "leaderctl: no shard is known whose name begins with \"nobody/\"\n");
     }
     for leader in [first, second, other] {
-        leader.end();
+        leader.stops();
     }
 }
 
@@ -328,9 +282,7 @@ fn a_shard_that_was_paused_before_anybody_led_it_is_listed_and_found_by_its_pref
     // Another pause in its place, and one that ends by itself.
     place.order(&["pause", "never/led/b", "--for", "2s", "--force"]);
     wait_until("it is over", || !listed().contains("never/led/b"));
-    let output = place.ask(&["pause", "--prefix", "never/"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("never/led/a: already paused by "), "{said}");
+    place.ask(&["pause", "--prefix", "never/"]).tells("never/led/a: already paused by ");
     let said = place.order(&["resume", "--prefix", "never/"]);
     assert!(said.contains("never/led/a: resumed; it was paused by "), "{said}");
     // A store without a clock of its own is judged by bounds, a second wide, that are another program's each time: the
@@ -342,19 +294,15 @@ fn a_shard_that_was_paused_before_anybody_led_it_is_listed_and_found_by_its_pref
     let leader = place.lead_as("never/led/c", STEADY);
     place.read("term");
     assert_eq!(listed().matches("never/led/c").count(), 1, "{}", listed());
-    leader.end();
+    leader.stops();
 }
 
 fn check_as_json_has_a_line_for_each_finding(place: &Place) {
     let text = place.ask(&["store", "check"]);
-    let json = place.ask(&["store", "check", "--json"]);
-    assert_eq!(text.status.code(), json.status.code());
-    let lines =
-        |output: &Output| String::from_utf8(output.stdout.clone()).unwrap().lines().map(str::to_owned).collect();
-    let (text, json): (Vec<String>, Vec<String>) = (lines(&text), lines(&json));
-    assert!(!json.is_empty() && text.len() == json.len(), "{text:?} {json:?}");
-    for (line, object) in text.iter().zip(&json) {
-        let finding: Value = serde_json::from_str(object).unwrap();
+    let json = place.ask(&["store", "check", "--json"]).ended(text.code);
+    let findings = objects(&json.out);
+    assert!(!findings.is_empty() && text.out.lines().count() == findings.len(), "{text:?} {json:?}");
+    for (line, finding) in text.out.lines().zip(findings) {
         let members: Vec<&String> = finding.as_object().unwrap().keys().collect();
         assert_eq!(members, ["text", "verdict"], "{finding}");
         let verdict = finding["verdict"].as_str().unwrap();
@@ -380,9 +328,9 @@ fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
         line = lines.next();
     }
     assert!(line.contains(" later/on: led by "), "{line}");
-    first.end();
+    first.stops();
     assert!(lines.next().ends_with(" shard: free"));
-    second.end();
+    second.stops();
     assert!(lines.next().ends_with(" later/on: free"));
 }
 
@@ -391,11 +339,9 @@ fn only_a_store_without_records_is_new(place: &Place) {
     assert!(said.ends_with("wrote down that it is new: the first command starts at once\n"), "{said}");
     let leader = place.lead(STEADY);
     place.read("term");
-    leader.end();
-    let output = place.ask(&["store", "init", "--new"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(78), "{said}");
-    assert_eq!(said, "leaderctl: the store is not new: it has a record of shard: leave --new out\n");
+    leader.stops();
+    let said = place.ask(&["store", "init", "--new"]).ended(78);
+    assert_eq!(said.err, "leaderctl: the store is not new: it has a record of shard: leave --new out\n");
     place.order(&["store", "init"]);
 }
 
@@ -423,18 +369,15 @@ fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {
     let verify = || {
         let mut command = leaderctl();
         command.env("LEADERRUN_SHARD", "shard").env("LEADERRUN_SOCKET", socket).env("LEADERRUN_TERM", term);
-        command.arg("verify").output().unwrap()
+        command.arg("verify").said()
     };
-    assert_eq!(verify().status.code(), Some(0));
+    verify().good();
     kill(leader.pid(), Signal::SIGSTOP).unwrap();
-    let frozen = verify();
-    assert_eq!(frozen.status.code(), Some(69), "{frozen:?}");
+    verify().ended(69);
     kill(leader.pid(), Signal::SIGCONT).unwrap();
-    wait_until("it answers again", || verify().status.code() == Some(0));
+    wait_until("it answers again", || verify().code == 0);
     drop(leader);
-    let gone = verify();
-    assert_eq!(gone.status.code(), Some(69), "{gone:?}");
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("name the store to ask that"), "{gone:?}");
+    verify().ended(69).tells("name the store to ask that");
 }
 
 /// The lease is gone for certain, and the tree has its grace to end: whatever it does now, it does without a lease.
@@ -462,7 +405,7 @@ fn watch_as_json_prints_the_objects_of_status_and_ends_when_nobody_reads() {
     assert_eq!((&object["shard"], &object["held"]), (&"shard".into(), &Value::Bool(true)));
     let mut child = place.ctl(&["watch", "shard"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
-    leader.end();
+    leader.stops();
     let object: Value = serde_json::from_str(&lines.next()).unwrap();
     assert_eq!(object["held"], false);
     wait_until("it has ended", || child.try_wait().unwrap().is_some());
@@ -484,7 +427,7 @@ fn watch_goes_on_when_the_store_was_away() {
     place.server.as_mut().unwrap().kill();
     wait_until("it says that the store is away", || said().contains("; retrying"));
     place.server.as_mut().unwrap().start_again();
-    leader.end();
+    leader.stops();
     while !lines.next().ends_with("shard: free") {}
     assert_eq!(said().lines().count(), 1, "{}", said());
 }
@@ -496,12 +439,10 @@ fn what_cannot_be_written_ends_a_watch_with_an_error() {
     place.read("term");
     for words in [&["watch", "shard"][..], &["watch"], &["watch", "--json"]] {
         let full = fs::File::create("/dev/full").unwrap();
-        let output = place.ctl(words).stdout(full).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(71), "{words:?}: {said}");
-        assert_eq!(said, "leaderctl: cannot write to standard output: no space left on device\n", "{words:?}");
+        let said = place.ctl(words).stdout(full).said().ended(71);
+        assert_eq!(said.err, "leaderctl: cannot write to standard output: no space left on device\n", "{words:?}");
     }
-    leader.end();
+    leader.stops();
 }
 
 /// Writes down what COMMAND is told, and goes on.
@@ -531,11 +472,11 @@ fn value<'a>(told: &'a [(String, String)], name: &str) -> &'a str {
 }
 
 /// As COMMAND runs it, with what that was told.
-fn verify_as_told(told: &[(String, String)], program: &str) -> Output {
+fn verify_as_told(told: &[(String, String)], program: &str) -> Said {
     let mut command = Command::new(program.split(' ').next().unwrap());
     command.args(program.split(' ').skip(1)).args(["verify", "--json"]);
     command.env("LEADERRUN_CONFIG", "/dev/null").envs(told.iter().map(|(name, value)| (name, value)));
-    command.output().unwrap()
+    command.said()
 }
 
 const LEADERCTL: &str = env!("CARGO_BIN_EXE_leaderctl");
@@ -547,20 +488,14 @@ fn who_answers_in_the_place_of_a_candidate_that_was_killed_is_not_believed() {
         let place = Place::local();
         let leader = place.lead(TELLING);
         let told = place.told();
-        let candidate = verify_as_told(&told, LEADERCTL);
-        assert_eq!(candidate.status.code(), Some(0), "{candidate:?}");
+        verify_as_told(&told, LEADERCTL).good();
         let forged = Place::forged(&told, leader.pid());
         drop(leader);
         let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
-        let output = verify_as_told(&told, LEADERCTL);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(69), "{user}: {output:?}");
-        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{output:?}");
-        assert!(said.contains("another process has taken its place"), "{user}: {said}");
+        verify_as_told(&told, LEADERCTL).refused(69, "another process has taken its place");
         // The store knows better.
-        let store = verify_as_told(&told, &format!("{LEADERCTL} --store {}", place.url));
-        let answer: Value = serde_json::from_slice(&store.stdout).unwrap();
-        assert_eq!((store.status.code(), &answer["told_by"]), (Some(79), &"store".into()), "{store:?}");
+        let store = verify_as_told(&told, &format!("{LEADERCTL} --store {}", place.url)).ended(79);
+        assert_eq!(store.json()["told_by"], "store", "{store:?}");
     }
 }
 
@@ -571,13 +506,12 @@ fn without_a_key_only_the_process_of_our_own_user_or_of_root_is_believed_that_an
     let leader = place.lead(TELLING);
     let mut told = place.told();
     told.retain(|(name, _)| name != "LEADERRUN_SOCKET_KEY");
-    assert_eq!(verify_as_told(&told, LEADERCTL).status.code(), Some(0));
+    verify_as_told(&told, LEADERCTL).good();
     let forged = Place::forged(&told, leader.pid());
     drop(leader);
     for user in [65534, 0] {
         let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
-        let output = verify_as_told(&told, LEADERCTL);
-        assert_eq!(output.status.code(), Some(69), "{user}: {output:?}");
+        verify_as_told(&told, LEADERCTL).ended(69);
     }
 }
 
@@ -588,10 +522,9 @@ fn verify_believes_the_candidate_in_other_namespaces_and_as_another_user() {
     let leader = place.lead(TELLING);
     let told = place.told();
     for namespace in ["--pid --fork", "--pid --fork --mount-proc", "--user --map-root-user --pid --fork"] {
-        let output = verify_as_told(&told, &format!("unshare {namespace} {LEADERCTL}"));
-        assert_eq!(output.status.code(), Some(0), "{namespace}: {output:?}");
+        verify_as_told(&told, &format!("unshare {namespace} {LEADERCTL}")).good();
     }
-    leader.end();
+    leader.stops();
     fs::remove_file(place.path("told")).unwrap();
     let (programs, leaderrun) = copied(env!("CARGO_BIN_EXE_leaderrun"));
     let out = programs.path().join("out");
@@ -600,12 +533,11 @@ fn verify_believes_the_candidate_in_other_namespaces_and_as_another_user() {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(leaderrun);
     command.args(["-q", "--config", "/dev/null", "--store", &format!("file:{}/store", out.display())]);
-    let nobody = Candidate(command.args(["shard", "-c", TELLING]).env("out", &out).spawn().unwrap());
+    let nobody = Process::start(command.args(["shard", "-c", TELLING]).env("out", &out));
     wait_until("it leads", || out.join("told").exists());
     fs::copy(out.join("told"), place.path("told")).unwrap();
-    let output = verify_as_told(&place.told(), LEADERCTL);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    nobody.end();
+    verify_as_told(&place.told(), LEADERCTL).good();
+    nobody.stops();
 }
 
 /// As leaderctl of an earlier version asks, and as people may.
@@ -621,5 +553,5 @@ fn who_connects_to_a_candidate_without_a_name_is_answered_with_one_object() {
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&answer["pid"], &answer["shard"]), (&leader.pid().as_raw().into(), &"shard".into()), "{answer}");
     assert!(!told.iter().any(|(name, key)| name.ends_with("_KEY") && text.contains(key)), "{text}");
-    leader.end();
+    leader.stops();
 }

@@ -8,10 +8,11 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use support::fleet::{Fleet, leaderctl, leaderrun, wait_until, wait_until_or};
 use support::ports::free_port;
+use support::said::Runs as _;
 use support::world::TIMING;
 use tempfile::TempDir;
 
@@ -310,26 +311,26 @@ mod redis {
     #[test]
     fn a_leader_and_its_standby_tell_who_they_are() {
         let server = aged();
-        compare(&server.plain_url(), Fleet::new());
+        compare(&server.own_url(), Fleet::new());
     }
 
     #[test]
     fn leaders_tell_their_slots() {
         let server = aged();
-        tell_of_slots(&server.plain_url(), Fleet::new());
+        tell_of_slots(&server.own_url(), Fleet::new());
     }
 
     #[test]
     fn hundreds_of_slow_connections_do_not_disturb_a_leader() {
         let server = aged();
-        besiege(&server.plain_url(), Fleet::new());
+        besiege(&server.own_url(), Fleet::new());
     }
 
     #[test]
     fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life() {
         let (server, mut fleet) = (aged(), Fleet::new());
         let address = format!("127.0.0.1:{}", free_port());
-        start_at(&mut fleet, &server.plain_url(), "one", &address, &[]);
+        start_at(&mut fleet, &server.own_url(), "one", &address, &[]);
         wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
         let life = fleet.leader();
         server.freeze();
@@ -485,10 +486,7 @@ fn refused(address: &str, status: i32, words: &str) {
     let (store, file) = (scratch.path().join("store"), scratch.path().join("started"));
     let mut command = leaderrun();
     command.args(["--listen", address, "--store", &format!("file:{}", store.display()), "shard", "touch"]).arg(&file);
-    let Output { status: ended, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(ended.code(), Some(status), "{address}: {said}");
-    assert!(said.lines().count() == 1 && said.contains("leaderrun: ") && said.contains(words), "{address}: {said}");
+    command.stdin(Stdio::null()).said().refused(status, &format!("leaderrun:  … {words}"));
     assert!(!file.exists() && !store.exists(), "it took part");
 }
 

@@ -9,10 +9,9 @@ use leaderrun::internals::cli::completions::Program;
 use leaderrun::internals::election::{LogEvent, Reason};
 use leaderrun::internals::exit;
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::{fs, process};
 
 const PROGRAMS: [(Program, &str); 2] =
     [(Program::Leaderrun, "man/leaderrun.1"), (Program::Leaderctl, "man/leaderctl.1")];

@@ -21,6 +21,7 @@ use std::time::Duration;
 use support::fleet::{children_of, wait_until, wait_until_or};
 use support::ports::free_port;
 use support::process::Process;
+use support::said::Runs as _;
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -165,8 +166,7 @@ fn the_crontab_of_the_manual_does() {
 fn a_job_of_the_crontab_that_fails_prints_its_own_words_alone() {
     let (settings, entries) = crontab(&text("examples/crontab"));
     let machine = Machine::with(&["make-report"], "echo no paper >&2; exit 3");
-    let output = as_cron(&machine, &settings, &entries[0].command).output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(3), "no paper\n"));
+    assert_eq!(as_cron(&machine, &settings, &entries[0].command).said().ended(3).err, "no paper\n");
 }
 
 /// The words of `KEY ["a", "b"]`, in the form of a Dockerfile's ENTRYPOINT and CMD.
@@ -366,9 +366,8 @@ fn the_script_backs_up_once_and_not_while_another_does() {
     let words = [&script, &target, &source].map(|path| path.to_str().unwrap());
     let store = machine.store();
     let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LEADERRUN_STORE", store.as_str())];
-    let output = machine.command(&environment, &words, &[]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("backing up in term "), "{output:?}");
+    let output = machine.command(&environment, &words, &[]).said().good();
+    assert!(output.starts_with("backing up in term "), "{output}");
     assert!(target.join("backup.tar").exists() && !target.join("next.tar").exists());
 
     let marker = machine.path("held");
@@ -382,9 +381,8 @@ fn the_script_backs_up_once_and_not_while_another_does() {
     wait_until("another one backs up", || marker.exists());
     fs::remove_file(target.join("backup.tar")).unwrap();
     let impatient = [&["timeout", "20"][..], &words].concat();
-    let output = machine.command(&environment, &impatient, &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    assert!(!target.join("backup.tar").exists() && output.stdout.is_empty(), "{output:?}");
+    assert_eq!(machine.command(&environment, &impatient, &[]).said().ended(75).out, "");
+    assert!(!target.join("backup.tar").exists());
     holder.kill().unwrap();
     holder.wait().unwrap();
 }
@@ -398,7 +396,6 @@ fn the_script_of_the_guide_runs_under_its_own_lease() {
     write_script(&script, block.split("```").next().unwrap());
     let store = machine.store();
     let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LEADERRUN_STORE", store.as_str())];
-    let output = machine.command(&environment, &[script.to_str().unwrap()], &[]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("backing up in term "), "{output:?}");
+    let output = machine.command(&environment, &[script.to_str().unwrap()], &[]).said().good();
+    assert!(output.starts_with("backing up in term "), "{output}");
 }

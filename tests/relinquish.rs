@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::fleet::{ANNOUNCED, leaderrun, wait_until_or};
 use support::place::Place;
+use support::said::Runs as _;
 use support::world::TIMING;
 
 impl Place {
@@ -89,16 +90,12 @@ fn what_is_no_time_is_refused() {
         for flags in [&["--relinquish", text][..], &["--relinquish", text, "--once", "a"]] {
             let mut command = leaderrun();
             command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).stdin(Stdio::null());
-            let output = command.output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
-            assert!(said.contains(part) && said.lines().count() == 1, "{flags:?}: {said}");
+            command.said().refused(64, part);
         }
     }
     let mut job = leaderrun();
     job.args(["--store", &place.url, "--relinquish", "1h", "--every", "1h", "shard", "true"]).stdin(Stdio::null());
-    let output = job.output().unwrap();
-    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    job.said().ended(64);
 }
 
 on_two_stores!(candidates_take_turns, a_leader_that_is_alone_leads_on,);

@@ -18,10 +18,11 @@ mod support;
 
 use leaderrun::internals::store::{Location, Page};
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until};
+use support::process::Process;
 use support::server::{Server, prepare};
 use support::{bucket, dynamo, etcd, kubernetes, mysql, nats, postgres, redis, wire};
 
@@ -40,22 +41,13 @@ struct Bench<'a> {
     count: Box<dyn FnMut() -> u64 + 'a>,
 }
 
-struct Candidate(Child);
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Bench<'_> {
-    fn start(&self) -> Candidate {
+    fn start(&self) -> Process {
         let mut command = leaderrun();
         command.args(["--store", &self.url]).args(TIMING).args(["shard", "sleep", "600"]);
         command.envs(self.server.environment().iter().copied()).env("LEADERRUN_ANNOUNCE", "never");
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        Candidate(command.spawn().expect("leaderrun starts"))
+        Process::start(&mut command)
     }
 
     fn is_led(&self) -> bool {
@@ -159,7 +151,7 @@ impl Bench<'_> {
 }
 
 fn bench<'a>(name: &'static str, server: &'a dyn Server, count: impl FnMut() -> u64 + 'a) -> Bench<'a> {
-    Bench { name, server, url: server.url(server.address()), count: Box::new(count) }
+    Bench { name, server, url: server.own_url(), count: Box::new(count) }
 }
 
 /// Of a server that does not count: the proxy before it does.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::Place;
 use support::process::Process;
+use support::said::Runs as _;
 use support::world::TIMING;
 
 impl Place {
@@ -187,10 +188,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
         (&["--restart", "always", "--once", "a"], "--once and --restart exclude each other"),
     ] {
-        let output = place.command("a", flags, "exit 0").stderr(Stdio::piped()).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
-        assert!(said.contains(part) && said.lines().count() == 1, "{flags:?}: {said}");
+        place.command("a", flags, "exit 0").stderr(Stdio::piped()).said().refused(64, part);
     }
     // What is said of all services is not meant for a job.
     let mut job = place.command("a", &["--once", "a"], "exit 5");

@@ -41,7 +41,7 @@ impl Place {
     fn with(mut self, mut server: Box<dyn Server>) -> Self {
         support::server::prepare(&*server);
         server.grow_old();
-        self.url = server.url(server.address());
+        self.url = server.own_url();
         self.environment = server.environment();
         self.server = Some(server);
         self
@@ -409,7 +409,7 @@ fn a_wait_for_a_new_store_is_announced() {
     use std::io::{BufRead, BufReader};
     let server = support::redis::Server::start();
     let mut place = Place::local();
-    place.url = support::server::Server::url(&server, support::server::Server::address(&server));
+    place.url = support::server::Server::own_url(&server);
     let mut child = place.begin(&["--lease", "1h"]);
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();

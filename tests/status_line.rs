@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+use support::fleet::{leaderctl, leaderrun, wait_until};
 use support::shell::Shell;
 
 /// Leads until it is dropped.
@@ -17,20 +17,8 @@ struct Leader(Child);
 impl Leader {
     fn of(store: &str) -> Self {
         let mut command = leaderrun();
-        command.args([
-            "--owner",
-            "the-other",
-            "--renew",
-            "1s",
-            "--kill-after",
-            "1s",
-            "--store",
-            store,
-            "s",
-            "--",
-            "sleep",
-            "1000",
-        ]);
+        command.args(["--owner", "the-other", "--renew", "1s", "--kill-after", "1s", "--store", store]);
+        command.args(["s", "sleep", "1000"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let led = || leaderctl().args(["--store", store, "status", "s"]).output().unwrap().stdout;
         wait_until("it leads", || String::from_utf8_lossy(&led()).contains("led by the-other"));
@@ -53,14 +41,10 @@ fn lines(shell: &Shell) -> Vec<String> {
 fn the_line(shell: &Shell) -> String {
     // A look may fall between its erasure and the next one.
     let mut seen = Vec::new();
-    wait_until_or(
-        "one line",
-        || shell.screen(),
-        || {
-            seen = lines(shell);
-            seen.len() == 1
-        },
-    );
+    shell.wait_until("one line", || {
+        seen = lines(shell);
+        seen.len() == 1
+    });
     seen.remove(0)
 }
 
@@ -74,17 +58,12 @@ fn seconds(shell: &Shell) -> Option<u64> {
 fn a_standby_shows_one_line_new_each_second_and_erases_it_before_command_starts() {
     let shell = Shell::start();
     let leader = Leader::of(&shell.files());
-    shell.line("leaderrun s -c 'echo it runs; sleep 1; echo it ran'");
-    shell.wait_for("s: the-other (term ");
+    shell.shows("leaderrun s -c 'echo it runs; sleep 1; echo it ran'", "s: the-other (term ");
     let mut told = BTreeSet::new();
-    wait_until_or(
-        "it counts the seconds",
-        || shell.screen(),
-        || {
-            told.extend(seconds(&shell));
-            told.len() >= 2 && told.last() >= Some(&3)
-        },
-    );
+    shell.wait_until("it counts the seconds", || {
+        told.extend(seconds(&shell));
+        told.len() >= 2 && told.last() >= Some(&3)
+    });
     drop(leader);
     shell.wait_for("\nit ran");
     let screen = shell.screen();
@@ -100,22 +79,17 @@ fn other_lines_stand_above_it() {
     the_line(&shell);
     let pause = leaderctl().args(["--store", &shell.files(), "pause", "s", "--reason", "deploy"]).output();
     assert!(pause.unwrap().status.success());
-    wait_until_or("it waits for the pause", || shell.screen(), || the_line(&shell).contains("paused by"));
+    shell.wait_until("it waits for the pause", || the_line(&shell).contains("paused by"));
     assert!(the_line(&shell).contains("deploy"), "{}", shell.screen());
-    wait_until_or(
-        "the notice stands above the line",
-        || shell.screen(),
-        || {
-            let screen = shell.screen();
-            let (told, line) = (screen.find("leaderrun: waiting: paused"), screen.find("leaderrun: s: waiting"));
-            told.is_some() && told < line
-        },
-    );
+    shell.wait_until("the notice stands above the line", || {
+        let screen = shell.screen();
+        let (told, line) = (screen.find("leaderrun: waiting: paused"), screen.find("leaderrun: s: waiting"));
+        told.is_some() && told < line
+    });
     shell.keys(&["C-c"]);
     // What is typed before it is erased takes the cursor off its row.
-    wait_until_or("it is erased", || shell.screen(), || lines(&shell).is_empty());
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
+    shell.wait_until("it is erased", || lines(&shell).is_empty());
+    shell.status(130);
 }
 
 #[test]
@@ -134,8 +108,7 @@ fn a_terminal_that_takes_no_output_delays_nothing() {
     wait_until("it released", || String::from_utf8_lossy(&gone()).contains("free"));
     sleep(Duration::from_millis(1500));
     shell.keys(&["C-q"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 0");
+    shell.status(0);
 }
 
 #[test]
@@ -148,11 +121,9 @@ fn what_was_to_be_said_meanwhile_is_said_once_the_terminal_goes_on() {
     drop(leader);
     wait_until("it led", || shell.file() == "ran\n");
     assert!(!shell.screen().contains("leading"), "{}", shell.screen());
-    shell.keys(&["C-q"]);
-    shell.wait_for("\nleaderrun: leading");
+    shell.press("C-q", "\nleaderrun: leading");
     shell.wait_for("\nleaderrun: started the command");
-    shell.keys(&["C-c"]);
-    shell.wait_for("\nleaderrun: released");
+    shell.press("C-c", "\nleaderrun: released");
 }
 
 #[test]
@@ -161,25 +132,22 @@ fn ctrl_z_fg_and_bg_leave_the_shells_lines_alone() {
     let _leader = Leader::of(&shell.files());
     shell.line("leaderrun s -- true");
     the_line(&shell);
-    shell.keys(&["C-z"]);
-    shell.wait_for("Stopped");
+    shell.press("C-z", "Stopped");
     shell.line("clear");
     // Until then, the line of before may be taken for one of after.
-    wait_until_or("it is cleared", || shell.screen(), || shell.screen() == "ready>");
+    shell.wait_until("it is cleared", || shell.screen() == "ready>");
     shell.line("fg");
-    wait_until_or("it goes on", || shell.screen(), || lines(&shell).len() == 1);
+    shell.wait_until("it goes on", || lines(&shell).len() == 1);
     shell.keys(&["C-z"]);
     // What is typed before the shell has the terminal again may be lost.
     shell.wait_for("Stopped");
-    shell.line("clear; bg");
-    shell.wait_for("leaderrun s -- true &");
+    shell.shows("clear; bg", "leaderrun s -- true &");
     shell.keys(&["echo", "Space", "half", "Space", "a", "Space", "line"]);
-    wait_until_or("it is typed", || shell.screen(), || shell.screen().ends_with("ready> echo half a line"));
+    shell.wait_until("it is typed", || shell.screen().ends_with("ready> echo half a line"));
     sleep(Duration::from_millis(2500));
     let screen = shell.screen();
     assert!(screen.ends_with("ready> echo half a line") && lines(&shell).is_empty(), "{screen}");
-    shell.line("; kill %1; wait %1; echo status $?");
-    shell.wait_for("status 143");
+    shell.shows("; kill %1; wait %1; echo status $?", "status 143");
 }
 
 #[test]
@@ -219,14 +187,10 @@ fn with_n_it_says_what_a_job_waits_for_on_a_store_that_was_just_set_up() {
     use support::server::Server as _;
     let server = support::redis::Server::start();
     support::server::prepare(&server);
-    let shell = Shell::with_store(Some(&server.url(server.address())));
+    let shell = Shell::with_store(Some(&server.own_url()));
     shell.line("leaderrun -n --lease 10s --renew 1s --kill-after 1s s -- echo it ran; echo status $?");
     let says = || the_line(&shell);
-    wait_until_or(
-        "it says why",
-        || shell.screen(),
-        || says().contains("first use of this store, which may have lost a lease"),
-    );
+    shell.wait_until("it says why", || says().contains("first use of this store, which may have lost a lease"));
     assert!(says().contains(": nobody starts for another "), "{}", shell.screen());
     shell.wait_for("\nit ran\n");
     shell.wait_for("\nstatus 0");

@@ -6,11 +6,12 @@ mod support;
 
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::Output;
 use std::time::Duration;
-use support::fleet::{ANNOUNCED, Life, wait_until, wait_until_or};
+use support::fleet::{ANNOUNCED, Life, children_of, wait_until, wait_until_or};
 use support::place::Place;
 use support::world::TIMING;
 
@@ -27,22 +28,24 @@ impl Place {
         self.fleet.leader()
     }
 
-    fn ask(&self, words: &[&str]) -> Output {
-        self.ctl(words).output().unwrap()
-    }
-
     /// What it says where it has to leave things as they are.
     #[track_caller]
     fn refused(&self, words: &[&str]) -> String {
-        let output = self.ask(words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(75), "{words:?}: {said}");
-        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{words:?}: {said}");
-        said
+        self.ask(words).refused(75, "").err
+    }
+
+    /// Backstop and guard, and then the candidate.
+    fn kill_all_of(&mut self, owner: &str) {
+        for process in children_of(self.fleet.pid(owner).as_raw()) {
+            for pid in children_of(process).into_iter().chain([process]) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        self.fleet.kill(owner);
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.order(&["status", "shard", "--standbys", "--json"])).unwrap()
+        self.object(&["status", "shard", "--standbys", "--json"])
     }
 }
 
@@ -68,7 +71,7 @@ fn a_pause_outlasts_candidates_and_the_store(mut place: Place) {
     }
     place.start("c3");
     std::thread::sleep(A_WHILE);
-    wait_until("the store tells of the pause", || place.ask(&["status", "shard"]).status.success());
+    wait_until("the store tells of the pause", || place.ask(&["status", "shard"]).code == 0);
     let status = place.status();
     assert_eq!((&status["paused"], &status["pause"]["reason"]), (&true.into(), &"two 'words'".into()), "{status}");
     // A server that was started again may show somebody whom it may have forgotten, and who has no term. A candidate
@@ -116,9 +119,8 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
     assert!(said.contains("stepped down; "), "{said}");
     let third = place.fleet.leader_where(|life| life.term > second.term);
     assert_ne!(third.owner, second.owner);
-    let output = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s", "--force"]);
-    let warning = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && warning.contains("no standby is called \"nobody\""), "{warning}");
+    let forced = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s", "--force"]);
+    forced.ended(0).tells("no standby is called \"nobody\"");
     let fourth = place.fleet.leader_where(|life| life.term > third.term);
     assert!(fourth.first - third.last >= 1_900_000_000, "{third:?} {fourth:?}");
     let lives = place.fleet.conclude();
@@ -132,9 +134,7 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
     let leader = place.fleet.leader();
     let order = ["step-down", "shard", "--to", "nobody", "--for", "1h"];
     if place.is_metered() {
-        let output = place.ask(&order);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && said.contains("no standby is called \"nobody\" (on this store"), "{said}");
+        place.ask(&order).ended(0).tells("no standby is called \"nobody\" (on this store");
     } else {
         let refusal = place.refused(&order);
         assert!(
@@ -182,9 +182,8 @@ fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place
     let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
     assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");
     assert!(place.status()["handover"].is_null());
-    let output = place.ask(&["step-down", "shard", "--for", "3s", "--force"]);
-    let (status, said) = (output.status, String::from_utf8(output.stderr).unwrap());
-    assert!(status.success() && said.contains("no standby has announced itself"), "{said}");
+    let forced = place.ask(&["step-down", "shard", "--for", "3s", "--force"]);
+    forced.ended(0).tells("no standby has announced itself");
     let next = place.fleet.leader_where(|life| life.term > leader.term);
     assert!(next.first - leader.last.max(place.fleet.lives()[0].last) >= 2_900_000_000, "{next:?}");
     place.fleet.conclude();
@@ -226,9 +225,7 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
     let refusal = place.refused(&["revoke", "shard", "--term", "1"]);
     assert!(refusal.contains("term 1 does not lead"), "{refusal}");
     if place.server.is_none() {
-        let output = place.ask(&["revoke", "shard", "--term", &term, "--force"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(78) && said.contains("is held open by"), "{said}");
+        place.ask(&["revoke", "shard", "--term", &term, "--force"]).ended(78).tells("is held open by");
     } else {
         let refusal = place.refused(&["revoke", "shard", "--term", &term]);
         assert!(refusal.contains("renews its lease"), "{refusal}");
@@ -237,13 +234,7 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
         assert!(said.contains("starts nothing before"), "{said}");
         let second = place.fleet.leader_where(|life| life.term > leader.term);
         // All of a host is gone: nobody renews.
-        for process in support::fleet::children_of(place.fleet.pid(&second.owner).as_raw()) {
-            for child in support::fleet::children_of(process) {
-                let _ = kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);
-            }
-            let _ = kill(nix::unistd::Pid::from_raw(process), Signal::SIGKILL);
-        }
-        place.fleet.kill(&second.owner);
+        place.kill_all_of(&second.owner);
         place.fleet.leader_where(|life| life.term > second.term);
     }
     place.fleet.conclude();
@@ -256,10 +247,8 @@ fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     place.fleet.start("c0", &flags, &[], place.environment);
     let leader = place.fleet.leader();
-    let output = place.ask(&["revoke", "shard", "--term", &leader.term.to_string()]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(75) && said.contains("renews its lease"), "{said}");
-    assert!(said.starts_with("leaderctl: watching for "), "{said}");
+    let said = place.ask(&["revoke", "shard", "--term", &leader.term.to_string()]);
+    said.ended(75).tells("leaderctl: watching for  … renews its lease");
     // It would have to be told that the lease is lost.
     std::thread::sleep(A_WHILE);
     assert_eq!(place.fleet.leader().term, leader.term);
@@ -294,13 +283,7 @@ fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
     let leader = place.fleet.leader();
     // It would see its guard gone, and release, before it is killed itself.
     place.fleet.signal("c0", Signal::SIGSTOP);
-    for process in support::fleet::children_of(place.fleet.pid("c0").as_raw()) {
-        for child in support::fleet::children_of(process) {
-            let _ = kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);
-        }
-        let _ = kill(nix::unistd::Pid::from_raw(process), Signal::SIGKILL);
-    }
-    place.fleet.kill("c0");
+    place.kill_all_of("c0");
     let said = place.order(&["revoke", "shard", "--term", &leader.term.to_string()]);
     assert!(said.contains("has ended by itself"), "{said}");
     // Whose clock is told by the second may see it a little later.
@@ -309,10 +292,7 @@ fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
 }
 
 fn a_history_tells_how_each_leadership_ended(mut place: Place) {
-    let read = |place: &Place| -> Vec<Value> {
-        let text = place.order(&["history", "shard", "--json"]);
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
+    let read = |place: &Place| place.objects(&["history", "shard", "--json"]);
     let wait = |place: &Place, wanted: &dyn Fn(&[Value]) -> bool| {
         let explain = || format!("{:?}\n{}", read(place), place.fleet.logs());
         wait_until_or("it is written down", explain, || wanted(&read(place)));
@@ -360,10 +340,8 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     place.order(&["step-down", "shard", "--for", "1s", "--force"]);
     wait(&place, &|lines| lines[3]["ended"] == "stepped down" && by(&lines[3], "step-down"));
 
-    let output = place.ask(&["history", "another"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(66) && output.stdout.is_empty(), "{said}");
-    assert_eq!(said, "leaderctl: nobody has led another so far; leaderctl list shows the shards that were led\n");
+    let said = place.ask(&["history", "another"]).refused(66, "");
+    assert_eq!(said.err, "leaderctl: nobody has led another so far; leaderctl list shows the shards that were led\n");
     place.fleet.conclude();
 }
 
@@ -392,6 +370,7 @@ remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_
 #[test]
 fn dynamodb_is_asked_for_no_standbys_by_default() {
     use support::dynamo::{Proxy, Server};
+    use support::said::Runs as _;
     let server = Server::durable();
     let proxy = Proxy::before(&server);
     proxy.deny(|action| action != "GetItem");
@@ -407,13 +386,10 @@ fn dynamodb_is_asked_for_no_standbys_by_default() {
     let url = format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint());
     let look = |words: &[&str]| {
         let mut command = support::fleet::leaderctl();
-        let output =
-            command.args(["--store", &url]).args(words).envs(place.environment.iter().copied()).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        command.args(["--store", &url]).args(words).envs(place.environment.iter().copied()).said().ended(0)
     };
     for shard in ["shard", "shard#2", "free"] {
-        let status: Value = serde_json::from_str(&look(&["status", "--json", shard])).unwrap();
+        let status = look(&["status", "--json", shard]).json();
         assert!(status["standbys"].is_null() && status["held"] == (shard == "shard"), "{status}");
         look(&["why", shard]);
         if shard == "shard" {
@@ -426,26 +402,26 @@ fn dynamodb_is_asked_for_no_standbys_by_default() {
 /// Users with the permissions of a candidate, as the manual lists them: without SCAN, so they cannot count standbys.
 #[cfg(feature = "redis")]
 mod without_scan {
-    use super::{Output, Place, Value, wait_until};
+    use super::{Place, wait_until};
     use crate::support::fleet::leaderctl;
     use crate::support::redis::{Server, cli};
+    use crate::support::said::{Runs as _, Said, objects};
 
     const CANDIDATE: &str = "~leaderrun:* &leaderrun:* +time +info +hmget +exists +hset +del +eval +evalsha \
                              +publish +subscribe";
 
-    fn place() -> (Place, impl Fn(&[&str]) -> Output) {
+    fn place() -> (Place, impl Fn(&[&str]) -> Said) {
         let place = Place::remote(Box::new(Server::start()));
         let mut rules = vec!["ACL", "SETUSER", "cand", "reset", "on", ">x"];
         rules.extend(CANDIDATE.split_whitespace());
         assert_eq!(cli(place.server().address().port(), &rules), "OK");
         let url = place.url.replace("redis://", "redis://cand:x@");
-        (place, move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).output().unwrap())
+        (place, move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).said())
     }
 
-    fn only_line(output: &Output) -> String {
-        let said = String::from_utf8(output.stderr.clone()).unwrap();
-        assert_eq!(said.lines().count(), 1, "{said}");
-        said
+    fn only_line(said: Said) -> String {
+        assert_eq!(said.err.lines().count(), 1, "{said:?}");
+        said.err
     }
 
     const DENIED: &str = "denied user cand: this user has no permissions to run the 'scan' command";
@@ -455,18 +431,14 @@ mod without_scan {
         let (mut place, ctl) = place();
         place.start("c0");
         let leader = place.fleet.leader();
-        let to = ctl(&["step-down", "shard", "--to", "nobody"]);
-        let said = only_line(&to);
-        assert_eq!(to.status.code(), Some(77), "{said}");
+        let said = only_line(ctl(&["step-down", "shard", "--to", "nobody"]).ended(77));
         assert!(said.starts_with("leaderctl: shard: the standbys cannot be read: ") && said.contains(DENIED), "{said}");
         assert!(said.ends_with("; --force orders it anyway\n") && place.status()["handover"].is_null(), "{said}");
 
         for words in [&["step-down", "shard", "--for", "1s"][..], &["step-down", "shard", "--to", "nobody", "--force"]]
         {
             let term = place.fleet.leader().term;
-            let output = ctl(words);
-            let said = only_line(&output);
-            assert!(output.status.success(), "{words:?}: {said}");
+            let said = only_line(ctl(words).ended(0));
             let warning = "leaderctl: shard: the standbys cannot be read: ";
             assert!(said.starts_with(warning) && said.contains(DENIED), "{words:?}: {said}");
             assert!(said.ends_with(": the shard may have no leader until --for is over\n"), "{words:?}: {said}");
@@ -483,18 +455,15 @@ mod without_scan {
         let (mut place, ctl) = place();
         place.start("c0");
         let leader = place.fleet.leader();
-        let json = ctl(&["status", "--json", "shard", "another"]);
-        let said = only_line(&json);
-        assert!(json.status.success(), "{said}");
+        let json = ctl(&["status", "--json", "shard", "another"]).ended(0);
+        let lines = objects(&json.out);
+        let said = only_line(json);
         assert!(said.starts_with("leaderctl: standbys are not shown: ") && said.contains(DENIED), "{said}");
-        let lines = String::from_utf8(json.stdout).unwrap();
-        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0]["term"], &lines[1]["held"]), (&leader.term.into(), &false.into()), "{lines:?}");
         assert!(lines.iter().all(|line| line["standbys"].is_null() && line["waiting"].is_null()), "{lines:?}");
-        let text = ctl(&["status", "shard"]);
-        let shown = String::from_utf8(text.stdout.clone()).unwrap();
-        assert!(text.status.success() && shown.starts_with("shard: led by c0\n"), "{shown}");
-        assert!(!shown.contains("standby") && only_line(&text).contains(DENIED), "{shown}");
+        let text = ctl(&["status", "shard"]).ended(0);
+        assert!(text.out.starts_with("shard: led by c0\n") && !text.out.contains("standby"), "{text:?}");
+        assert!(only_line(text).contains(DENIED));
         place.fleet.conclude();
     }
 }

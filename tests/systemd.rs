@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
+use support::said::Runs as _;
 #[cfg(feature = "redis")]
 use support::server::Server;
 use tempfile::TempDir;
@@ -161,7 +162,7 @@ impl Scene {
 
     #[cfg(feature = "redis")]
     fn on(server: &dyn Server) -> Self {
-        Self { scratch: TempDir::new().unwrap(), url: server.url(server.address()) }
+        Self { scratch: TempDir::new().unwrap(), url: server.own_url() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -309,9 +310,8 @@ fn without_a_service_manager_nothing_is_sent_and_nothing_is_said() {
             Some(name) => command.env("NOTIFY_SOCKET", name),
             None => command.env_remove("NOTIFY_SOCKET"),
         };
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains("service manager"), "{said}");
+        let said = command.said().ended(0).err;
+        assert!(!said.contains("service manager"), "{said}");
     }
 }
 
@@ -321,9 +321,7 @@ fn a_service_manager_that_is_not_there_is_no_reason_not_to_run() {
         let scene = Scene::file();
         let mut command = leaderrun();
         command.args(&scene.arguments("one", &[], &["true"])[1..]).env("NOTIFY_SOCKET", name);
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let said = command.said().ended(0).err;
         assert_eq!(said.matches("cannot tell the service manager").count(), 1, "{said}");
     }
 }
@@ -523,11 +521,7 @@ fn units() -> Vec<(PathBuf, TempDir)> {
 }
 
 fn systemd_analyze(arguments: &[&str], unit: &Path) -> String {
-    let output = Command::new("systemd-analyze").args(arguments).arg(unit).output();
-    let output = output.expect("systemd-analyze starts: tests/run installs it");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {said}", unit.display());
-    said
+    Command::new("systemd-analyze").args(arguments).arg(unit).said().ended(0).all()
 }
 
 #[test]

@@ -17,82 +17,68 @@ const SLEEPER: &str = r#"perl -e '$| = 1; print "up\n"; sleep 1000'"#;
 #[test]
 fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
     let shell = Shell::start();
-    shell.line("leaderrun -q s -- sh -c 'trap \"echo caught; exit 3\" INT; echo up; while :; do sleep 0.05; done'");
-    shell.wait_for("\nup");
-    shell.keys(&["C-c"]);
-    shell.wait_for("caught");
-    shell.line("echo status $?");
-    shell.wait_for("status 3");
+    shell.shows(
+        "leaderrun -q s -- sh -c 'trap \"echo caught; exit 3\" INT; echo up; while :; do sleep 0.05; done'",
+        "\nup",
+    );
+    shell.press("C-c", "caught");
+    shell.status(3);
 }
 
 #[test]
 fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
     let shell = Shell::start();
-    shell.line(&format!("leaderrun -q s -- {SLEEPER}"));
-    shell.wait_for("\nup");
+    shell.shows(&format!("leaderrun -q s -- {SLEEPER}"), "\nup");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
+    shell.status(130);
 }
 
 #[test]
 fn ctrl_c_ends_what_would_be_started_again_whether_it_runs_or_waits_for_that() {
     let shell = Shell::start();
-    shell.line(&format!("leaderrun -q --restart always s -- {SLEEPER}"));
-    shell.wait_for("\nup");
+    shell.shows(&format!("leaderrun -q --restart always s -- {SLEEPER}"), "\nup");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
-    shell.line("leaderrun --restart always --restart-delay 1h s -- sh -c 'exit 7'");
-    shell.wait_for("restarting in ");
+    shell.status(130);
+    shell.shows("leaderrun --restart always --restart-delay 1h s -- sh -c 'exit 7'", "restarting in ");
     shell.keys(&["C-c"]);
-    shell.line("echo then $?");
-    shell.wait_for("then 130");
+    shell.shows("echo then $?", "then 130");
 }
 
 #[test]
 fn a_start_by_hand_of_a_job_says_that_it_counts_as_the_run_of_its_period_also_with_q() {
     let shell = Shell::start();
-    shell.line("leaderrun -q --every 1d s -- true; echo over $?");
-    shell.wait_for("counts as the run of ");
+    shell.shows("leaderrun -q --every 1d s -- true; echo over $?", "counts as the run of ");
     shell.wait_for("; leave --every out to run besides");
     shell.wait_for("over 0");
     // No person starts it there.
-    shell.line("clear; leaderrun -q --every 1d t -- true < /dev/null > /dev/null 2> \"$FILE\"; echo then $?; wc -c < \"$FILE\"");
-    shell.wait_for("then 0\n0");
+    shell.shows("clear; leaderrun -q --every 1d t -- true < /dev/null > /dev/null 2> \"$FILE\"; echo then $?; wc -c < \"$FILE\"", "then 0\n0");
 }
 
 #[test]
 fn command_reads_from_the_terminal() {
     let shell = Shell::start();
-    shell.line("leaderrun -q s -- sh -c 'echo name?; read name; echo hello $name'");
-    shell.wait_for("\nname?");
-    shell.line("world");
-    shell.wait_for("hello world");
+    shell.shows("leaderrun -q s -- sh -c 'echo name?; read name; echo hello $name'", "\nname?");
+    shell.shows("world", "hello world");
 }
 
 #[test]
 fn ctrl_z_stops_it_and_fg_goes_on() {
     let shell = Shell::start();
-    shell.line("leaderrun -q s -- sh -c 'echo up; while read x; do echo got $x; done'");
-    shell.wait_for("\nup");
+    shell.shows("leaderrun -q s -- sh -c 'echo up; while read x; do echo got $x; done'", "\nup");
     for round in ["one", "two", "three"] {
         shell.keys(&["C-z"]);
         wait_until("the shell has the terminal", || shell.screen().matches("Stopped").count() > 0);
-        shell.line(&format!("echo prompt-{round}"));
-        shell.wait_for(&format!("\nprompt-{round}"));
+        shell.shows(&format!("echo prompt-{round}"), &format!("\nprompt-{round}"));
         shell.line("clear; fg");
         // bash has left its line editor by the time that it names the job.
         wait_until("it goes on", || {
             let screen = shell.screen();
             !screen.contains("prompt-") && screen.contains("leaderrun -q s")
         });
-        shell.line(round);
-        shell.wait_for(&format!("got {round}"));
+        shell.shows(round, &format!("got {round}"));
     }
     shell.keys(&["C-d"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 0");
+    shell.status(0);
 }
 
 #[test]
@@ -104,15 +90,12 @@ fn bg_goes_on_without_the_terminal() {
     let ticks = r#"$| = 1; print "up\n";
         for (;;) { open F, ">>$ENV{FILE}"; print F "tick\n"; close F; select undef, undef, undef, 0.05 }"#;
     fs::write(&script, ticks).unwrap();
-    shell.line(&format!("leaderrun -q s -- perl {}", script.display()));
-    shell.wait_for("\nup");
-    shell.keys(&["C-z"]);
-    shell.wait_for("Stopped");
+    shell.shows(&format!("leaderrun -q s -- perl {}", script.display()), "\nup");
+    shell.press("C-z", "Stopped");
     let stopped = shell.file().len();
     shell.line("bg");
     wait_until("it goes on", || shell.file().len() > stopped + 20);
-    shell.line("kill %1; wait %1; echo status $?");
-    shell.wait_for("status 143");
+    shell.shows("kill %1; wait %1; echo status $?", "status 143");
 }
 
 #[test]
@@ -131,13 +114,10 @@ fn a_background_job_that_the_terminal_has_stopped_still_ends_after_its_longest_r
 fn a_terminal_that_takes_nothing_from_the_background_does_not_stop_the_candidate() {
     let shell = Shell::start();
     shell.line("stty tostop");
-    shell.line("leaderrun -v s -- sh -c 'read answer; echo answer $answer; read answer'");
-    shell.wait_for("started the command");
-    shell.line("yes");
-    shell.wait_for("answer yes");
+    shell.shows("leaderrun -v s -- sh -c 'read answer; echo answer $answer; read answer'", "started the command");
+    shell.shows("yes", "answer yes");
     shell.line("");
-    shell.line("echo status $?");
-    shell.wait_for("status 0");
+    shell.status(0);
     assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
 }
 
@@ -145,10 +125,8 @@ fn a_terminal_that_takes_nothing_from_the_background_does_not_stop_the_candidate
 fn a_reader_at_the_end_of_a_pipeline_keeps_the_terminal() {
     let shell = Shell::start();
     let reader = "bash -c 'cat; echo end; read answer < /dev/tty; echo answer $answer'";
-    shell.line(&format!("leaderrun -q s -- echo from command | {reader}"));
-    shell.wait_for("\nend");
-    shell.line("yes");
-    shell.wait_for("answer yes");
+    shell.shows(&format!("leaderrun -q s -- echo from command | {reader}"), "\nend");
+    shell.shows("yes", "answer yes");
     assert!(shell.screen().contains("\nfrom command"));
 }
 
@@ -157,11 +135,9 @@ fn a_script_that_runs_it_is_interrupted_as_well() {
     let shell = Shell::start();
     let script = shell.path().join("script");
     fs::write(&script, format!("leaderrun -q s -- {SLEEPER}\necho not interrupted\n")).unwrap();
-    shell.line(&format!("bash {}", script.display()));
-    shell.wait_for("\nup");
+    shell.shows(&format!("bash {}", script.display()), "\nup");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
+    shell.status(130);
     assert!(!shell.screen().contains("not interrupted"));
 }
 
@@ -170,11 +146,9 @@ fn ctrl_c_ends_a_standby() {
     let shell = Shell::start();
     shell.line("leaderrun -q s -- sh -c 'echo up; while :; do sleep 0.05; done' < /dev/null > $FILE &");
     wait_until("it leads", || shell.file().contains("up"));
-    shell.line("leaderrun -v s -- echo never");
-    shell.wait_for("waiting: ");
+    shell.shows("leaderrun -v s -- echo never", "waiting: ");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
+    shell.status(130);
     shell.line("kill %1; wait");
 }
 
@@ -182,8 +156,10 @@ fn ctrl_c_ends_a_standby() {
 fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
     let shell = Shell::start();
     let home = shell.path().display();
-    shell.line(&format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home} leaderrun -q test/default-store echo it ran"));
-    shell.wait_for("\nit ran");
+    shell.shows(
+        &format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home} leaderrun -q test/default-store echo it ran"),
+        "\nit ran",
+    );
     assert!(shell.screen().contains("leaderrun: warning: no store named: using file:/"), "{}", shell.screen());
 }
 
@@ -192,15 +168,15 @@ fn at_a_terminal_verbs_that_read_show_local_files_with_a_warning_and_not_inside_
     let shell = Shell::start();
     let home = shell.path().display();
     let without = format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home}");
-    shell.line(&format!("clear; {without} leaderctl status test/default-store; echo ended-$?"));
-    shell.wait_for("ended-0");
+    shell.shows(&format!("clear; {without} leaderctl status test/default-store; echo ended-$?"), "ended-0");
     let screen = shell.screen();
     assert!(screen.contains("leaderctl: warning: no store named: using file:/"), "{screen}");
     assert!(screen.contains("test/default-store: "), "{screen}");
-    shell.line(&format!("clear; {without} leaderctl pause test/default-store; echo ended-$?"));
-    shell.wait_for("ended-64");
-    shell.line(&format!("clear; leaderrun -q s {without} leaderctl status test/default-store; echo within-$?"));
-    shell.wait_for("within-64");
+    shell.shows(&format!("clear; {without} leaderctl pause test/default-store; echo ended-$?"), "ended-64");
+    shell.shows(
+        &format!("clear; leaderrun -q s {without} leaderctl status test/default-store; echo within-$?"),
+        "within-64",
+    );
     let screen = shell.screen();
     assert!(screen.contains("no store named; this runs inside a leadership"), "{screen}");
 }
@@ -211,12 +187,11 @@ fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
     shell.resize(100);
     let owner = format!("first-{}-last", "x".repeat(80));
     shell.line(&format!("leaderrun -q --owner {owner} s sleep 1000 &"));
-    shell.line("until leaderctl status s | grep -q ': led'; do sleep 0.1; done; echo led-$((1 + 1))");
-    shell.wait_for("led-2");
-    shell.line(
+    shell.shows("until leaderctl status s | grep -q ': led'; do sleep 0.1; done; echo led-$((1 + 1))", "led-2");
+    shell.shows(
         "clear; leaderctl pause s --keep --reason 'two words' >/dev/null; leaderctl list; echo listed-$((1 + 1))",
+        "listed-2",
     );
-    shell.wait_for("listed-2");
     let screen = shell.screen();
     let lines: Vec<&str> = screen.lines().collect();
     let header = lines.iter().position(|line| line.starts_with("SHARD ")).expect("a header");
@@ -225,25 +200,20 @@ fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
     assert!(row[1].contains("xx...xx") && lines[header + 2].starts_with("  paused by "), "{screen}");
     assert!(lines[header + 2].ends_with(", the leader goes on: two words"), "{screen}");
     // The same in a pipe has names as they are.
-    shell.line(&format!("leaderctl list | grep -c {owner}; echo counted-$((1 + 1))"));
-    shell.wait_for("\n1\ncounted-2");
+    shell.shows(&format!("leaderctl list | grep -c {owner}; echo counted-$((1 + 1))"), "\n1\ncounted-2");
     shell.line("kill %1; wait");
 }
 
 #[test]
 fn a_pager_at_the_end_of_a_pipeline_has_the_terminal() {
     let shell = Shell::start();
-    shell.line("seq 1000 | leaderrun -q s -- less");
-    shell.wait_for("\n48\n49\n:");
+    shell.shows("seq 1000 | leaderrun -q s -- less", "\n48\n49\n:");
     shell.keys(&["G"]);
     shell.wait_for("\n1000\n(END)");
-    shell.keys(&["C-z"]);
-    shell.wait_for("Stopped");
-    shell.line("clear; fg");
-    shell.wait_for("\n1000\n(END)");
+    shell.press("C-z", "Stopped");
+    shell.shows("clear; fg", "\n1000\n(END)");
     shell.keys(&["q"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 0");
+    shell.status(0);
 }
 
 #[test]
@@ -254,18 +224,14 @@ fn a_prompt_reads_from_the_terminal_wherever_the_standard_streams_lead() {
     shell.line(&format!("echo input | leaderrun -q s -- {} | cat", prompt("first")));
     // What is typed before, while the shell still edits its line, may be lost.
     shell.wait_for("first-2");
-    shell.line("answer");
-    shell.wait_for("got answer\nand input");
+    shell.shows("answer", "got answer\nand input");
     // Between the shell and us there may be a script, which starts its pipelines in its own group.
     let script = shell.path().join("script");
     let pipeline = format!("echo input | leaderrun -q s -- {} | cat", prompt("second"));
     fs::write(&script, format!("clear; {pipeline}\nread z; echo then $z\n")).unwrap();
-    shell.line(&format!("bash {}", script.display()));
-    shell.wait_for("second-2");
-    shell.line("another");
-    shell.wait_for("got another\nand input");
-    shell.line("last");
-    shell.wait_for("then last");
+    shell.shows(&format!("bash {}", script.display()), "second-2");
+    shell.shows("another", "got another\nand input");
+    shell.shows("last", "then last");
 }
 
 #[test]
@@ -276,10 +242,8 @@ fn of_two_commands_in_a_pipeline_the_first_keeps_the_terminal_and_the_second_wai
     // What is typed before, while the shell still edits its line, may be lost.
     shell.wait_for("up left");
     shell.wait_for("up right");
-    shell.line("one");
-    shell.wait_for(" got one");
-    shell.line("two");
-    shell.wait_for(" got two");
+    shell.shows("one", " got one");
+    shell.shows("two", " got two");
     shell.wait_for("status 0");
     let screen = shell.screen();
     assert!(screen.contains("left got ") && screen.contains("right got "), "{screen}");
@@ -290,14 +254,10 @@ fn a_neighbour_in_a_pipeline_waits_for_the_terminal_that_command_has() {
     let shell = Shell::start();
     let prompt = "sh -c 'echo begun >&2; read x < /dev/tty; echo up >&2; read x < /dev/tty; echo command got $x'";
     let neighbour = "bash -c 'cat; read x < /dev/tty; echo neighbour got $x'";
-    shell.line(&format!("leaderrun -q s -- {prompt} | {neighbour}"));
-    shell.wait_for("\nbegun");
-    shell.line("");
-    shell.wait_for("\nup");
-    shell.line("one");
-    shell.wait_for("command got one");
-    shell.line("two");
-    shell.wait_for("neighbour got two");
+    shell.shows(&format!("leaderrun -q s -- {prompt} | {neighbour}"), "\nbegun");
+    shell.shows("", "\nup");
+    shell.shows("one", "command got one");
+    shell.shows("two", "neighbour got two");
     assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
 }
 
@@ -312,24 +272,19 @@ fn a_background_job_that_wants_the_terminal_is_stopped_until_fg() {
     shell.line("clear; echo fore-$((1 + 1)); fg");
     // What is typed before, while the shell still edits its line, may be lost.
     shell.wait_for("fore-2");
-    shell.line("answer");
-    shell.wait_for("got answer");
+    shell.shows("answer", "got answer");
 }
 
 #[test]
 fn one_ctrl_c_ends_a_loop_of_candidates_whether_they_wait_or_lead() {
     let shell = Shell::start();
     shell.line("leaderrun -q s sleep 1000 & until leaderctl status s | grep -q ': led'; do sleep 0.1; done");
-    shell.line("clear; for i in 1 2 3; do echo wait-$((i + 1)); leaderrun -v s -- true; done");
-    shell.wait_for("waiting: ");
+    shell.shows("clear; for i in 1 2 3; do echo wait-$((i + 1)); leaderrun -v s -- true; done", "waiting: ");
     shell.keys(&["C-c"]);
-    shell.line("kill %1; wait; clear; echo status $?");
-    shell.wait_for("status 0\n");
-    shell.line(&format!("clear; for i in 1 2 3; do echo turn-$i; leaderrun -q s -- {SLEEPER}; done"));
-    shell.wait_for("\nup");
+    shell.shows("kill %1; wait; clear; echo status $?", "status 0\n");
+    shell.shows(&format!("clear; for i in 1 2 3; do echo turn-$i; leaderrun -q s -- {SLEEPER}; done"), "\nup");
     shell.keys(&["C-c"]);
-    shell.line("echo end-$((1 + 1))");
-    shell.wait_for("end-2");
+    shell.shows("echo end-$((1 + 1))", "end-2");
     assert!(!shell.screen().contains("turn-2"), "{}", shell.screen());
 }
 
@@ -338,10 +293,8 @@ fn ctrl_c_that_command_catches_is_no_reason_to_start_it_again() {
     for (when, status) in [("always", 0), ("always", 130), ("on-failure", 1)] {
         let shell = Shell::start();
         let command = format!("sh -c 'trap \"exit {status}\" INT; echo up; while :; do sleep 0.05; done'");
-        shell.line(&format!("leaderrun -q --restart {when} s -- {command}; echo status $?"));
-        shell.wait_for("\nup");
-        shell.keys(&["C-c"]);
-        shell.wait_for(&format!("status {status}"));
+        shell.shows(&format!("leaderrun -q --restart {when} s -- {command}; echo status $?"), "\nup");
+        shell.press("C-c", &format!("status {status}"));
     }
 }
 
@@ -349,15 +302,13 @@ fn ctrl_c_that_command_catches_is_no_reason_to_start_it_again() {
 fn ctrl_c_counts_for_nothing_once_command_has_gone_on() {
     let shell = Shell::start();
     let command = "sh -c 'trap \"echo caught\" INT; echo up $(wc -l < $FILE); echo run >> $FILE; while :; do read x && exit 1; done'";
-    shell.line(&format!(
-        "touch $FILE; clear; leaderrun -q -k 300ms --restart always --restart-delay 1ms s -- {command}"
-    ));
-    shell.wait_for("up 0");
-    shell.keys(&["C-c"]);
-    shell.wait_for("caught");
+    shell.shows(
+        &format!("touch $FILE; clear; leaderrun -q -k 300ms --restart always --restart-delay 1ms s -- {command}"),
+        "up 0",
+    );
+    shell.press("C-c", "caught");
     sleep(Duration::from_millis(400));
-    shell.line("");
-    shell.wait_for("\nup 1");
+    shell.shows("", "\nup 1");
     shell.keys(&["C-\\"]);
     shell.wait_for("\nready>");
 }
@@ -375,8 +326,7 @@ fn a_signal_that_somebody_sends_to_command_is_not_the_keyboards() {
         ),
     )
     .unwrap();
-    shell.line(&format!("bash {}", script.display()));
-    shell.wait_for("status-130\nthen-130");
+    shell.shows(&format!("bash {}", script.display()), "status-130\nthen-130");
     assert_eq!(shell.file(), "run\nrun\nrun\n");
 }
 
@@ -404,8 +354,7 @@ fn a_candidate_whose_terminal_is_closed_stops_in_order_and_dies_from_sighup() {
 fn sighup_while_the_terminal_is_there_is_passed_on_and_ends_nothing() {
     let shell = Shell::start();
     let command = "sh -c 'trap \"echo reloaded\" HUP; echo up; while :; do sleep 0.05; done'";
-    shell.line(&format!("leaderrun -q s -- {command} & sleep 1000"));
-    shell.wait_for("\nup");
+    shell.shows(&format!("leaderrun -q s -- {command} & sleep 1000"), "\nup");
     shell.keys(&["C-c"]);
     shell.line("kill -HUP %1; sleep 2; kill -HUP %1; jobs");
     wait_until("twice", || shell.screen().matches("reloaded").count() == 2);
@@ -422,15 +371,14 @@ fn the_modes_that_a_killed_command_had_set_are_put_back() {
     // The candidate is in the foreground again, and waits.
     shell.wait_for("s: waiting ");
     shell.keys(&["C-c"]);
-    shell.line("echo status $?");
-    shell.wait_for("status 130");
+    shell.status(130);
 }
 
 #[test]
 fn the_modes_that_a_command_leaves_behind_stay() {
     let shell = Shell::start();
-    shell.line("leaderrun -q s -- stty tostop; stty -a | grep -c ' tostop'; echo counted-$((1 + 1))");
-    shell.wait_for("\n1\ncounted-2");
+    shell
+        .shows("leaderrun -q s -- stty tostop; stty -a | grep -c ' tostop'; echo counted-$((1 + 1))", "\n1\ncounted-2");
 }
 
 #[test]
@@ -444,8 +392,7 @@ fn the_terminal_comes_back_from_a_command_whose_guard_was_killed() {
     wait_until("it runs", || shell.file().ends_with('\n'));
     kill(Pid::from_raw(shell.file().trim().parse().unwrap()), Signal::SIGKILL).unwrap();
     shell.wait_for("status 79");
-    shell.line("answer");
-    shell.wait_for("got answer");
+    shell.shows("answer", "got answer");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::fleet::{ANNOUNCED, leaderctl, wait_until};
 use support::place::Place;
+use support::said::Runs as _;
 use support::world::TIMING;
 
 impl Place {
@@ -22,9 +23,9 @@ impl Place {
     /// What it prints where it succeeds.
     #[track_caller]
     fn told(&self, words: &[&str]) -> Vec<u8> {
-        let output = self.ctl(words).output().unwrap();
-        assert!(output.status.success() && !output.stdout.is_empty(), "{words:?}: {output:?}");
-        output.stdout
+        let told = self.order(words);
+        assert!(!told.is_empty(), "{words:?}");
+        told.into_bytes()
     }
 
     /// The first line of a verb that goes on.
@@ -151,16 +152,16 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     full(&place, &["status", "--json", "shard"]);
     full(&place, &["status", "--standbys", "--json", "shard"]);
     full(&place, &["status", "--json", "shard", "another"]);
-    let status: Value = serde_json::from_slice(&place.told(&["status", "--json", "shard"])).unwrap();
+    let status = place.object(&["status", "--json", "shard"]);
     // Every second, and some stores tell the time to a second.
     let renewed = status["renewed_seconds_ago"].as_f64();
     assert_eq!((renewed.is_some(), renewed.is_none_or(|ago| ago < 6.0)), (place.server.is_some(), true), "{status}");
-    let text = String::from_utf8(place.told(&["status", "shard"])).unwrap();
+    let text = place.order(&["status", "shard"]);
     let line = text.lines().find(|line| line.starts_with("  renewed    "));
     assert_eq!(line.is_some_and(|line| line.ends_with(" ago")), place.server.is_some(), "{text}");
     // It has never run, so the status is 75.
-    let job = place.ctl(&["jobs", "--json", "shard", "id"]).output().unwrap();
-    assert_as_in_table(&job.stdout, &manual::table("JOB AS JSON"));
+    let job = place.ask(&["jobs", "--json", "shard", "id"]).out;
+    assert_as_in_table(job.as_bytes(), &manual::table("JOB AS JSON"));
     // Where that costs money, nobody gets more unasked.
     let listed = if place.is_metered() { &without } else { &with_orders };
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
@@ -173,14 +174,13 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     }
     full(&place, &["wait", "--json", "shard"]);
     assert_as_said_of("verify", &place.told(&["verify", "shard", "--json", "--term", &term]));
-    let lost = place.ctl(&["verify", "shard", "--json", "--term", "1"]).output().unwrap();
-    assert_eq!(lost.status.code(), Some(79), "{lost:?}");
-    assert_as_said_of("verify", &lost.stdout);
+    let lost = place.ask(&["verify", "shard", "--json", "--term", "1"]).ended(79);
+    assert_as_said_of("verify", lost.out.as_bytes());
     for words in [&["why", "--json", "shard"][..], &["why", "--json", "--host", "elsewhere", "shard"]] {
         assert_as_said_of("why", &place.told(words));
     }
     let history = ["history", "--json", "shard"];
-    wait_until("it is written down", || !place.ctl(&history).output().unwrap().stdout.is_empty());
+    wait_until("it is written down", || !place.ask(&history).out.is_empty());
     assert_as_said_of("history", &place.told(&history));
 
     full(&place, &["pause", "--keep", "--for", "1h", "--reason", "\"quotes\" and \\", "--json", "shard"]);
@@ -237,9 +237,8 @@ const SEE_THE_LIST: &str = "; leaderctl list shows the shards that were led";
 
 #[track_caller]
 fn assert_says(place: &Place, words: &[&str], status: i32, told: &str, said: &str) {
-    let output = place.ctl(words).output().unwrap();
-    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!((output.status.code(), out.as_str(), err.as_str()), (Some(status), told, said), "{words:?}");
+    let output = place.ask(words);
+    assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (status, told, said), "{words:?}");
 }
 
 fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut place: Place) {
@@ -260,19 +259,15 @@ fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut pla
     assert_says(&place, &["wait", "--timeout", "100ms", "shrad"], 75, "", &still);
     let said = if place.is_metered() { "" } else { &line };
     assert_says(&place, &["status", "shrad"], 0, "shrad: never led\n", said);
-    let known = |shard: &str| {
-        let status: Value = serde_json::from_slice(&place.told(&["status", "--json", shard])).unwrap();
-        status["known"].clone()
-    };
+    let known = |shard: &str| place.object(&["status", "--json", shard])["known"].clone();
     assert_eq!((known("shrad"), known("shard")), (false.into(), true.into()));
-    let listed = String::from_utf8(place.told(&["list", "--orders"])).unwrap();
+    let listed = place.order(&["list", "--orders"]);
     assert!(!listed.contains("shrad"), "nothing of it was written: {listed}");
 
     assert_says(&place, &["pause", "shrad"], 0, "shrad: paused until it is resumed; nobody leads\n", &line);
     assert_says(&place, &["wait", "--free", "shrad"], 0, "shrad: nobody leads\n", "");
     assert_eq!(known("shrad"), true);
-    let (status, said) = (place.ctl(&["status", "shrad"]).output().unwrap(), "shrad: paused, never led\n");
-    assert!(String::from_utf8_lossy(&status.stdout).starts_with(said), "{status:?}");
+    place.ask(&["status", "shrad"]).tells("shrad: paused, never led\n");
     place.told(&["resume", "shrad"]);
     assert_says(&place, &["resume", "shrad"], 66, "", &line);
     place.fleet.conclude();
@@ -291,7 +286,7 @@ fn a_shard_never_seen_is_a_miss_also_where_the_store_denies_a_list() {
     assert_eq!(cli(port, &denied), "OK");
     let all = std::mem::take(&mut place.url);
     place.url = all.replace("redis://", "redis://reader:x@");
-    assert_eq!(place.ctl(&["list"]).output().unwrap().status.code(), Some(77));
+    place.ask(&["list"]).ended(77);
     for words in OF_WHAT_HAS_BEEN.iter().filter(|words| !words.contains(&"--prefix")) {
         assert_says(&place, words, 66, "", &format!("leaderctl: nobody has led shrad so far{SEE_THE_LIST}\n"));
     }
@@ -355,15 +350,12 @@ fn assert_says_that_it_is_away(url: &str, when: &str, verb: &[&str]) {
     let begun = Instant::now();
     let mut command = leaderctl();
     command.args(["--store", url, "--request-timeout", "1s"]).args(verb).stdin(Stdio::null());
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let (took, said) = (begun.elapsed(), String::from_utf8(stderr).unwrap());
-    println!("{when}: {verb:?}: {took:?}: {said}");
-    assert_eq!(status.code(), Some(69), "{when}: {verb:?}: {said}");
-    assert!(said.lines().count() == 1 && said.starts_with("leaderctl: "), "{when}: {verb:?}: {said}");
-    assert!(stdout.is_empty() || verb[0] == "why", "{when}: {verb:?}: {}", String::from_utf8_lossy(&stdout));
-    assert!(took < SOON, "{when}: {verb:?} took {took:?}");
+    let said = command.said().ended(69);
+    assert!(begun.elapsed() < SOON, "{when}: {verb:?} took {:?}", begun.elapsed());
+    assert!(said.err.lines().count() == 1 && said.err.starts_with("leaderctl: "), "{when}: {verb:?}: {said:?}");
+    assert!(said.out.is_empty() || verb[0] == "why", "{when}: {verb:?}: {said:?}");
     if verb[0] == "why" {
-        let text = String::from_utf8(stdout).unwrap();
+        let text = said.out;
         assert!(text.contains("the store does not answer here"), "{text}");
         // What it could not ask it does not tell.
         assert!(!text.contains("has announced itself"), "{text}");
@@ -377,18 +369,17 @@ fn every_verb_says_soon_that_the_store_is_away(mut place: Place) {
     place.server().freeze();
     assert_all_say_that_it_is_away(&place.url, "frozen");
     place.server().thaw();
-    wait_until("it answers again", || place.ctl(&["status", "shard"]).output().unwrap().status.success());
+    wait_until("it answers again", || place.ask(&["status", "shard"]).code == 0);
     place.server.as_mut().expect("it has a server").kill();
     assert_all_say_that_it_is_away(&place.url, "killed");
     place.server.as_mut().expect("it has a server").start_again();
     // Nothing came of what was ordered in vain.
-    let mut status = Vec::new();
+    let mut said = place.ask(&["status", "shard"]);
     wait_until("it answers again", || {
-        let output = place.ctl(&["status", "--json", "shard"]).output().unwrap();
-        status = output.stdout;
-        output.status.success()
+        said = place.ask(&["status", "--json", "shard"]);
+        said.code == 0
     });
-    let status: Value = serde_json::from_slice(&status).unwrap();
+    let status = said.json();
     assert!(status["paused"] == false && status["handover"].is_null() && status["held"] == false, "{status}");
 }
 

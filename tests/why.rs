@@ -11,10 +11,11 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
 use support::place::Place;
+use support::said::Runs as _;
 use support::squatting::Squatter;
 use support::world::TIMING;
 
@@ -88,7 +89,7 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     let left = humantime::parse_duration(left.strip_suffix(": a 'migration'").unwrap()).unwrap();
     // A store whose clock is known to two seconds may show so much more, to who writes and again to who reads.
     assert!(left > Duration::from_mins(55) && left < Duration::from_mins(61), "{said}");
-    let answer: Value = serde_json::from_str(&place.order(&["why", shard, "--json"])).unwrap();
+    let answer = place.object(&["why", shard, "--json"]);
     assert_eq!((&answer["leads"], &answer["host"]), (&false.into(), &here.as_str().into()), "{answer}");
     place.fleet.conclude();
 }
@@ -108,24 +109,21 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
     let children = fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap();
     let command: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
     // No store is asked, and none is named.
-    let ask = |words: &[&str]| leaderctl().arg("whose").args(words).output().unwrap();
+    let ask = |words: &[&str]| leaderctl().arg("whose").args(words).said();
     for (pid, role, words) in [
         (candidate, "leaderrun", format!("process {candidate}, c0, leads with term {}", leader.term)),
         (backstop, "backstop", format!("process {backstop}, the backstop of process {candidate}, c0, leads")),
         (guard, "guard", format!("process {guard}, the guard of process {candidate}, c0, leads")),
         (command, "tree", format!("process {command}, in the tree of process {candidate}, c0, leads")),
     ] {
-        let said = String::from_utf8(ask(&[&pid.to_string()]).stdout).unwrap();
+        let said = ask(&[&pid.to_string()]).out;
         assert!(said.starts_with(&format!("{name}: {words}")), "{role}: {said}");
-        let answer: Value = serde_json::from_slice(&ask(&["--json", &pid.to_string()]).stdout).unwrap();
+        let answer = ask(&["--json", &pid.to_string()]).json();
         let told = (&answer["role"], &answer["shard"], &answer["leaderrun"], &answer["owner"], &answer["term"]);
         let expected = (role.into(), name.as_str().into(), candidate.into(), "c0".into(), leader.term.into());
         assert_eq!(told, (&expected.0, &expected.1, &expected.2, &expected.3, &expected.4), "{answer}");
     }
-    let output = ask(&[&std::process::id().to_string()]);
-    assert_eq!(output.status.code(), Some(66), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("belongs to no candidate of this host that answers"), "{said}");
+    ask(&[&std::process::id().to_string()]).ended(66).tells("belongs to no candidate of this host that answers");
     place.fleet.conclude();
 }
 
@@ -136,16 +134,14 @@ fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut p
     let leader = place.fleet.leader();
     let begun = BootInstant::now();
     place.server().freeze();
-    let (mut said, mut output) = (String::new(), None::<Output>);
+    let ask = || place.ask(&["--request-timeout", "1s", "why", shard]);
+    let mut asked = ask();
     wait_until_or("the candidate says so", String::new, || {
-        let asked = place.ctl(&["--request-timeout", "1s", "why", shard]).output().unwrap();
-        said = String::from_utf8(asked.stdout.clone()).unwrap();
-        output = Some(asked);
-        said.contains("c0 has had trouble with the store for ")
+        asked = ask();
+        asked.out.contains("c0 has had trouble with the store for ")
     });
     let most = BootInstant::now().since(begun);
-    let output = output.unwrap();
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let said = asked.ended(69).out;
     assert!(said.contains("\n  the store does not answer here\n"), "{said}");
     assert!(said.contains(&format!("the candidate c0 (process {})", place.fleet.pid("c0"))), "{said}");
     let (_, lasting) = said.split_once("c0 has had trouble with the store for ").unwrap();
@@ -158,8 +154,8 @@ fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut p
         "it is over",
         || place.fleet.logs(),
         || {
-            let asked = place.ctl(&["why", shard]).output().unwrap();
-            asked.status.success() && !String::from_utf8_lossy(&asked.stdout).contains("trouble")
+            let asked = place.ask(&["why", shard]);
+            asked.code == 0 && !asked.out.contains("trouble")
         },
     );
     place.fleet.conclude();
@@ -201,15 +197,11 @@ fn why_tells_that_the_clock_of_dynamodb_is_known_badly() {
 /// Of a store that answers and lets nobody in: that is not silence.
 #[track_caller]
 fn assert_is_denied(leaderctl: &mut Command, shard: &str, sign: &str) {
-    let output = leaderctl.args(["why", shard]).output().unwrap();
-    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!(output.status.code(), Some(77), "{told}{said}");
-    assert!(!told.contains("store does not answer") && !said.contains("does not answer"), "{told}{said}");
-    assert!(told.contains("\n  the store denied this\n"), "{told}");
-    // Once: a terminal shows both.
-    assert!(said.contains(sign) && !told.contains(sign), "{told}{said}");
-    // What runs here is told all the same.
-    assert!(told.contains("the candidate c0 (process "), "{told}");
+    let said = leaderctl.args(["why", shard]).said().ended(77).tells("\n  the store denied this\n");
+    assert!(!said.all().contains("does not answer"), "{said:?}");
+    // Once: a terminal shows both. And what runs here is told all the same.
+    assert!(said.err.contains(sign) && !said.out.contains(sign), "{said:?}");
+    assert!(said.out.contains("the candidate c0 (process "), "{said:?}");
 }
 
 #[cfg(feature = "redis")]
@@ -220,11 +212,8 @@ fn a_store_that_denies_has_answered() {
     place.fleet.leader();
     let url = place.url.replace("redis://", "redis://:wrong@");
     assert_ne!(url, place.url);
-    let output = leaderctl().args(["--store", &url, "why", &place.shard()]).output().unwrap();
-    assert_eq!(output.status.code(), Some(78), "{output:?}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("\n  the store cannot be used\n") && said.contains("has no password"), "{told}{said}");
+    let said = leaderctl().args(["--store", &url, "why", &place.shard()]).said().ended(78);
+    said.tells("\n  the store cannot be used\n … has no password");
 
     let port = place.server().address().port();
     assert_eq!(support::redis::cli(port, &["ACL", "SETUSER", "nobody", "on", ">x", "~*", "+ping"]), "OK");
@@ -256,10 +245,7 @@ fn a_directory_that_denies_has_answered() {
 
 #[test]
 fn an_empty_host_is_refused() {
-    let output = Place::local().ctl(&["why", "--host", "", "shard"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(output.stdout.is_empty() && said.contains("'--host <NAME>'"), "{said}");
+    Place::local().ctl(&["why", "--host", "", "shard"]).said().ended(64).tells("'--host <NAME>'");
 }
 
 /// Names of a candidate's sockets.
@@ -280,9 +266,7 @@ fn start_beside(squatter: &Squatter, place: &mut Place, owner: &str) {
 
 fn why_beside(squatter: &Squatter, place: &Place, words: &[&str]) -> String {
     let mut command = squatter.beside(env!("CARGO_BIN_EXE_leaderctl"));
-    let output = command.args(["--store", &place.url, "why", &place.shard()]).args(words).output().unwrap();
-    assert!(output.status.success(), "{output:?}\n{}", place.fleet.logs());
-    String::from_utf8(output.stdout).unwrap()
+    command.args(["--store", &place.url, "why", &place.shard()]).args(words).said().good()
 }
 
 #[test]

@@ -532,7 +532,7 @@ mod remote {
         progress(name);
         prepare(&*server);
         server.grow_old();
-        let url = server.url(server.address());
+        let url = server.own_url();
         // Until the server has run for a lease, leaders wait in case that it forgot one.
         sleep(Duration::from_secs(8));
         if name == "etcd" {

@@ -2,14 +2,11 @@
 //! credentials are replaced.
 
 use super::*;
-use crate::support::bucket::{ENVIRONMENT, url};
 use crate::support::denied::{self, User};
-use crate::support::fleet::{leaderrun, wait_until};
-use crate::support::wire::{Fate, Proxy, Response};
+use crate::support::fleet::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use yaml_rust2::{Yaml, YamlLoader};
 

@@ -1,12 +1,7 @@
 //! `leaderctl store init` and `leaderctl store check`, and candidates where neither has been.
 
 use super::*;
-use crate::support::bucket::ENVIRONMENT;
-use crate::support::fleet::{leaderctl, leaderrun};
-use crate::support::wire::{Fate, Proxy, Response};
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Verdict};
+use crate::support::fleet::leaderctl;
 use std::process::{Command, Output};
 
 fn run(mut command: Command, url: &str, words: &[&str]) -> Output {
@@ -26,7 +21,7 @@ async fn init_tries_the_server_and_a_check_finds_nothing_wrong_afterwards() {
     assert!(lines[0].ends_with("races had one winner"), "{lines:?}");
     assert_eq!(server.keys(), ["leaderrun.json"]);
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&findings);
     let last = &findings.last().unwrap().text;
     assert!(last.contains("a round trip takes") && last.contains("clock is known to within"), "{last}");
     assert_eq!(server.keys(), ["leaderrun.json"]);
@@ -36,12 +31,12 @@ async fn init_tries_the_server_and_a_check_finds_nothing_wrong_afterwards() {
 fn a_server_that_lets_two_writers_win_is_refused_by_init_and_check_and_nobody_leads_on_it() {
     let server = Server::dishonest();
     // Moto may also answer a racing writer with an error of its own, which proves nothing.
-    let init = || run(leaderctl(), &server.store_url(), &["store", "init"]);
+    let init = || run(leaderctl(), &server.own_url(), &["store", "init"]);
     let refused = (0..20).map(|_| init()).find(|output| output.status.code() != Some(69)).expect("it is tried");
     assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
     assert!(said(&refused).contains("does not honour conditional writes"), "{}", said(&refused));
     assert!(server.object("leaderrun.json").is_none());
-    let check = || run(leaderctl(), &server.store_url(), &["store", "check"]);
+    let check = || run(leaderctl(), &server.own_url(), &["store", "check"]);
     let refused = (0..20).map(|_| check()).find(|output| output.status.code() != Some(69)).expect("it is tried");
     assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
     assert!(
@@ -49,7 +44,7 @@ fn a_server_that_lets_two_writers_win_is_refused_by_init_and_check_and_nobody_le
         "{}",
         said(&refused)
     );
-    let candidate = run(leaderrun(), &server.store_url(), &["-n", "shard", "true"]);
+    let candidate = run(leaderrun(), &server.own_url(), &["-n", "shard", "true"]);
     assert_eq!(candidate.status.code(), Some(78), "{}", said(&candidate));
 }
 
@@ -75,7 +70,7 @@ fn a_server_that_does_not_name_versions_is_refused_in_one_line() {
 #[test]
 fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
     let server = Server::start();
-    let output = run(leaderrun(), &server.store_url(), &["shard", "true"]);
+    let output = run(leaderrun(), &server.own_url(), &["shard", "true"]);
     assert_eq!(output.status.code(), Some(78));
     let said = said(&output);
     assert!(said.contains("run leaderctl --store URL store init") && said.lines().count() == 1, "{said}");
@@ -85,7 +80,7 @@ fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
 #[test]
 fn a_bucket_that_is_missing_is_named() {
     let server = Server::start();
-    let url = server.store_url().replace("s3://locks/", "s3://nowhere/");
+    let url = server.own_url().replace("s3://locks/", "s3://nowhere/");
     for (command, words) in
         [(leaderrun(), &["-n", "shard", "true"][..]), (leaderctl(), &["store", "init"]), (leaderctl(), &["list"])]
     {
@@ -125,9 +120,10 @@ async fn a_claim_without_permission_is_denied_and_names_the_action() {
     let server = old_server();
     let proxy = Proxy::before(&server);
     proxy.rule(|request| if request.action == "PUT" { denial() } else { Fate::Pass });
-    let error = store(&proxy.endpoint()).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("denied s3:PutObject on s3://locks/a/b/: not allowed"), "{error}");
+    denied(
+        store(&proxy.endpoint()).await.claim(&candidate("one")).await,
+        "denied s3:PutObject on s3://locks/a/b/: not allowed",
+    );
 }
 
 #[tokio::test]

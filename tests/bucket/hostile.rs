@@ -1,9 +1,6 @@
 //! Servers that are broken, or not what one hopes for.
 
 use super::*;
-use crate::support::wire::{Fate, Proxy, Response};
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Renewal};
 
 async fn told(body: String) -> leaderrun::internals::store::StoreError {
     let server = old_server();
@@ -26,11 +23,12 @@ async fn an_object_that_something_else_wrote_is_refused_and_stays() {
     let server = old_server();
     server.write("shard/db=main", "not ours");
     let store = store(&server.endpoint()).await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.starts_with("the object s3://locks/a/b/shard/db=main was written by something"), "{error}");
+    misconfigured(
+        store.claim(&candidate("one")).await,
+        "the object s3://locks/a/b/shard/db=main was written by something",
+    );
     assert_eq!(server.object("shard/db=main").as_deref(), Some("not ours"));
-    assert_eq!(store.observe(&shard()).await.unwrap_err().kind, ErrorKind::Misconfigured);
+    misconfigured(store.observe(&shard()).await, "");
 }
 
 #[tokio::test]
@@ -50,9 +48,7 @@ async fn a_page_of_a_web_server_is_no_answer_about_an_object() {
     proxy.rule(|_| {
         Fate::Answer(Response { status: 404, headers: Vec::new(), body: "<html>Not Found</html>".to_owned() })
     });
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("is it an object store?"), "{error}");
+    misconfigured(store.renew(&one, term, 1).await, "is it an object store?");
     assert!(store.observe(&one.shard).await.is_err());
     proxy.pass();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));

@@ -14,9 +14,14 @@ mod protocol;
 mod tls;
 
 use leaderrun::internals::store::bucket::{Address, Bucket};
+use leaderrun::internals::store::{Administration as _, ErrorKind, Leases as _, Release, Renewal, Verdict};
+use std::sync::Arc;
 use std::time::Duration;
-use support::bucket::{PREFIX, Server};
+use support::bucket::{ENVIRONMENT, PREFIX, Server, url};
 use support::claims::*;
+use support::fleet::leaderrun;
+use support::server::Server as _;
+use support::wire::{Fate, Proxy, Response};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -32,6 +37,6 @@ async fn store(endpoint: &str) -> Bucket {
 /// A server with a bucket that has remembered for an hour.
 fn old_server() -> Server {
     let mut server = Server::durable();
-    support::server::Server::grow_old(&mut server);
+    server.grow_old();
     server
 }

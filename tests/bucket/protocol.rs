@@ -1,9 +1,7 @@
 //! What is asked, and what is in the bucket.
 
 use super::*;
-use crate::support::wire::{Fate, Proxy};
-use leaderrun::internals::store::{Administration as _, Leases as _, Release};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 #[tokio::test]
 async fn every_write_has_a_condition_and_no_shard_is_ever_deleted() {

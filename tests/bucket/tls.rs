@@ -1,14 +1,11 @@
 //! An endpoint with `https://`, whose certificate `ca=FILE` names.
 
 use super::*;
-use crate::support::bucket::{ENVIRONMENT, url};
-use crate::support::fleet::leaderrun;
 use crate::support::papers::Papers;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 

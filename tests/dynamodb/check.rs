@@ -1,11 +1,8 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Server, make_table};
+use crate::support::dynamo::make_table;
 use aws_sdk_dynamodb::types::{KeyType, TimeToLiveStatus};
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Verdict};
 
 #[tokio::test]
 async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {
@@ -19,7 +16,7 @@ async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {
     assert!(matches!(ttl.time_to_live_status(), Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)));
 
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&findings);
     let last = &findings.last().unwrap().text;
     assert!(last.contains("a round trip takes") && last.contains("clock is known to within"), "{last}");
     let left = server.client().scan().table_name("locks").send().await.unwrap();
@@ -31,15 +28,10 @@ async fn a_table_with_other_keys_is_refused_by_everything() {
     let server = Server::start();
     make_table(&server.client(), "locks", &[("id", KeyType::Hash)]).await;
     let store = store(&server.endpoint(), "locks").await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("does not have the keys pk and sk"), "{error}");
-    assert_eq!(store.observe(&shard()).await.unwrap_err().kind, ErrorKind::Misconfigured);
-    let error = store.prepare().await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("has the keys id (S): leaderrun needs pk and sk"), "{error}");
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad)[0].contains("does not have the keys pk and sk"), "{findings:?}");
+    misconfigured(store.claim(&candidate("one")).await, "does not have the keys pk and sk");
+    misconfigured(store.observe(&shard()).await, "");
+    misconfigured(store.prepare().await, "has the keys id (S): leaderrun needs pk and sk");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "does not have the keys pk and sk");
 }
 
 #[tokio::test]
@@ -97,8 +89,7 @@ async fn a_check_tells_a_server_without_dates_and_one_that_is_not_there() {
     proxy.rule(|_| {
         Fate::Rewrite(Box::new(|response| response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("date"))))
     });
-    let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Doubtful)[0].contains("answers have no Date"), "{findings:#?}");
+    finds(&store(&proxy.endpoint(), "locks").await.check().await.unwrap(), Verdict::Doubtful, "answers have no Date");
 
     let endpoint = format!("http://127.0.0.1:{}", crate::support::ports::free_port());
     let error = store(&endpoint, "locks").await.check().await.unwrap_err();

@@ -2,12 +2,8 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use crate::support::dynamo::{ENVIRONMENT, Fate, Proxy, Server, error_answer};
+use crate::support::dynamo::{ENVIRONMENT, error_answer};
 use crate::support::ports::free_port;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Release, Renewal};
-use std::time::Instant;
-use tokio::time::sleep;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, DynamoDb) {
@@ -55,17 +51,19 @@ async fn what_was_never_sent_or_turned_away_was_not_applied() {
     let one = candidate("one");
     for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"] {
         proxy.once("UpdateItem", error_answer(400, code, "slow down"));
-        assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::NotApplied, "{code}");
+        not_applied(store.claim(&one).await, "");
     }
     let endpoint = format!("http://127.0.0.1:{}", free_port());
-    let error = super::store(&endpoint, &table).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert_eq!(error.message, format!("cannot reach DynamoDB at {endpoint}: connection refused"));
+    assert_eq!(
+        not_applied(super::store(&endpoint, &table).await.claim(&one).await, ""),
+        format!("cannot reach DynamoDB at {endpoint}: connection refused")
+    );
     // A server that does not speak TLS.
     let endpoint = server.endpoint().replace("http:", "https:");
-    let error = super::store(&endpoint, &table).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.starts_with(&format!("cannot reach DynamoDB at {endpoint}: ")), "{error}");
+    not_applied(
+        super::store(&endpoint, &table).await.claim(&one).await,
+        &format!("cannot reach DynamoDB at {endpoint}: "),
+    );
 }
 
 #[tokio::test]
@@ -81,9 +79,7 @@ async fn what_may_have_been_applied_is_unknown() {
         error_answer(503, "ServiceUnavailable", "later"),
     ] {
         proxy.once("UpdateItem", fate);
-        let error = store.claim(&one).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
-        assert!(!error.message.contains('\n'), "{error}");
+        unknown(store.claim(&one).await, "");
     }
 }
 

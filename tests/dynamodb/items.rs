@@ -2,13 +2,8 @@
 //! (tests/lease_store).
 
 use super::*;
-use crate::support::dynamo::{Fate, Proxy, Server, millis_now};
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Note, Notes as _, Observation, Page, Renewal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
-use tokio::time::sleep;
 
 const HOUR: u64 = 3_600_000;
 

@@ -14,12 +14,15 @@ mod neighbours;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::Claim;
 use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
+use leaderrun::internals::store::{
+    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,
+};
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::claims::*;
-use support::dynamo::REGION;
+use support::dynamo::{Fate, Proxy, REGION, Server, millis_now};
+use tokio::time::sleep;
 
 type Item = HashMap<String, AttributeValue>;
 

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{ErrorKind, Note, Page, Release, Renewal, StoreError};
 
 const ROOT: [&str; 2] = ["--user", "root:root"];
 

@@ -1,7 +1,6 @@
 //! Several members, of which some are gone.
 
 use super::*;
-use leaderrun::internals::store::{ErrorKind, Renewal};
 
 fn url(members: &[Server]) -> String {
     let hosts: Vec<_> = members.iter().map(Server::host).collect();
@@ -95,17 +94,14 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
         assert!(matches!(error.kind, ErrorKind::Unknown | ErrorKind::NotApplied), "{error:?}");
     }
     eventually("the member knows that it is alone", async || field(&members[0], "Leader") == 0).await;
-    let error = store.renew(&one, term, 5).await.unwrap_err();
-    assert_eq!(error.message, format!("etcd at {} cannot serve: no leader", members[0].host()));
-    assert_eq!(error.kind, ErrorKind::NotApplied);
+    assert_eq!(
+        not_applied(store.renew(&one, term, 5).await, ""),
+        format!("etcd at {} cannot serve: no leader", members[0].host())
+    );
     let findings = store.check().await.unwrap();
     assert!(has_bad(&findings) && shown(&findings).contains("knows of no leader"), "{}", shown(&findings));
     members[1].start_again();
-    let begun = Instant::now();
-    while store.renew(&one, term, 6).await != Ok(Renewal::Renewed) {
-        assert!(begun.elapsed() < PATIENCE, "it never recovers");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("it recovers", async || store.renew(&one, term, 6).await == Ok(Renewal::Renewed)).await;
 }
 
 #[tokio::test]
@@ -127,10 +123,7 @@ async fn a_member_that_is_behind_shows_nothing_of_the_past() {
         members[leader].put("unrelated", &number.to_string());
     }
     let marker = members[leader].value("leaderrun/base");
-    let renewal = tokio::spawn({
-        let (behind, one) = (Arc::clone(&behind), one.clone());
-        async move { behind.renew(&one, term, 1).await }
-    });
+    let renewal = renews(&behind, &one, term, 1);
     // It lies before the stopped one's door.
     tokio::time::sleep(Duration::from_millis(300)).await;
     members[follower].thaw();
@@ -225,10 +218,7 @@ async fn a_renewal_that_a_former_leader_of_etcd_answers_does_not_count() {
     // The successor counts the lease from about now.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let sent = Instant::now();
-    let renewal = tokio::spawn({
-        let (store, one) = (Arc::clone(&store), one.clone());
-        async move { store.renew(&one, term, 1).await }
-    });
+    let renewal = renews(&store, &one, term, 1);
     // It lies before the frozen one's door.
     tokio::time::sleep(Duration::from_millis(500)).await;
     members[leader].thaw();

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
-use leaderrun::internals::store::{ErrorKind, Renewal};
 use std::net::TcpListener;
 
 /// Accepts, and says nothing.
@@ -52,10 +51,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     way.set(NetworkFault::Partition);
-    let hung = tokio::spawn({
-        let (store, one) = (Arc::clone(&store), one.clone());
-        async move { store.renew(&one, term, 1).await }
-    });
+    let hung = renews(&store, &one, term, 1);
     tokio::time::sleep(Duration::from_millis(1200)).await;
     let begun = Instant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
@@ -69,11 +65,10 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
 #[tokio::test]
 async fn a_full_etcd_is_distinguished_from_a_denial() {
     let server = Server::start_with(&["--quota-backend-bytes", "1024"]);
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     for error in [store.claim(&one).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-        assert_eq!(error.kind, ErrorKind::NotApplied);
-        assert!(error.message.contains("is out of space and takes no writes"), "{error}");
+        not_applied(Err::<(), _>(error), "is out of space and takes no writes");
     }
     eventually("the alarm is raised", async || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
     let findings = store.check().await.unwrap();

@@ -4,13 +4,11 @@
 //! about this one.
 
 use super::*;
-use leaderrun::internals::store::{Doubt, Renewal};
-use tokio::time::sleep;
 
 #[tokio::test]
 async fn a_leader_puts_its_key_back_that_was_deleted_by_hand_and_nobody_leads_meanwhile() {
     let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = candidate("one");
     let term = lead(&*first, &one).await;
     let lease = server.lease_of(LOCK);
@@ -25,7 +23,7 @@ async fn a_leader_puts_its_key_back_that_was_deleted_by_hand_and_nobody_leads_me
 #[tokio::test]
 async fn a_leader_whose_key_was_deleted_and_that_is_silent_is_waited_for_until_its_etcd_lease_is_gone() {
     let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_secs(5));
     let begun = Instant::now();
     let term = lead(&*first, &one).await;
@@ -43,7 +41,7 @@ async fn a_leader_whose_key_was_deleted_and_that_is_silent_is_waited_for_until_i
 #[tokio::test]
 async fn a_key_without_its_document_is_in_the_way_until_it_ends() {
     let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let (one, two) = (with_lease("one", Duration::from_secs(4)), candidate("two"));
     let term = lead(&*first, &one).await;
     server.delete(DOCUMENT);
@@ -57,7 +55,7 @@ async fn a_key_without_its_document_is_in_the_way_until_it_ends() {
 #[tokio::test]
 async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
     let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = candidate("one");
     let earlier = lead(&*first, &one).await;
     first.release(&one, earlier).await.unwrap();
@@ -71,7 +69,7 @@ async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
     assert_ne!(server.value("leaderrun/base"), marker);
     assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     // Who comes now is told by the marker.
-    let third = open(&server.store_url()).await;
+    let third = open(&server.own_url()).await;
     assert_eq!(refused(third.claim(&candidate("three")).await.unwrap()).owner, "one");
     assert_eq!(first.renew(&one, term, 2).await, Ok(Renewal::Renewed));
 }
@@ -79,7 +77,7 @@ async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
 #[tokio::test]
 async fn a_lease_lives_on_over_a_restart_of_etcd_and_has_all_its_time_again() {
     let mut server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_secs(10));
     let term = lead(&*first, &one).await;
     refused(second.claim(&candidate("two")).await.unwrap());

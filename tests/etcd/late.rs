@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::gate::{Fate, Gate};
-use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal};
 
 const SHORT: Duration = Duration::from_secs(3);
 /// In every put of a document that names a leader.
@@ -28,7 +27,7 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
     let (mut server, gate, store) = behind_a_gate().await;
     let one = candidate("one");
     gate.once(CLAIM, Fate::Hold);
-    assert_eq!(store.claim(&one).await.unwrap_err().kind, ErrorKind::Unknown);
+    unknown(store.claim(&one).await, "");
     // As a candidate does that leaves after a claim in doubt.
     assert_eq!(store.release(&one, Term(0)).await, Ok(Release::NotHeld));
     arrive(&server, &gate).await;
@@ -41,7 +40,7 @@ async fn a_claim_that_was_given_up_comes_to_nothing_however_late_it_arrives() {
 #[tokio::test]
 async fn the_lock_of_a_claim_that_was_given_up_is_free_at_once_and_makes_nobody_wait() {
     let (server, gate, store) = behind_a_gate().await;
-    let other = open(&server.store_url()).await;
+    let other = open(&server.own_url()).await;
     gate.once(CLAIM, Fate::LoseAnswer);
     store.claim(&candidate("one")).await.unwrap_err();
     let begun = Instant::now();
@@ -53,7 +52,7 @@ async fn the_lock_of_a_claim_that_was_given_up_is_free_at_once_and_makes_nobody_
 #[tokio::test]
 async fn a_lock_that_was_claimed_again_does_not_hang_on_the_lease_of_the_first_claim() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     let unheard = lead(&*store, &one).await;
     let first = server.lease_of(LOCK);
@@ -69,7 +68,7 @@ async fn a_lock_that_was_claimed_again_does_not_hang_on_the_lease_of_the_first_c
 async fn a_first_claim_is_five_transactions_a_later_one_and_a_release_one_and_a_renewal_writes_nothing() {
     const ALL: [&str; 6] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "LeaseRevoke"];
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     let calls = || ALL.map(|method| server.calls(&[method]));
     let difference = |before: [u64; 6]| {
@@ -100,7 +99,7 @@ async fn a_first_claim_is_five_transactions_a_later_one_and_a_release_one_and_a_
 #[tokio::test]
 async fn a_renewal_between_the_expiry_and_its_execution_is_no_renewal() {
     let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     for delay in [1000, 1050, 1100, 1200, 1300, 1400] {
         let (one, two) = (with_lease("one", Duration::from_secs(1)), candidate("two"));
         let term = lead(&*first, &one).await;

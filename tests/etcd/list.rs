@@ -2,7 +2,6 @@
 
 use super::*;
 use leaderrun::internals::notes::standbys;
-use leaderrun::internals::store::parallel;
 
 const MANY: usize = 1001;
 const AT_ONCE: usize = 20;
@@ -14,7 +13,7 @@ fn of(number: usize) -> Candidate {
 #[tokio::test]
 async fn a_long_list_asks_for_no_lease_and_a_short_one_for_each() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let claims = |lane: usize| {
         let store = &store;
         async move {

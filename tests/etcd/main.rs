@@ -18,14 +18,18 @@ mod revoked;
 mod tls;
 mod watch;
 
-use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{Claim, Finding, Location, Store, Verdict};
+use leaderrun::internals::lease::{Candidate, Session, Term};
+use leaderrun::internals::store::{
+    Claim, Doubt, ErrorKind, Finding, Location, Note, Observation, Page, Release, Renewal, Store, StoreError, Verdict,
+    parallel,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;
 use support::etcd::Server;
 use support::fleet::PATIENCE;
 use support::server::Server as _;
+use tokio::time::{sleep, timeout};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,7 +50,7 @@ async fn old_server() -> Server {
 }
 
 async fn make_old(server: &mut Server) {
-    open(&server.store_url()).await.prepare().await.expect("the server answers");
+    open(&server.own_url()).await.prepare().await.expect("the server answers");
     server.grow_old();
 }
 

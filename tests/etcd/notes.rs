@@ -1,8 +1,6 @@
 //! Notes, and the etcd leases that end them.
 
 use super::*;
-use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{Note, Page};
 
 const ORDERS: &str = "leaderrun/note/db/main=orders";
 
@@ -22,7 +20,7 @@ async fn leases_left(server: &Server, count: usize) {
 #[tokio::test]
 async fn a_note_that_is_replaced_leaves_no_etcd_lease() {
     let server = Server::start();
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let shard = shard();
     let text = async || store.read(&shard, &Page::Orders).await.unwrap().map(|note| note.text);
     assert_eq!(store.replace(&shard, &Page::Orders, None, Some(&lasting("one"))).await, Ok(true));
@@ -42,7 +40,7 @@ async fn a_note_that_is_replaced_leaves_no_etcd_lease() {
 #[tokio::test]
 async fn the_announcements_of_a_process_share_one_etcd_lease() {
     let server = Server::start();
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let pages = [standby(), standby()];
     for round in 0..5 {
         for page in &pages {
@@ -71,7 +69,7 @@ fn session(page: &Page) -> String {
 #[tokio::test]
 async fn a_note_whose_writer_heard_no_answer_lasts_as_long_as_any() {
     let server = Server::start();
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let shard = shard();
     store.read(&shard, &Page::Orders).await.unwrap();
     let lasts = Duration::from_mins(10);
@@ -83,7 +81,7 @@ async fn a_note_whose_writer_heard_no_answer_lasts_as_long_as_any() {
         let given_up = tokio::time::timeout(Duration::from_micros(100 * attempt), &mut write).await.is_err();
         drop(write);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let note = open(&server.store_url()).await.read(&shard, &Page::Orders).await.unwrap();
+        let note = open(&server.own_url()).await.read(&shard, &Page::Orders).await.unwrap();
         match note {
             Some(note) if given_up => {
                 assert!(note.lasts.is_some_and(|left| left > lasts - Duration::from_secs(20)), "{note:?}");
@@ -102,7 +100,7 @@ async fn a_note_whose_writer_heard_no_answer_lasts_as_long_as_any() {
 #[tokio::test]
 async fn a_note_for_longer_than_etcd_grants_lasts_for_ever() {
     let server = Server::start();
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     for lasts in [Duration::MAX, Duration::from_secs(9_500_000_000)] {
         let (page, note) = (standby(), Note::lasting("ever".to_owned(), Some(lasts)));
         assert_eq!(store.replace(&shard(), &page, None, Some(&note)).await, Ok(true));

@@ -1,7 +1,6 @@
 //! Keys in which something else has written.
 
 use super::*;
-use leaderrun::internals::store::{ErrorKind, Renewal, StoreError};
 
 const GARBAGE: [&str; 5] =
     ["hello", "{}", "7", r#"{"format":3,"write":"x"}"#, r#"{"format":2,"write":"x","text":"","session":7}"#];
@@ -16,7 +15,7 @@ fn misconfigured<T: std::fmt::Debug>(answer: Result<T, StoreError>, key: &str) {
 #[tokio::test]
 async fn a_document_that_something_else_wrote_is_named_and_left_alone() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     for garbage in GARBAGE {
         server.put(DOCUMENT, garbage);
@@ -34,16 +33,16 @@ async fn a_document_that_something_else_wrote_is_named_and_left_alone() {
 #[tokio::test]
 async fn a_key_beside_a_document_that_would_never_end_is_named_and_left_alone() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     // Attached to no lease.
     server.put(LOCK, "one");
     misconfigured(store.renew(&one, term, 1).await, LOCK);
-    misconfigured(open(&server.store_url()).await.claim(&candidate("two")).await, LOCK);
+    misconfigured(open(&server.own_url()).await.claim(&candidate("two")).await, LOCK);
     assert_eq!(server.value(LOCK).as_deref(), Some("one"));
     server.put("leaderrun/young", "by hand");
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     misconfigured(store.claim(&one).await, LOCK);
     server.delete(LOCK);
     misconfigured(store.claim(&one).await, "leaderrun/young");
@@ -52,7 +51,7 @@ async fn a_key_beside_a_document_that_would_never_end_is_named_and_left_alone() 
 #[tokio::test]
 async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_ends() {
     let server = old_server().await;
-    let (store, other) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_secs(2));
     let term = lead(&*store, &one).await;
     let granted = server.etcdctl(&["lease", "grant", "6"]);
@@ -68,7 +67,7 @@ async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_en
 #[tokio::test]
 async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let server = Server::start();
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let findings = store.check().await.unwrap();
     assert!(shown(&findings).contains("was started, promoted or wiped"), "{}", shown(&findings));
     let host = server.host();
@@ -86,7 +85,7 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
 #[tokio::test]
 async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
     let server = old_server().await;
-    let store = open(&server.store_url()).await;
+    let store = open(&server.own_url()).await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     for (key, value) in [("shard/a", "hello"), ("shard/no name", "{}"), ("shardx", "{}"), ("lock/b", "7")] {

@@ -1,13 +1,11 @@
 //! Leases that somebody ended who does not hold them.
 
 use super::*;
-use leaderrun::internals::store::{Release, Renewal};
-use tokio::time::{sleep, timeout};
 
 #[tokio::test]
 async fn nobody_leads_after_a_revocation_before_the_etcd_lease_of_the_revoked_leader_is_gone() {
     let server = old_server().await;
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let (one, two) = (with_lease("one", Duration::from_secs(5)), candidate("two"));
     let term = lead(&*first, &one).await;
     let lease = server.lease_of(LOCK);
@@ -29,7 +27,7 @@ async fn nobody_leads_after_a_revocation_before_the_etcd_lease_of_the_revoked_le
 #[tokio::test]
 async fn the_holder_hears_of_a_revocation_at_once_and_a_standby_of_its_end() {
     let server = old_server().await;
-    let (leader, standby) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let (one, shard) = (candidate("one"), shard());
     let term = lead(&*leader, &one).await;
     refused(standby.claim(&candidate("two")).await.unwrap());

@@ -1,22 +1,15 @@
 //! What a standby hears, and how soon; and what it does not ask.
 
 use super::*;
-use leaderrun::internals::store::{Observation, Renewal, StoreError};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
 
 /// A leader, and a standby that was refused.
 async fn leader_and_standby(server: &Server, lease: Duration) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
-    let (first, second) = (open(&server.store_url()).await, open(&server.store_url()).await);
+    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", lease);
     let term = lead(&*first, &one).await;
     refused(second.claim(&candidate("two")).await.unwrap());
     (first, one, term, second)
-}
-
-fn listen(store: &Arc<dyn Store>) -> JoinHandle<Result<(), StoreError>> {
-    let store = Arc::clone(store);
-    tokio::spawn(async move { store.changed(&shard()).await })
 }
 
 /// Waits until the server has that many watchers.
@@ -32,7 +25,7 @@ async fn heard(news: JoinHandle<Result<(), StoreError>>) {
 async fn an_expiry_is_heard() {
     let server = old_server().await;
     let (_first, _one, _term, second) = leader_and_standby(&server, Duration::from_secs(4)).await;
-    heard(listen(&second)).await;
+    heard(listens(&second)).await;
     lead(&*second, &candidate("two")).await;
 }
 
@@ -40,7 +33,7 @@ async fn an_expiry_is_heard() {
 async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
     let mut server = old_server().await;
     let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
-    let news = listen(&second);
+    let news = listens(&second);
     let doubt = tokio::spawn({
         let (first, shard) = (Arc::clone(&first), one.shard.clone());
         async move { first.doubted(&shard).await }
@@ -70,7 +63,7 @@ async fn a_compaction_of_what_was_seen_is_survived() {
     let server = old_server().await;
     let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
     compact(&server);
-    let news = listen(&second);
+    let news = listens(&second);
     // The one that was refused, and the one from now on.
     watched(&server, 2).await;
     assert!(!news.is_finished(), "nothing has changed");
@@ -113,14 +106,14 @@ async fn a_leader_hears_of_a_deletion_that_a_compaction_has_taken() {
 async fn news_come_again_after_etcd_was_away() {
     let mut server = old_server().await;
     let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
-    let news = listen(&second);
+    let news = listens(&second);
     watched(&server, 1).await;
     server.kill();
     // Heard at once, so that the standby looks.
     timeout(PATIENCE, news).await.expect("the end of the watch is heard").unwrap().unwrap_err();
     server.start_again();
     assert!(matches!(second.observe(&one.shard).await, Ok(Observation::Held(_))));
-    let news = listen(&second);
+    let news = listens(&second);
     watched(&server, 1).await;
     first.release(&one, term).await.unwrap();
     heard(news).await;
@@ -131,7 +124,7 @@ async fn watches_end_with_those_who_wait_for_them() {
     let server = old_server().await;
     let (_first, _one, _term, second) = leader_and_standby(&server, LEASE).await;
     for round in 1..=5 {
-        let news = listen(&second);
+        let news = listens(&second);
         watched(&server, round).await;
         news.abort();
         let _ = news.await;

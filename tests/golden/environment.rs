@@ -4,8 +4,9 @@ use crate::golden::golden;
 use crate::plain::Plain;
 use crate::support::fleet::{leaderrun, wait_until_or};
 use crate::support::place::Place;
+use crate::support::process::Process;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Whose values are the same each time, or made so. Others are shown by name alone.
 const SHOWN: [&str; 13] = [
@@ -81,15 +82,6 @@ impl Told {
     }
 }
 
-struct Candidate(Child);
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn the_environment_of_what_leaderrun_starts_stays_as_it_is() {
     let mut told = Told { place: Place::local(), text: String::new() };
@@ -124,13 +116,13 @@ fn the_environment_of_what_leaderrun_starts_stays_as_it_is() {
     told.wait_for("change");
     told.tell("--on-leader-change", "change");
     drop(waits);
-    let pid = nix::unistd::Pid::from_raw(leader.0.id().cast_signed());
+    let pid = nix::unistd::Pid::from_raw(leader.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
     told.wait_for("losing");
     told.tell("--pre-stop", "losing");
     golden("environment", &told.text);
 }
 
-fn start(mut command: Command) -> Candidate {
-    Candidate(command.spawn().expect("it starts"))
+fn start(mut command: Command) -> Process {
+    Process::start(&mut command)
 }

@@ -5,11 +5,12 @@ use crate::golden::golden;
 use crate::plain::Plain;
 use crate::support::fleet::{leaderrun, wait_until};
 use crate::support::place::Place;
+use crate::support::process::Process;
 use crate::support::world::TIMING;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A member a line, as jq walks through the objects: in the order that they have.
 pub fn members(objects: &str, plain: &Plain) -> String {
@@ -107,21 +108,12 @@ impl Told {
         assert_eq!(self.run(&words).status().expect("it starts").code(), Some(status), "{words:?}");
     }
 
-    fn start(&self, words: &[&str]) -> Candidate {
-        Candidate(self.run(words).spawn().expect("it starts"))
+    fn start(&self, words: &[&str]) -> Process {
+        Process::start(&mut self.run(words))
     }
 
     fn status(&self, shard: &str) -> Value {
         serde_json::from_str(&self.place.order(&["status", "--standbys", "--json", shard])).expect("JSON")
-    }
-}
-
-struct Candidate(Child);
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -100,7 +100,7 @@ async fn claim(store: &dyn Store, candidate: &Candidate) -> Term {
 fn ready(server: &mut dyn crate::support::server::Server) -> String {
     prepare(server);
     server.grow_old();
-    server.url(server.address())
+    server.own_url()
 }
 
 async fn pause(store: &dyn Store, candidate: &Candidate) {

@@ -1,6 +1,7 @@
 //! `--health`: a COMMAND that hangs gives the lease to another host, with real candidates and servers.
 
 use super::*;
+use crate::support::said::Runs as _;
 
 /// A slow machine has time for everything that is not waited for.
 const PATIENT: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --hook-timeout 20s";
@@ -241,12 +242,7 @@ fn who_does_not_wait_leaves_and_a_job_has_failed() {
 
 #[test]
 fn checks_without_time_or_words_are_usage_errors_and_useless_ones_are_pointed_out() {
-    let refused = |flags: &[&str]| {
-        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{said}");
-        said
-    };
+    let refused = |flags: &[&str]| leaderrun().args(flags).args(["shard", "true"]).said().refused(64, "").err;
     assert!(refused(&["--health", " "]).contains("write a command for the shell"));
     assert!(refused(&["--health", "x", "--health-interval", "0"]).contains("leaves no time between two checks"));
     assert!(refused(&["--health", "x", "--health-timeout", "0s"]).contains("leaves a check no time to run"));
@@ -258,9 +254,7 @@ fn checks_without_time_or_words_are_usage_errors_and_useless_ones_are_pointed_ou
     let run = |flags: &[&str], environment: &[(&str, &str)]| {
         let mut command: Command = leaderrun();
         command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).envs(environment.iter().copied());
-        let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
+        command.said().ended(0).err
     };
     let said = run(&["--health", "x", "--max-run", "10s"], &[]);
     assert!(said.contains("the first --health check comes after 10s, and --max-run stops COMMAND after 10s"), "{said}");

@@ -18,6 +18,7 @@ use support::fleet::{
 };
 use support::place::Place;
 use support::process::Process;
+use support::said::Runs as _;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.
@@ -84,7 +85,7 @@ impl Place {
     }
 
     fn history(&self) -> String {
-        String::from_utf8(self.ctl(&["history", "shard"]).output().unwrap().stdout).unwrap()
+        self.ask(&["history", "shard"]).out
     }
 }
 
@@ -420,21 +421,14 @@ fn a_job_whose_hook_fails_has_not_run() {
 
 #[test]
 fn hooks_without_time_or_words_are_usage_errors() {
-    let refused = |flags: &[&str]| {
-        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(64), 1), "{said}");
-        said
-    };
+    let refused = |flags: &[&str]| leaderrun().args(flags).args(["shard", "true"]).said().refused(64, "").err;
     assert!(refused(&["--pre-start", " "]).contains("write a command for the shell"));
     assert!(refused(&["--hook-timeout", "0"]).contains("leaves a hook no time to run"));
     let said = refused(&["--pre-stop", "x", "--post-stop", "x", "--hook-timeout", "4s"]);
     assert!(said.contains("+ pre-stop 4s + kill-after 3s + post-stop 4s + margin 1s 850ms = "), "{said}");
     // The one before COMMAND takes no time from the lease.
-    let explain = |flags: &[&str]| {
-        let output = leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let explain =
+        |flags: &[&str]| leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").said().good();
     let without = explain(&[]);
     assert_eq!(explain(&["--pre-start", "x", "--hook-timeout", "60s"]), without);
     let text = explain(&["--pre-stop", "x", "--post-stop", "x", "--lease", "60s"]);

@@ -153,7 +153,7 @@ impl Stage {
 /// Says that nobody has used the store before. Or else each first leader waits for a lease that may have been forgotten,
 /// and that hides whether anybody waits for one that was revoked.
 fn vouch(server: &dyn Server) {
-    let location = Location::from_url(&server.url(server.address())).expect("a URL");
+    let location = Location::from_url(&server.own_url()).expect("a URL");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let vouched = runtime.block_on(async { location.open(Duration::from_secs(10)).await?.vouch().await });
     vouched.expect("it can be written");

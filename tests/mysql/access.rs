@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::support::fleet::leaderrun;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Release, Renewal};
 
 #[tokio::test]
 async fn each_missing_grant_is_named() {
@@ -27,16 +25,12 @@ async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let table = Table::new().await;
     let user = table.candidate();
     let url = table.url_as(&user).replace(&format!("table={}&", table.name), "table=never&");
-    let error = open(&url).prepare().await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(
-        error.message.contains(&format!("GRANT CREATE, TRIGGER, SELECT, INSERT, UPDATE, DELETE ON `{DATABASE}`.*")),
-        "{error}"
+    denied(
+        open(&url).prepare().await,
+        &format!("GRANT CREATE, TRIGGER, SELECT, INSERT, UPDATE, DELETE ON `{DATABASE}`.*"),
     );
     let never = table.url().replace(&format!("table={}&", table.name), "table=never&");
-    let error = open(&never).claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("leaderctl store init"), "{error}");
+    misconfigured(open(&never).claim(&candidate("one")).await, "leaderctl store init");
 }
 
 #[tokio::test]
@@ -58,18 +52,15 @@ async fn a_user_without_trigger_makes_the_table_without_it_and_another_user_adds
 async fn a_database_a_user_or_a_password_that_is_wrong_is_named_and_the_password_is_not() {
     let table = Table::new().await;
     let one = candidate("one");
-    let error = open(&table.url().replace(&format!("/{DATABASE}?"), "/nothing?")).claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("no database nothing"), "{error}");
-    let error = open(&table.url_as("nobody_here:hunter2")).claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("nobody_here") && !error.message.contains("hunter2"), "{error}");
+    misconfigured(
+        open(&table.url().replace(&format!("/{DATABASE}?"), "/nothing?")).claim(&one).await,
+        "no database nothing",
+    );
+    denied(open(&table.url_as("nobody_here:hunter2")).claim(&one).await, "nobody_here");
     let user = table.candidate();
     table.sql(&format!("ALTER USER {user} IDENTIFIED BY 'hunter2'"));
     lead(&open(&table.url_as(&format!("{user}:hunter2"))), &one).await;
-    let error = open(&table.url_as(&format!("{user}:hunter3"))).claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains(&user) && !error.message.contains("hunter"), "{error}");
+    denied(open(&table.url_as(&format!("{user}:hunter3"))).claim(&one).await, &user);
 }
 
 #[tokio::test]
@@ -94,9 +85,7 @@ async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_go
     let leader = open(&table.url_as(&user));
     let one = candidate("one");
     let term = lead(&leader, &one).await;
-    let error = open(&table.url_as(&user)).claim(&candidate("two")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
-    assert!(error.message.contains("no connection left") && error.message.contains("max_connections"), "{error}");
+    not_applied(open(&table.url_as(&user)).claim(&candidate("two")).await, "no connection left … max_connections");
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
@@ -111,7 +100,5 @@ async fn a_unix_socket_is_as_good() {
     let term = lead(&store, &one).await;
     refused(table.store().claim(&candidate("two")).await.unwrap());
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    let error = open(&url.replace(&socket, "/nowhere/sock")).claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.contains("cannot reach MySQL at /nowhere/sock"), "{error}");
+    not_applied(open(&url.replace(&socket, "/nowhere/sock")).claim(&one).await, "cannot reach MySQL at /nowhere/sock");
 }

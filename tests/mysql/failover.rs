@@ -1,9 +1,6 @@
 //! A failover to a replica that had not received everything.
 
 use super::*;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Release, Renewal};
 
 const SHORT: Duration = Duration::from_secs(10);
 

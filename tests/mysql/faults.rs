@@ -1,9 +1,6 @@
 //! Servers that are gone, silent, slow, or not the right one.
 
 use super::*;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Renewal};
-use std::time::Instant;
 
 #[tokio::test]
 async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
@@ -22,8 +19,5 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     client.wait().unwrap();
     assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
     assert!(error.message.contains("an open transaction holds a lock"), "{error}");
-    let begun = Instant::now();
-    while store.renew(&one, term, 2).await != Ok(Renewal::Renewed) {
-        assert!(begun.elapsed() < crate::support::fleet::PATIENCE);
-    }
+    eventually("it is so", async || store.renew(&one, term, 2).await == Ok(Renewal::Renewed)).await;
 }

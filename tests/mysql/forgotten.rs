@@ -3,8 +3,6 @@
 //! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Renewal, Verdict};
 
 const SHORT: Duration = Duration::from_secs(4);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";

@@ -19,13 +19,18 @@ mod rows;
 mod settings;
 mod watch;
 
-use leaderrun::internals::store::Administration as _;
+use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::sql::mysql::Mysql;
 use leaderrun::internals::store::sql::{Address, Dialect};
+use leaderrun::internals::store::{
+    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Page, Release, Renewal, Verdict,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::claims::*;
+use support::fleet::leaderctl;
 use support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
+use support::server::Server as _;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 

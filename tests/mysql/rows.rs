@@ -1,9 +1,6 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use crate::support::fleet::leaderctl;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Renewal};
 
 #[tokio::test]
 async fn tables_may_have_any_name() {
@@ -36,8 +33,7 @@ async fn a_table_of_something_else_is_named_and_left_alone() {
             store.observe(&shard()).await.unwrap_err(),
             store.prepare().await.unwrap_err(),
         ] {
-            assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-            assert!(error.message.contains(name) && error.message.contains("an earlier release"), "{error}");
+            misconfigured(Err::<(), _>(error), &format!("{name} … an earlier release"));
         }
         let status = leaderctl().args(["--store", &url, "status", "db/main"]).output().unwrap().status;
         assert_eq!(status.code(), Some(78));

@@ -1,8 +1,6 @@
 //! Settings of the server that change what statements mean.
 
 use super::*;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Release, Renewal};
 
 /// An election, and notes, on a server with these options.
 async fn works_with(settings: &'static [&'static str]) {
@@ -135,9 +133,7 @@ async fn a_server_that_logs_its_statements_and_lets_nobody_make_a_trigger_is_pre
 async fn a_server_that_is_read_only_is_passed_over_for_one_that_is_not() {
     let table = Table::new().await;
     let server = tokio::task::spawn_blocking(|| Server::start_with(&["--read-only=1"])).await.unwrap();
-    let error = open(&server.url_with("")).claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.contains("does not accept writes: it is a replica"), "{error}");
+    not_applied(open(&server.url_with("")).claim(&candidate("one")).await, "does not accept writes: it is a replica");
     let both = format!("@127.0.0.1:{},127.0.0.1:{}/", server.port(), table.server.port());
     let url = table.url().replace(&format!("@127.0.0.1:{}/", table.server.port()), &both);
     lead(&open(&url), &candidate("one")).await;
@@ -154,9 +150,7 @@ async fn a_server_that_becomes_read_only_is_left() {
     let term = lead(&store, &one).await;
     server.sql("SET GLOBAL read_only = 1");
     for sequence in 1..3 {
-        let error = store.renew(&one, term, sequence).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::NotApplied, "{error}");
-        assert!(error.message.contains("does not accept writes"), "{error}");
+        not_applied(store.renew(&one, term, sequence).await, "does not accept writes");
     }
     server.sql("SET GLOBAL read_only = 0");
     assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));

@@ -1,9 +1,6 @@
 //! How standbys hear of a release: they look.
 
 use super::*;
-use crate::support::server::Server as _;
-use leaderrun::internals::lease::Candidate;
-use leaderrun::internals::store::Leases as _;
 use tokio::time::timeout;
 
 /// Longer than half a second, on a slow machine too.

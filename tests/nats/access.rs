@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::papers::Papers;
-use serde_json::Value;
 use std::fs;
 use std::sync::LazyLock;
 use tempfile::TempDir;
@@ -22,8 +21,8 @@ async fn works(server: &Server) {
     assert_eq!(store.release(&one, grant.term).await, Ok(Release::Released));
 }
 
-async fn error_of(url: &str) -> StoreError {
-    open(url).await.observe(&shard()).await.unwrap_err()
+async fn observed(url: &str) -> Result<Observation, StoreError> {
+    open(url).await.observe(&shard()).await
 }
 
 #[tokio::test]
@@ -34,7 +33,7 @@ async fn a_user_with_its_password_is_let_in_and_nobody_else() {
     works(&server).await;
     for (login, named) in [("u:hunter2@", "the user \"u\" or its password"), ("", "a client without credentials")] {
         let url = format!("nats://{login}{}/{BUCKET}", server.address());
-        let error = error_of(&url).await;
+        let error = observed(&url).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied, "{error}");
         assert!(error.message.contains(&format!("denied {named}")) && !error.message.contains("hunter2"), "{error}");
         let check = open(&url).await.check().await.unwrap_err();
@@ -48,9 +47,7 @@ async fn a_token_is_let_in_and_never_shown() {
     let mut server = Server::configured(lines, r#"{"auth_token":"s3cr3t"}"#);
     server.login = "s3cr3t@".to_owned();
     works(&server).await;
-    let error = error_of(&format!("nats://hunter2@{}/{BUCKET}", server.address())).await;
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("denied the token") && !error.message.contains("hunter2"), "{error}");
+    denied(observed(&format!("nats://hunter2@{}/{BUCKET}", server.address())).await, "denied the token");
 }
 
 #[tokio::test]
@@ -65,7 +62,7 @@ async fn an_nkey_is_let_in() {
     works(&server).await;
     // Another one's.
     fs::write(&file, USER_SEED).unwrap();
-    let error = error_of(&server.own_url()).await;
+    let error = observed(&server.own_url()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied, "{error}");
     assert!(error.message.contains("the nkey in /") && !error.message.contains(USER_SEED), "{error}");
 }
@@ -204,14 +201,11 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
         let Ok(store) = Location::from_url(&url).unwrap().open(REQUEST_TIMEOUT).await else {
             continue; // This system has none.
         };
-        let error = store.observe(&shard()).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-        assert!(error.message.contains("TLS with nats at 127.0.0.1:") && error.message.contains("ca=FILE"), "{error}");
+        misconfigured(store.observe(&shard()).await, "TLS with nats at 127.0.0.1: … ca=FILE");
     }
     // The name has to fit as well.
     let other = format!("nats+tls://localhost:{}/{BUCKET}{}", server.address().port(), server.options);
-    let error = error_of(&other).await;
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("TLS with"), "{error}");
+    misconfigured(observed(&other).await, "TLS with");
 }
 
 #[tokio::test]
@@ -222,9 +216,7 @@ async fn a_client_certificate_is_shown_where_it_is_wanted() {
     server.options = format!("{ca}{own}");
     works(&server).await;
     server.options = ca;
-    let error = error_of(&server.own_url()).await;
-    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
-    assert!(error.message.contains("cert=FILE and key=FILE"), "{error}");
+    denied(observed(&server.own_url()).await, "cert=FILE and key=FILE");
 }
 
 #[tokio::test]
@@ -232,9 +224,7 @@ async fn who_demands_tls_does_not_go_on_without() {
     let server = server().await;
     let papers = Papers::issue("IP:127.0.0.1");
     let url = format!("nats+tls://{}/{BUCKET}?ca={}", server.address(), papers.path("ca.pem"));
-    let error = error_of(&url).await;
-    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-    assert!(error.message.contains("the server may not use TLS"), "{error}");
+    misconfigured(observed(&url).await, "the server may not use TLS");
 }
 
 #[tokio::test]
@@ -249,15 +239,12 @@ async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
     assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
     assert_eq!(open(&server.own_url()).await.list("elsewhere").await, Ok(Vec::new()));
     assert_eq!(stored(), before);
-    let begun = Instant::now();
-    while server.client().api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)["state"]["consumer_count"] != 0 {
-        assert!(begun.elapsed() < PATIENCE, "it left a consumer behind");
-        sleep(Duration::from_millis(50)).await;
-    }
+    eventually("it has no consumer left", async || {
+        server.client().api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)["state"]["consumer_count"] == 0
+    })
+    .await;
 
     let server = restricted(&[NEEDED[1], NEEDED[2]], "_INBOX.>");
     ready(&as_admin(&server)).await;
-    let error = open(&server.own_url()).await.list("").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains(NEEDED[3]), "{error}");
+    denied(open(&server.own_url()).await.list("").await, NEEDED[3]);
 }

@@ -1,7 +1,6 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use serde_json::{Value, json};
 
 /// A bucket with settings of one's own.
 fn make(server: &Server, settings: &Value) {
@@ -31,7 +30,7 @@ async fn init_makes_a_bucket_that_a_check_finds_nothing_wrong_with() {
         ]
     );
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&findings);
     assert!(findings[0].text.starts_with(&format!("{place} runs version 2.")), "{findings:?}");
     assert!(findings.last().unwrap().text.starts_with("a round trip takes "), "{findings:?}");
 }
@@ -61,8 +60,7 @@ async fn init_completes_an_empty_bucket_that_was_made_by_hand() {
     make(&server, &json!({}));
     let store = open(&server.own_url()).await;
     store.prepare().await.unwrap();
-    let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&store.check().await.unwrap());
 }
 
 #[tokio::test]
@@ -77,13 +75,10 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_cl
         let server = Server::start();
         make(&server, &settings);
         let store = open(&server.own_url()).await;
-        let error = store.prepare().await.unwrap_err();
-        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
+        misconfigured(store.prepare().await, part);
         if settings["no_ack"].is_null() && settings["subjects"].is_null() {
-            let findings = store.check().await.unwrap();
-            assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains(part)), "{findings:#?}");
-            let error = store.claim(&candidate("one")).await.unwrap_err();
-            assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
+            finds(&store.check().await.unwrap(), Verdict::Bad, part);
+            misconfigured(store.claim(&candidate("one")).await, part);
         }
     }
 }
@@ -147,6 +142,5 @@ async fn an_account_without_jetstream_is_reported() {
 async fn more_replicas_than_there_are_servers_are_refused() {
     let mut server = Server::start();
     server.options = "?replicas=3".to_owned();
-    let error = open(&server.own_url()).await.prepare().await.unwrap_err();
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("replicas"), "{error}");
+    misconfigured(open(&server.own_url()).await.prepare().await, "replicas");
 }

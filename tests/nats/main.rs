@@ -14,6 +14,7 @@ mod protocol;
 
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::{ErrorKind, Location, Observation, Release, Renewal, Store, StoreError, Verdict};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;

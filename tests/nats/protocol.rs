@@ -121,10 +121,7 @@ async fn a_standby_hears_of_a_release_after_the_server_was_restarted() {
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_mins(1));
     let term = granted(leader.claim(&one).await.unwrap()).term;
-    let news = tokio::spawn({
-        let standby = Arc::clone(&standby);
-        async move { standby.changed(&shard()).await }
-    });
+    let news = listens(&standby);
     sleep(Duration::from_millis(100)).await;
     server.kill();
     sleep(Duration::from_millis(500)).await;
@@ -182,11 +179,7 @@ async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
         standby
     });
     let consumers = async |wanted: u64| {
-        let begun = Instant::now();
-        while server.client().info()["state"]["consumer_count"] != wanted {
-            assert!(begun.elapsed() < PATIENCE, "not {wanted} consumers");
-            sleep(Duration::from_millis(50)).await;
-        }
+        eventually("it is so", async || server.client().info()["state"]["consumer_count"] == wanted).await;
     };
     consumers(1).await;
     enough.send(()).unwrap();
@@ -204,13 +197,8 @@ async fn a_standby_that_listens_looks_without_a_request() {
     let one = candidate("one");
     let term = lead(&*leader, &one).await;
     refused(standby.claim(&candidate("two")).await.unwrap());
-    let listener = Arc::clone(&standby);
-    let news = tokio::spawn(async move { listener.changed(&shard()).await });
-    let begun = Instant::now();
-    while server.client().info()["state"]["consumer_count"] != 1 {
-        assert!(begun.elapsed() < PATIENCE, "it does not listen");
-        sleep(Duration::from_millis(50)).await;
-    }
+    let news = listens(&standby);
+    eventually("it does not listen", async || server.client().info()["state"]["consumer_count"] == 1).await;
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     sleep(Duration::from_millis(200)).await;
     gate.forget();
@@ -230,10 +218,7 @@ async fn a_standby_hears_of_a_deletion() {
     let server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
     lead(&*leader, &candidate("one")).await;
-    let news = tokio::spawn({
-        let standby = Arc::clone(&standby);
-        async move { standby.changed(&shard()).await }
-    });
+    let news = listens(&standby);
     sleep(Duration::from_millis(300)).await;
     assert!(!news.is_finished());
     server.client().delete(KEY);

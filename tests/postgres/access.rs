@@ -1,11 +1,8 @@
 //! Who is let in, what they may do, and what is said when they may not.
 
 use super::*;
-use crate::support::fleet::{leaderctl, leaderrun};
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Page, Renewal, Verdict};
-use std::os::unix::fs::PermissionsExt;
+use crate::support::fleet::leaderrun;
+use crate::support::said::Runs as _;
 
 /// A role of one's own, without any grant.
 fn role(table: &Table) -> String {
@@ -50,14 +47,10 @@ async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let server = shared();
     server.sql("CREATE ROLE poor LOGIN");
     let url = server.url_with("table=never").replace("//postgres@", "//poor@");
-    let error = open(&url).await.prepare().await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("GRANT CREATE ON SCHEMA public TO poor"), "{error}");
+    denied(open(&url).await.prepare().await, "GRANT CREATE ON SCHEMA public TO poor");
     let error = open(&format!("{url}&schema=nowhere")).await.prepare().await.unwrap_err();
     assert!(error.message.contains("GRANT CREATE ON DATABASE \"postgres\" TO poor"), "{error}");
-    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("leaderctl store init"), "{error}");
+    misconfigured(open(&url).await.claim(&candidate("one")).await, "leaderctl store init");
 }
 
 #[tokio::test]
@@ -65,12 +58,8 @@ async fn a_database_or_a_role_that_does_not_exist_is_named() {
     let server = shared();
     let one = candidate("one");
     let url = server.url_with("table=x");
-    let error = open(&url.replace("/postgres?", "/nothing?")).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("no database nothing"), "{error}");
-    let error = open(&url.replace("//postgres@", "//nobody_here@")).await.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("nobody_here"), "{error}");
+    misconfigured(open(&url.replace("/postgres?", "/nothing?")).await.claim(&one).await, "no database nothing");
+    denied(open(&url.replace("//postgres@", "//nobody_here@")).await.claim(&one).await, "nobody_here");
 }
 
 /// A server that wants a password of everybody but its administrator, by this method.
@@ -96,8 +85,7 @@ async fn passwords_work_by_every_method_and_are_never_shown() {
         lead(&store, &candidate("one")).await;
         let store = open(&url("hunter3")).await;
         for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-            assert_eq!(error.kind, ErrorKind::Denied, "{method}: {error}");
-            assert!(error.message.contains("user app") && !error.message.contains("hunter"), "{error}");
+            denied(Err::<(), _>(error), "user app");
         }
     }
 }
@@ -160,10 +148,7 @@ async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_go
         open(&url).await.claim(&candidate("another")).await.unwrap_err();
         assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
-    let output = leaderrun().args(["--store", &url, "-n", "db/main", "true"]).output().expect("leaderrun starts");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(69), 1), "{said}");
-    assert!(said.contains("max_connections"), "{said}");
+    leaderrun().args(["--store", &url, "-n", "db/main", "true"]).said().refused(69, "max_connections");
 }
 
 #[tokio::test]
@@ -185,7 +170,5 @@ async fn a_unix_socket_is_as_good() {
     // It has to be found out that there is no pooler at the other end.
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
     let nowhere = open("postgres://postgres@/postgres?host=/nonexistent").await;
-    let error = nowhere.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.contains("/nonexistent/.s.PGSQL.5432"), "{error}");
+    not_applied(nowhere.claim(&one).await, "/nonexistent/.s.PGSQL.5432");
 }

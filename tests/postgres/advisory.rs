@@ -1,15 +1,9 @@
 //! `advisory_lock=N`: we and programs that elect with `pg_try_advisory_lock(N)` exclude each other.
 
 use super::*;
-use crate::support::fleet::{Fleet, PATIENCE};
+use crate::support::fleet::Fleet;
 use crate::support::gate::Gate;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{Observation, Release, Renewal};
-use nix::sys::signal::Signal;
 use std::sync::atomic::AtomicI64;
-use std::time::Instant;
-use tokio::time::timeout;
 
 /// A lock of one's own, on the server that the tests share.
 struct Lock {
@@ -125,10 +119,7 @@ async fn a_leader_whose_lock_a_stranger_took_meanwhile_has_lost() {
     let term = lead(&store, &one).await;
     let mut psql = Psql::start(lock.table.server);
     lock.terminate();
-    let begun = Instant::now();
-    while psql.say(&lock.attempt()) != "t" {
-        assert!(begun.elapsed() < PATIENCE, "the lock is never free");
-    }
+    eventually("the lock is free", async || psql.say(&lock.attempt()) == "t").await;
     let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("a stranger has the lock") };
     assert!(holder.owner.starts_with("psql"), "{holder:?}");
     assert!(matches!(refused(store.claim(&one).await.unwrap()).owner.as_str(), owner if owner.starts_with("psql")));

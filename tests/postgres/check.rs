@@ -1,9 +1,6 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Verdict;
 
 #[tokio::test]
 async fn a_table_is_made_once_and_its_memory_is_kept() {
@@ -25,23 +22,17 @@ async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
     let store = table.store().await;
     for spoil in ["DROP RULE leaderrun_keep ON $T", "ALTER TABLE $T DISABLE RULE leaderrun_keep"] {
         table.sql(spoil);
-        let findings = store.check().await.unwrap();
-        assert!(
-            texts(&findings, Verdict::Doubtful).iter().any(|text| text.contains("deleted by hand")),
-            "{findings:?}"
-        );
+        finds(&store.check().await.unwrap(), Verdict::Doubtful, "deleted by hand");
         assert!(store.prepare().await.unwrap().join("\n").contains("a DELETE of a lease that is held does nothing"));
-        let findings = store.check().await.unwrap();
-        assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("DELETE")), "{findings:?}");
+        finds(&store.check().await.unwrap(), Verdict::Good, "DELETE");
     }
 }
 
 #[tokio::test]
 async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
     let server = Server::start_with(&["fsync=on"]);
-    let store = open(&server.url(server.address())).await;
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad).iter().any(|text| text.contains("leaderctl store init")), "{findings:?}");
+    let store = open(&server.own_url()).await;
+    finds(&store.check().await.unwrap(), Verdict::Bad, "leaderctl store init");
     store.prepare().await.unwrap();
     let findings = store.check().await.unwrap();
     assert_eq!(texts(&findings, Verdict::Bad), Vec::<&str>::new());
@@ -56,7 +47,7 @@ async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
 #[tokio::test]
 async fn a_check_names_what_makes_a_server_unsafe() {
     let server = Server::start_with(&["full_page_writes=off", "synchronous_commit=off"]);
-    let store = open(&server.url(server.address())).await;
+    let store = open(&server.own_url()).await;
     store.prepare().await.unwrap();
     server.sql("ALTER TABLE leaderrun SET UNLOGGED");
     let findings = store.check().await.unwrap();
@@ -70,10 +61,8 @@ async fn a_check_names_what_makes_a_server_unsafe() {
 async fn a_check_tells_who_has_the_advisory_lock_and_gives_it_back() {
     let table = Table::new().await;
     let store = open(&table.url_with("advisory_lock=9001")).await;
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("9001 is free")), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Good, "9001 is free");
     let mut psql = Psql::start(table.server);
     assert_eq!(psql.say("SELECT pg_try_advisory_lock(9001)"), "t");
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Good).iter().any(|text| text.contains("psql")), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Good, "psql");
 }

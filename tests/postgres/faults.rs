@@ -3,12 +3,8 @@
 use super::*;
 use crate::support::ports::free_port;
 use crate::support::proxy::{NetworkFault, Proxy};
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Renewal};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use std::time::Instant;
 
 #[tokio::test]
 async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
@@ -19,10 +15,7 @@ async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     let pid = table.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'");
     let backend = Pid::from_raw(pid.parse().unwrap());
     kill(backend, Signal::SIGSTOP).unwrap();
-    let hanging = {
-        let (store, one) = (std::sync::Arc::clone(&store), one.clone());
-        tokio::spawn(async move { store.renew(&one, term, 1).await })
-    };
+    let hanging = renews(&store, &one, term, 1);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let begun = Instant::now();
     for sequence in 2..4 {
@@ -105,13 +98,10 @@ async fn a_server_that_only_reads_is_passed_over_and_named() {
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
-    let fresh = open(&server.url(server.address())).await;
-    let error = fresh.claim(&candidate("two")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.contains("does not accept writes"), "{error}");
+    let fresh = open(&server.own_url()).await;
+    not_applied(fresh.claim(&candidate("two")).await, "does not accept writes");
     // A connection that was made before goes the same way.
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
+    not_applied(store.renew(&one, term, 1).await, "");
     server.sql("ALTER SYSTEM RESET default_transaction_read_only");
     server.sql("SELECT pg_reload_conf()");
     eventually("it writes", async || server.sql("SHOW default_transaction_read_only") == "off").await;

@@ -18,17 +18,24 @@ mod rows;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::Administration as _;
 use leaderrun::internals::store::sql::postgres::Postgres;
 use leaderrun::internals::store::sql::{Address, Dialect};
-use leaderrun::internals::store::{Claim, StoreError};
+use leaderrun::internals::store::{
+    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal,
+    StoreError, Verdict,
+};
+use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::claims::*;
+use support::fleet::leaderctl;
 use support::postgres::{LOCKS, Server, shared};
 use support::process::Process;
+use support::server::Server as _;
+use tokio::time::timeout;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -2,10 +2,6 @@
 
 use super::*;
 use crate::support::postgres::Bouncer;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Observation, Release, Renewal, Verdict};
-use tokio::time::timeout;
 
 #[tokio::test]
 async fn an_election_works_through_a_pooler_in_transaction_mode() {
@@ -77,9 +73,7 @@ async fn an_advisory_lock_is_refused_where_it_would_be_another_clients() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));
-    let error = open(&url).await.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-    assert!(error.message.contains("pooler"), "{error}");
+    misconfigured(open(&url).await.claim(&candidate("one")).await, "pooler");
     assert_eq!(table.server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"), "0");
 
     let bouncer = Bouncer::before(table.server, "session");

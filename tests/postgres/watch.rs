@@ -1,11 +1,6 @@
 //! How standbys hear of a release.
 
 use super::*;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::Observation;
-use tokio::time::timeout;
 
 /// A standby that listens does not look by itself, so it may take that long on a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -52,7 +47,7 @@ async fn a_standby_keeps_one_connection() {
 #[tokio::test]
 async fn a_standby_whose_connection_was_ended_listens_again() {
     let mut server = Server::start();
-    let leader = open(&server.url(server.address())).await;
+    let leader = open(&server.own_url()).await;
     let standby = open(&server.url_with("application_name=standby")).await;
     leader.prepare().await.unwrap();
     server.grow_old();

@@ -32,7 +32,7 @@ impl Site {
         let mut server: Box<dyn Server> = Box::new(crate::support::redis::Server::start());
         crate::support::server::prepare(&*server);
         server.grow_old();
-        let url = server.url(server.address());
+        let url = server.own_url();
         Self { machine: Machine::with(&[], ""), url, _server: Some(server) }
     }
 

@@ -3,11 +3,8 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::papers::Papers;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Finding, Note, Notes, Page, Release, Renewal, Verdict};
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 /// A candidate, as in examples/infrastructure and leaderrun-stores(7).
 static MINIMAL: LazyLock<&str> = LazyLock::new(|| rules("leaderrun"));
@@ -39,10 +36,7 @@ async fn the_minimal_user_may_do_all_that_an_election_needs() {
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     refused(other.claim(&candidate("two")).await.unwrap());
-    let news = tokio::spawn({
-        let other = Arc::clone(&other);
-        async move { other.changed(&shard()).await }
-    });
+    let news = listens(&other);
     eventually("it subscribes", async || server.subscribers() == 1).await;
     store.release(&one, term).await.unwrap();
     tokio::time::timeout(LEASE / 2, news).await.expect("it is heard at once").unwrap().unwrap();
@@ -109,7 +103,7 @@ async fn missing_keys_and_channels_are_named() {
     let findings = store.check().await.unwrap();
     let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).unwrap();
     assert!(bad.text.starts_with("permission missing: ") && bad.text.contains("key"), "{bad:?}");
-    assert_eq!(store.claim(&candidate("one")).await.unwrap_err().kind, ErrorKind::Denied);
+    denied(store.claim(&candidate("one")).await, "");
 
     allow(&server, &MINIMAL.replace("&leaderrun:*", "resetchannels"));
     let store = open(&url(&server)).await.unwrap();
@@ -117,7 +111,7 @@ async fn missing_keys_and_channels_are_named() {
     let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
     assert!(bad[0].text.starts_with("permission missing: channels that begin with leaderrun:"), "{bad:?}");
     assert!(bad[1].text.starts_with("permission missing: SUBSCRIBE to leaderrun:*"), "{bad:?}");
-    assert_eq!(store.changed(&shard()).await.unwrap_err().kind, ErrorKind::Denied);
+    denied(store.changed(&shard()).await, "");
     // A release gives the lease back all the same.
     let one = candidate("one");
     let term = lead(&store, &one).await;
@@ -183,10 +177,7 @@ async fn works(url: &str) {
     let one = with_lease("one", Duration::from_secs(1));
     let grant = granted_in_time(&*store, &one).await;
     assert!(store.renew(&one, grant.term, 1).await.is_ok());
-    let news = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { store.changed(&shard()).await }
-    });
+    let news = listens(&store);
     tokio::time::sleep(Duration::from_millis(50)).await;
     store.release(&one, grant.term).await.unwrap();
     tokio::time::timeout(PATIENCE, news).await.expect("it is heard").unwrap().unwrap();
@@ -235,8 +226,7 @@ async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it()
         format!("rediss://:hunter2@localhost:{port}?ca={named}"),
         format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}"),
     ] {
-        let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
-        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("is not trusted"), "{error}");
+        misconfigured(open(&url).await.unwrap().claim(&candidate("one")).await, "is not trusted");
     }
 }
 
@@ -266,15 +256,13 @@ async fn a_list_needs_scan_and_nothing_that_writes() {
     assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was denied");
 
     allow(&server, &MINIMAL);
-    let error = open(&url(&server)).await.unwrap().list("").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Denied);
-    assert!(error.message.contains("denied user leaderrun") && error.message.contains("'scan'"), "{error}");
+    denied(open(&url(&server)).await.unwrap().list("").await, "denied user leaderrun … 'scan'");
 }
 
 #[test]
 fn without_scan_a_leader_hands_over_without_counting_and_says_what_is_missing() {
     let server = old_server();
     allow(&server, &MINIMAL);
-    let (owner, user) = (server.plain_url(), url(&server));
+    let (owner, user) = (server.own_url(), url(&server));
     denied::assert_hands_over_uncounted(User::at(&owner), User::at(&user), "denied user leaderrun");
 }

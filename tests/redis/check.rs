@@ -1,9 +1,6 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::fleet::wait_until;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::{ErrorKind, Verdict};
 
 #[tokio::test]
 async fn init_makes_nothing_but_begins_the_time_of_waiting() {
@@ -24,7 +21,7 @@ async fn init_makes_nothing_but_begins_the_time_of_waiting() {
     assert_eq!(lines, [format!("{place} says since when it remembers")]);
     assert_eq!(server.cli(&["HGET", MARKER, "text"]), since);
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&findings);
     assert!(findings.last().unwrap().text.starts_with("a round trip takes "), "{findings:?}");
 }
 
@@ -33,15 +30,12 @@ async fn unsafe_settings_are_reported() {
     let server = Server::forgetful();
     server.age();
     let store = store(&server).await;
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Doubtful)[0].starts_with("no append-only file"), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Doubtful, "no append-only file");
 
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Doubtful)[0].starts_with("maxmemory-policy is allkeys-lru"), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Doubtful, "maxmemory-policy is allkeys-lru");
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad)[0].starts_with("maxmemory-policy is allkeys-lru"), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "maxmemory-policy is allkeys-lru");
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     assert_eq!(texts(&store.check().await.unwrap(), Verdict::Bad), [""; 0]);
 }
@@ -52,8 +46,6 @@ async fn a_node_of_a_cluster_gives_no_leases_even_with_all_slots() {
     assert_eq!(server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     wait_until("it takes commands", || server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
     let store = store(&server).await;
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad)[0].contains("is a node of a Redis Cluster"), "{findings:?}");
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("Redis Cluster"), "{error}");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "is a node of a Redis Cluster");
+    misconfigured(store.claim(&candidate("one")).await, "Redis Cluster");
 }

@@ -2,12 +2,7 @@
 
 use super::*;
 use crate::support::gate::Gate;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Renewal};
 use leaderrun::internals::time::BootInstant;
-use std::net::TcpListener;
-use std::sync::Arc;
 
 #[tokio::test]
 async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
@@ -18,19 +13,14 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     way.forget();
-    let hanging = tokio::spawn({
-        let (store, one) = (Arc::clone(&store), one.clone());
-        async move { store.renew(&one, term, 1).await }
-    });
+    let hanging = renews(&store, &one, term, 1);
     // Longer than a connection may be silent.
     tokio::time::sleep(Duration::from_millis(3600)).await;
     let sent = BootInstant::now();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(BootInstant::now().since(sent) < timeout / 2);
     assert!(!hanging.is_finished());
-    let error = hanging.await.unwrap().unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unknown);
-    assert!(error.message.contains("did not answer within 11s 900ms"), "{error}");
+    unknown(hanging.await.unwrap(), "did not answer within 11s 900ms");
 }
 
 #[tokio::test]
@@ -76,9 +66,7 @@ async fn a_socket_in_the_file_system_will_do() {
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let missing = open(&format!("redis+unix://{}/none", directory.path().display())).await.unwrap();
-    let error = missing.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(error.message.ends_with("/none: no such file or directory"), "{error}");
+    not_applied(missing.claim(&one).await, "/none: no such file or directory");
 }
 
 #[tokio::test]
@@ -86,11 +74,9 @@ async fn a_server_without_memory_turns_claims_away() {
     let server = old_server();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let store = store(&server).await;
-    let error = store.claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert!(
-        error.message.ends_with("takes no writes now: command not allowed when used memory > 'maxmemory'"),
-        "{error}"
+    not_applied(
+        store.claim(&candidate("one")).await,
+        "takes no writes now: command not allowed when used memory > 'maxmemory'",
     );
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     lead(&store, &candidate("one")).await;

@@ -1,9 +1,6 @@
 //! Other programs' values in our keys, and those of earlier builds.
 
 use super::*;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::ErrorKind;
-use leaderrun::internals::store::Leases as _;
 
 #[tokio::test]
 async fn what_something_else_wrote_is_reported_and_left_alone() {
@@ -27,7 +24,7 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
         server.cli(&["DEL", key]);
         server.cli(&words);
         let before = server.cli(&["DUMP", key]);
-        let mut errors = vec![open(&server.plain_url()).await.unwrap().claim(&one).await.unwrap_err()];
+        let mut errors = vec![open(&server.own_url()).await.unwrap().claim(&one).await.unwrap_err()];
         if key == LOCK {
             errors.extend([
                 store.renew(&one, Term(1), 1).await.unwrap_err(),
@@ -55,7 +52,7 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
 #[tokio::test]
 async fn prefixes_and_databases_are_places_of_their_own() {
     let server = old_server();
-    let url = server.plain_url();
+    let url = server.own_url();
     let store = store(&server).await;
     lead(&store, &candidate("one")).await;
     for place in [format!("{url}?prefix=other:"), format!("{url}/3")] {
@@ -66,9 +63,7 @@ async fn prefixes_and_databases_are_places_of_their_own() {
     }
     assert_eq!(server.cli(&["-n", "3", "EXISTS", MARKER]), "1");
     assert_eq!(server.cli(&["EXISTS", "other:{leases}:store"]), "1");
-    let error = open(&format!("{url}/99")).await.unwrap().inspect(&shard()).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("has no database of that number"), "{error}");
+    misconfigured(open(&format!("{url}/99")).await.unwrap().inspect(&shard()).await, "has no database of that number");
 }
 
 #[tokio::test]
@@ -93,7 +88,7 @@ async fn a_list_takes_no_pattern_from_the_prefix_of_its_keys() {
     let server = old_server();
     let mut stores = Vec::new();
     for prefix in ["a%2A", "ab", "%5Ba%5D", "a%5C"] {
-        let store = open(&format!("{}?prefix={prefix}", server.plain_url())).await.unwrap();
+        let store = open(&format!("{}?prefix={prefix}", server.own_url())).await.unwrap();
         granted_in_time(&store, &with_lease(prefix, Duration::from_millis(100))).await;
         stores.push((store, prefix));
     }

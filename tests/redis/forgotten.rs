@@ -2,9 +2,6 @@
 //! tests/lease_store and tests/conformance/forgotten.rs.
 
 use super::*;
-use crate::support::server::Server as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::Renewal;
 
 #[tokio::test]
 async fn a_restart_without_persistence_does_not_disturb_the_leader_and_lets_nobody_else_lead() {

@@ -1,10 +1,9 @@
 //! `lock_key=`: we and programs that take `SET KEY id NX PX ttl` exclude each other.
 
 use super::*;
-use crate::support::fleet::{leaderctl, wait_until};
+use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::mixed::{self, Mixed};
-use leaderrun::internals::store::{Administration as _, ErrorKind, Observation, Release, Renewal, Verdict};
-use std::process::Output;
+use crate::support::said::Runs as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -12,7 +11,7 @@ const KEY: &str = "maplefile:leader:lock";
 const INFO: &str = "maplefile:leader:info";
 
 fn url(server: &Server) -> String {
-    format!("{}?lock_key={KEY}", server.plain_url())
+    format!("{}?lock_key={KEY}", server.own_url())
 }
 
 async fn sharing(server: &Server) -> Redis {
@@ -70,7 +69,7 @@ async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_oth
     const UNLOCK: &str = r#"local val = redis.call("GET", KEYS[1])
         if val == ARGV[1] then return redis.call("DEL", KEYS[1]) elseif val == false then return -1 else return 0 end"#;
     let server = old_server();
-    let store = open(&format!("{}?lock_key={KEY}", server.plain_url())).await.expect("the address is right");
+    let store = open(&format!("{}?lock_key={KEY}", server.own_url())).await.expect("the address is right");
     let one = candidate("one");
     let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
     let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
@@ -161,9 +160,10 @@ async fn a_key_that_never_expires_is_reported_and_left_alone() {
     server.cli(&["SET", KEY, "backend-7"]);
     let one = candidate("one");
     for error in [store.claim(&one).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-        assert_eq!(error.kind, ErrorKind::Misconfigured);
-        assert!(error.message.starts_with(&format!("the key {KEY} in redis at 127.0.0.1:")), "{error}");
-        assert!(error.message.contains("never expires, so nobody could take it"), "{error}");
+        misconfigured(
+            Err::<(), _>(error),
+            &format!("the key {KEY} in redis at 127.0.0.1: … never expires, so nobody could take it"),
+        );
     }
     let findings = store.check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains("never expires")));
@@ -181,9 +181,7 @@ async fn a_key_of_another_type_is_reported_and_left_alone() {
             assert!(take(&server, "backend-7", "60000"));
         }
         for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-            assert_eq!(error.kind, ErrorKind::Misconfigured);
-            assert!(error.message.contains(&format!("the key {key} in redis")), "{error}");
-            assert!(error.message.contains("is no string"), "{error}");
+            misconfigured(Err::<(), _>(error), &format!("the key {key} in redis … is no string"));
         }
         let findings = store.check().await.unwrap();
         assert!(findings.iter().any(|found| found.verdict == Verdict::Bad && found.text.contains(key)), "{findings:?}");
@@ -218,8 +216,8 @@ async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends
         let store = sharing(&server).await;
         let one = candidate("one");
         let term = lead(&store, &one).await;
-        server.kill_it();
-        server.start_it_again();
+        server.kill();
+        server.start_again();
         let renewal = store.renew(&one, term, 1).await;
         assert_eq!(renewal, Ok(if forgets { Renewal::Lost(None) } else { Renewal::Renewed }));
         assert!(!take(&server, "backend-7", "1000"), "the tree is alive, or dies");
@@ -255,41 +253,27 @@ async fn a_check_says_what_such_a_lock_cannot_promise_and_who_has_it() {
     assert_eq!(server.cli(&["GET", KEY]), "backend-7");
 }
 
-fn words(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 #[test]
 fn leaderctl_shows_the_program_that_holds_the_key() {
     let server = old_server();
     assert!(take(&server, "backend-7", "60000"));
-    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
-    let status = words(&ask(&["status", "shard"]));
-    assert!(status.contains("backend-7 (holds the key maplefile:leader:lock)"), "{status}");
+    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).said();
+    let status = ask(&["status", "shard"]).tells("backend-7 (holds the key maplefile:leader:lock)").out;
     for unknown in ["since", "renewed", "host"] {
         assert!(!status.lines().any(|line| line.trim_start().starts_with(unknown)), "{status}");
     }
     let times = r#""started_at":"2026-11-21T14:43:31.25+01:00","last_heartbeat":"2026-11-21T08:13:31-05:30""#;
     server.cli(&["SET", INFO, &format!(r#"{{"instance_id":"backend-7","hostname":"h7",{times}}}"#), "PX", "60000"]);
-    let status = words(&ask(&["status", "shard"]));
-    for part in ["2026-11-21T13:43:31", "renewed", "h7"] {
-        assert!(status.contains(part), "{part}: {status}");
-    }
-    let status: serde_json::Value = serde_json::from_slice(&ask(&["status", "--json", "shard"]).stdout).expect("JSON");
+    ask(&["status", "shard"]).tells("2026-11-21T13:43:31 … renewed … h7");
+    let status = ask(&["status", "--json", "shard"]).json();
     assert_eq!((&status["since"], &status["host"]), (&"2026-11-21T13:43:31.250Z".into(), &"h7".into()));
     assert!(status["renewed_seconds_ago"].as_f64().is_some_and(|ago| ago > 3600.0), "{status}");
-    let check = ask(&["store", "check"]);
-    assert!(check.status.success() && words(&check).contains("have no terms"), "{check:?}");
-    let why = words(&ask(&["why", "shard"]));
-    assert!(why.contains("backend-7"), "{why}");
-    assert!(ask(&["list"]).status.success());
-    let mut once = crate::support::fleet::leaderrun();
-    let refused = once.env("LEADERRUN_STORE", url(&server)).args(["-n", "shard", "true"]).output().expect("it runs");
-    assert_eq!(refused.status.code(), Some(75));
-    assert!(words(&refused).contains("backend-7"), "{refused:?}");
-    let several = leaderrun_words(&url(&server), &["--slots", "2", "shard", "true"]);
-    assert_eq!(several.status.code(), Some(64));
-    assert!(words(&several).contains("lock_key="), "{several:?}");
+    ask(&["store", "check"]).ended(0).tells("have no terms");
+    ask(&["why", "shard"]).tells("backend-7");
+    ask(&["list"]).good();
+    let run = |words: &[&str]| leaderrun().env("LEADERRUN_STORE", url(&server)).args(words).said();
+    run(&["-n", "shard", "true"]).ended(75).tells("backend-7");
+    run(&["--slots", "2", "shard", "true"]).ended(64).tells("lock_key=");
 }
 
 /// Names for scripts are bare, and no order is promised to a program that reads none.
@@ -297,31 +281,18 @@ fn leaderctl_shows_the_program_that_holds_the_key() {
 fn a_leader_that_is_another_program_takes_no_orders_and_records_nothing() {
     let server = old_server();
     assert!(take(&server, "backend-7", "60000"));
-    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
-    let state = || {
-        let shown = ask(&["status", "--json", "shard"]);
-        serde_json::from_slice::<serde_json::Value>(&shown.stdout).expect("JSON")
-    };
+    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).said();
+    let state = || ask(&["status", "--json", "shard"]).json();
     let foreign = format!("the key {KEY}");
     assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&"backend-7".into(), &foreign.into()));
     for verb in [&["step-down", "shard"][..], &["revoke", "--term", "7", "shard"], &["pause", "shard"]] {
-        let refused = ask(verb);
-        assert_eq!(refused.status.code(), Some(75), "{verb:?}: {refused:?}");
-        let said = words(&refused);
-        assert!(said.contains("backend-7 (holds the key") && said.contains("leads and takes no orders"), "{said}");
+        ask(verb).ended(75).tells("backend-7 (holds the key … leads and takes no orders");
     }
     assert_eq!(state()["paused"], true, "nobody follows it");
-    let waited = ask(&["pause", "--force", "--wait=1s", "shard"]);
-    assert_eq!(waited.status.code(), Some(75), "{waited:?}");
-    assert!(words(&waited).contains("takes no orders"), "{waited:?}");
-    let history = ask(&["history", "shard"]);
-    assert!(
-        words(&history).contains("backend-7 (holds the key") && words(&history).contains("records nothing"),
-        "{history:?}"
-    );
+    ask(&["pause", "--force", "--wait=1s", "shard"]).ended(75).tells("takes no orders");
+    ask(&["history", "shard"]).tells("backend-7 (holds the key … records nothing");
     server.cli(&["DEL", KEY]);
-    let waited = ask(&["pause", "--force", "--wait=10s", "shard"]);
-    assert_eq!(waited.status.code(), Some(0), "{waited:?}");
+    ask(&["pause", "--force", "--wait=10s", "shard"]).good();
     assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&serde_json::Value::Null, &serde_json::Value::Null));
 }
 
@@ -332,7 +303,7 @@ fn a_standby_tells_its_hook_the_bare_name_of_another_program() {
     let scratch = tempfile::tempdir().expect("a directory");
     let told = scratch.path().join("told");
     let hook = format!("echo \"$LEADERRUN_LEADER\" >{}.new && mv {0}.new {0}", told.display());
-    let mut standby = crate::support::fleet::leaderrun()
+    let mut standby = leaderrun()
         .args(["--store", &url(&server), "--on-leader-change", &hook, "shard", "true"])
         .spawn()
         .expect("it runs");
@@ -347,10 +318,6 @@ fn a_standby_tells_its_hook_the_bare_name_of_another_program() {
 fn a_leader_whose_turn_is_over_hands_over_to_another_program_that_waits() {
     let server = old_server();
     mixed(&server).relinquishes();
-}
-
-fn leaderrun_words(url: &str, words: &[&str]) -> Output {
-    crate::support::fleet::leaderrun().args(["--store", url]).args(words).output().expect("it runs")
 }
 
 fn mixed(server: &Server) -> Mixed {

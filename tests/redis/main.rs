@@ -19,13 +19,18 @@ mod slewed;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::Leases as _;
 use leaderrun::internals::store::redis::{Address, Redis};
-use leaderrun::internals::store::{Claim, StoreError};
+use leaderrun::internals::store::{
+    Administration as _, Claim, ErrorKind, Finding, Leases as _, Note, Notes, Observation, Page, Release, Renewal,
+    Store as _, StoreError, Verdict,
+};
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;
-use support::fleet::PATIENCE;
+use support::fleet::{PATIENCE, wait_until};
 use support::redis::Server;
+use support::server::Server as _;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
@@ -40,7 +45,7 @@ async fn open_with(url: &str, request_timeout: Duration) -> Result<Redis, StoreE
 }
 
 async fn store(server: &Server) -> Redis {
-    open(&server.plain_url()).await.expect("the address is right")
+    open(&server.own_url()).await.expect("the address is right")
 }
 
 /// A server whom everybody has known for long.

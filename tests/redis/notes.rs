@@ -2,7 +2,6 @@
 
 use super::*;
 use leaderrun::internals::lease::{Session, Shard};
-use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Store as _};
 use std::collections::BTreeSet;
 
 fn standby() -> Page {
@@ -69,7 +68,7 @@ async fn orders_of_another_shard_come_with_the_answer_to_a_renewal_and_do_it_no_
     assert_eq!(renew(&store).await, Some(vec![Some(note(None)), Some(note(None))]));
     let rules = "on >x ~leaderrun:{leases}:store ~leaderrun:{leases}:lock:db/main &* +@all";
     server.cli(&[&["ACL", "SETUSER", "app", "reset"], &rules.split(' ').collect::<Vec<_>>()[..]].concat());
-    let limited = open(&server.plain_url().replace("//", "//app:x@")).await.unwrap();
+    let limited = open(&server.own_url().replace("//", "//app:x@")).await.unwrap();
     assert_eq!(renew(&limited).await, None, "they are denied");
     // What another program wrote is no order. A read of the orders alone reports it.
     let bytes = ["EVAL", "return redis.call('HSET', KEYS[1], 'format', '2', 'text', '\\255\\254')", "1", lock];
@@ -77,7 +76,7 @@ async fn orders_of_another_shard_come_with_the_answer_to_a_renewal_and_do_it_no_
         server.cli(&["DEL", lock]);
         server.cli(strange);
         assert_eq!(renew(&store).await, None, "{strange:?}");
-        assert_eq!(store.read(&parent, &Page::Orders).await.unwrap_err().kind, ErrorKind::Misconfigured);
+        misconfigured(store.read(&parent, &Page::Orders).await, "");
     }
     server.cli(&["DEL", lock]);
     assert_eq!(renew(&store).await, Some(vec![Some(note(None)), None]));

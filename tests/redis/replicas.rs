@@ -1,13 +1,8 @@
 //! Replicas, `wait=`, and Sentinel.
 
 use super::*;
-use crate::support::fleet::wait_until;
 use crate::support::redis::Sentinel;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes, Page, Renewal, Verdict};
 use std::io::{Read, Write};
-use std::net::TcpListener;
 
 fn replica_of(master: &Server) -> Server {
     let replica = Server::start();
@@ -24,14 +19,13 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     let replica = replica_of(&master);
     // A first replica gives the replication another name.
     master.age();
-    let url = format!("{}?wait=1", master.plain_url());
+    let url = format!("{}?wait=1", master.own_url());
     let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert_eq!(session_in(&replica), one.session.as_str());
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
+    all_good(&store.check().await.unwrap());
 
     drop(replica);
     let mut sequence = 1;
@@ -42,8 +36,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
         error.message.starts_with("only 0 of the 1 replicas that wait= asks for have confirmed")
     })
     .await;
-    let error = store.claim(&one).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Unknown);
+    unknown(store.claim(&one).await, "");
     // What needs no replica goes on.
     assert!(store.inspect(&shard()).await.unwrap().holder.is_some());
     store.release(&one, term).await.unwrap();
@@ -55,8 +48,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
 async fn replicas_without_wait_are_doubtful() {
     let master = old_server();
     let _replica = replica_of(&master);
-    let findings = store(&master).await.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Doubtful).iter().any(|text| text.contains("write wait=1")), "{findings:?}");
+    finds(&store(&master).await.check().await.unwrap(), Verdict::Doubtful, "write wait=1");
 }
 
 #[tokio::test]
@@ -75,8 +67,7 @@ async fn a_replica_takes_no_leases() {
         store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x"))).await.unwrap_err(),
     ];
     for error in errors {
-        assert_eq!(error.kind, ErrorKind::NotApplied);
-        assert!(error.message.contains("is a replica and takes no leases"), "{error}");
+        not_applied(Err::<(), _>(error), "is a replica and takes no leases");
     }
     let findings = store.check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains("is a replica")));
@@ -178,10 +169,10 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
 async fn sentinels_that_do_not_know_the_master_are_reported() {
     let world = World::new();
     let url = world.url().replace("/main", "/other");
-    let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.starts_with("the Sentinel at 127.0.0.1:"), "{error}");
-    assert!(error.message.contains("knows no master called other: name another"), "{error}");
+    misconfigured(
+        open(&url).await.unwrap().claim(&candidate("one")).await,
+        "the Sentinel at 127.0.0.1: … knows no master called other: name another",
+    );
 }
 
 #[tokio::test]
@@ -192,9 +183,10 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master() {
     let url = world.url().replacen("://", &format!("://127.0.0.1:{dead},"), 1);
     lead(&open(&url).await.unwrap(), &candidate("one")).await;
     let url = format!("redis+sentinel://127.0.0.1:{dead}/main");
-    let error = open(&url).await.unwrap().claim(&candidate("one")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotApplied);
-    assert_eq!(error.message, format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused"));
+    assert_eq!(
+        not_applied(open(&url).await.unwrap().claim(&candidate("one")).await, ""),
+        format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused")
+    );
 }
 
 /// Says after a pause that the master is on `port` since the failover of that number. Answers where it listens.

@@ -1,7 +1,6 @@
 //! What the script for documents compares, and that each request is one script.
 
 use super::*;
-use leaderrun::internals::store::Renewal;
 
 const SCRIPT: &str =
     concat!(include_str!("../../src/store/redis/call.lua"), include_str!("../../src/store/redis/documents.lua"));
@@ -76,6 +75,6 @@ async fn every_request_is_one_script() {
     assert_eq!(asked(), 2);
     store.release(&one, term).await.unwrap();
     counted.set(server.scripts_run());
-    lead(&open(&server.plain_url()).await.unwrap(), &candidate("two")).await;
+    lead(&open(&server.own_url()).await.unwrap(), &candidate("two")).await;
     assert_eq!(asked(), 2, "a claim in a new process");
 }

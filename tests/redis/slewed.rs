@@ -3,6 +3,7 @@
 use crate::support::fleet::{Fleet, wait_until_or};
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::redis::Server;
+use crate::support::server::Server as _;
 use std::net::SocketAddr;
 
 /// The longer the lease, the more of it such a clock takes away: with this one, a holder that allows for one part in a
@@ -22,7 +23,7 @@ fn a_server_whose_clock_is_a_twelfth_fast_gives_no_lease_away_while_its_tree_liv
     // Each sees the lease for the first time: a standby would wait for what was left of it when it saw it first.
     for number in 0.. {
         let fresh = format!("fresh{number}");
-        fleet.start(&fresh, &[&TIMING[..], &["-n", "--store", &server.plain_url()]].concat(), &[], &[]);
+        fleet.start(&fresh, &[&TIMING[..], &["-n", "--store", &server.own_url()]].concat(), &[], &[]);
         let mut gave_up = false;
         wait_until_or("it gives up or leads", String::new, || {
             gave_up = fleet.has_ended(&fresh);

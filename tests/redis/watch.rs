@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::support::fleet::Fleet;
-use leaderrun::internals::store::{Leases as _, Observation};
-use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 /// Waits for news as a standby does.
@@ -61,17 +59,14 @@ async fn a_subscription_that_broke_is_made_again() {
     assert!(!news.is_finished());
 
     // While the server is away nobody can subscribe; the look after the next wait tells.
-    server.kill_it();
+    server.kill();
     let error = news.await.unwrap().unwrap_err();
     let away = error.message.starts_with("cannot reach redis at") || error.message.contains("was ended by the server");
     assert!(away, "{error}");
-    server.start_it_again();
+    server.start_again();
     assert!(matches!(other.observe(&shard()).await, Ok(Observation::Held(_))));
     refused(other.claim(&candidate("two")).await.unwrap());
-    let news = tokio::spawn({
-        let other = Arc::clone(&other);
-        async move { other.changed(&shard()).await }
-    });
+    let news = listens(&other);
     store.renew(&one, term, 1).await.unwrap();
     store.release(&one, term).await.unwrap();
     heard(news).await;
@@ -107,7 +102,7 @@ async fn a_standby_asks_about_once_a_lease() {
     let one = Candidate { shard: "shard".parse().unwrap(), ..one };
     let term = lead(&store, &one).await;
     let mut fleet = Fleet::new();
-    let url = server.plain_url();
+    let url = server.own_url();
     let timing = ["--lease", "6s", "--renew", "300ms", "--kill-after", "200ms", "--store", &url];
     fleet.start("standby", &timing, &[], &[]);
     eventually("the standby listens", async || {

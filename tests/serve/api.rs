@@ -2,6 +2,7 @@
 
 use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::said::Runs as _;
 use crate::support::world::TIMING;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -180,8 +181,7 @@ fn each_answer_is_as_the_openapi_file_describes_it() {
     fleet.start("one", &[&["--store", &store][..], &TIMING].concat(), &[], &[]);
     assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
     assert_eq!(run(&store, &["idle"], &["true"]), Some(0));
-    let pause = leaderctl().args(["--store", &store, "pause", "idle", "--for", "1h"]).output().unwrap();
-    assert!(pause.status.success(), "{pause:?}");
+    leaderctl().args(["--store", &store, "pause", "idle", "--for", "1h"]).said().good();
     let serve = Serve::start(&store, &["--interval", "200ms"]);
     serve.wait_for("all is read", || {
         serve.shard("shard")["held"] == true

@@ -1,15 +1,16 @@
 //! A real browser (Chromium without a window), driven by its DevTools protocol over two pipes.
 
+use crate::support::process::Process;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
 pub struct Browser {
-    child: Child,
+    _child: Process,
     pipe: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
     /// The page, to which commands go.
     session: String,
@@ -26,17 +27,12 @@ impl Browser {
         let script = "exec chromium --headless=new --no-sandbox --disable-gpu --no-first-run --disable-extensions \
                       --disable-background-networking --disable-dev-shm-usage --remote-debugging-pipe \
                       --user-data-dir=\"$0\" about:blank 3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\"";
-        let mut child = Command::new("sh")
-            .args(["-c", script])
-            .arg(profile.path())
-            .env("TMPDIR", profile.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("tests/run installs chromium");
+        let mut sh = Command::new("sh");
+        sh.args(["-c", script]).arg(profile.path()).env("TMPDIR", profile.path());
+        let mut child = Process::start(sh.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let pipe = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut browser = Self {
-            child,
+            _child: child,
             pipe: RefCell::new(pipe),
             session: String::new(),
             number: RefCell::new(0),
@@ -145,13 +141,6 @@ impl Browser {
         if is_error {
             self.errors.borrow_mut().push(parameters.to_string());
         }
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -5,6 +5,7 @@ use crate::planted::{HOUR, Planted, entry};
 use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun};
 use crate::support::redis::Server as Redis;
+use crate::support::server::Server as _;
 use crate::support::world::TIMING;
 use leaderrun::internals::election::{CommandEnd, Ended, Loss};
 use leaderrun::internals::time::wall_clock_millis;
@@ -52,7 +53,7 @@ fn shown_within_two_seconds(
 fn a_killed_leader_and_a_pause_show_within_two_seconds_without_reloading() {
     let server = Redis::start();
     let mut fleet = Fleet::new();
-    let url = server.plain_url();
+    let url = server.own_url();
     let flags = [&["--store", &url][..], &TIMING].concat();
     let serve = Serve::start(&url, &[]);
     let browser = Browser::open(&serve.url("/"));
@@ -121,7 +122,7 @@ fn plant(url: &str) -> Planted {
 #[test]
 fn two_hundred_shards_are_legible_in_light_dark_narrow_and_on_paper() {
     let server = Redis::start();
-    let url = server.plain_url();
+    let url = server.own_url();
     plant(&url);
     let serve = Serve::start(&url, &[]);
     serve.wait_for("the notes are read", || {
@@ -170,7 +171,7 @@ fn two_hundred_shards_are_legible_in_light_dark_narrow_and_on_paper() {
 #[test]
 fn names_from_the_store_are_text_on_every_page() {
     let server = Redis::start();
-    let url = server.plain_url();
+    let url = server.own_url();
     let planted = Planted::open(&url);
     let evil = "<script>document.title='stolen'</script>\"'><img src=x onerror=alert(1)>";
     let term = planted.lead("shard", evil, evil);
@@ -199,12 +200,12 @@ fn names_from_the_store_are_text_on_every_page() {
 #[test]
 fn without_a_store_the_page_says_since_when_and_what_was_known() {
     let mut server = Redis::start();
-    let url = server.plain_url();
+    let url = server.own_url();
     Planted::open(&url).lead("shard", "db1", "one");
     let serve = Serve::start(&url, &["--interval", "200ms", "--request-timeout", "1s"]);
     serve.wait_for("it is led", || serve.shard("shard")["held"] == true);
     let browser = Browser::open(&serve.url("/"));
-    server.kill_it();
+    server.kill();
     serve.wait_for("the trouble shows", || serve.json("/api/shards")["trouble"].is_object());
     serve.wait_for("the page says so", || browser.text().contains("The store has not answered for"));
     browser.picture("away");
@@ -212,7 +213,7 @@ fn without_a_store_the_page_says_since_when_and_what_was_known() {
     assert_eq!(serve.metric("leaderrun_store_up"), Some(0.0));
     assert_eq!(serve.metric("leaderrun_shard_led{shard=\"shard\"}"), Some(1.0), "it is what was last known");
     assert_eq!(serve.try_get("/readyz").unwrap().status, 503);
-    server.start_it_again();
+    server.start_again();
     serve.wait_for("the store is back", || serve.metric("leaderrun_store_up") == Some(1.0));
     serve.wait_for("the page says so", || !browser.text().contains("The store has not answered for"));
     assert_eq!(browser.errors(), [""; 0]);
@@ -221,7 +222,7 @@ fn without_a_store_the_page_says_since_when_and_what_was_known() {
 #[test]
 fn without_javascript_the_page_is_a_plain_table_with_a_form() {
     let server = Redis::start();
-    let url = server.plain_url();
+    let url = server.own_url();
     Planted::open(&url).lead("shard", "db1", "one");
     let serve = Serve::start(&url, &[]);
     let page = serve.get("/?q=shard&sort=host&range=7d");

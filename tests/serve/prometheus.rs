@@ -3,20 +3,21 @@
 use crate::server::{Serve, answer};
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until_or};
 use crate::support::ports::free_port;
+use crate::support::process::Process;
 use crate::support::world::TIMING;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 const DASHBOARD: &str = include_str!("../../examples/grafana/leaderrun.json");
 const ALERTS: &str = include_str!("../../examples/prometheus/alerts.yml");
 
 struct Prometheus {
-    child: Child,
+    _child: Process,
     port: u16,
     scratch: TempDir,
 }
@@ -30,16 +31,12 @@ impl Prometheus {
         );
         fs::write(path("prometheus.yml"), config).unwrap();
         let log = fs::File::create(path("log")).unwrap();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", path("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", path("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("tests/run installs prometheus");
-        Self { child, port, scratch }
+        let mut prometheus = Command::new("prometheus");
+        prometheus.arg(format!("--config.file={}", path("prometheus.yml").display()));
+        prometheus.arg(format!("--storage.tsdb.path={}", path("data").display()));
+        prometheus.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let child = Process::start(prometheus.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+        Self { _child: child, port, scratch }
     }
 
     /// The result of a query; None while Prometheus does not answer.
@@ -58,13 +55,6 @@ impl Prometheus {
 
     fn log(&self) -> String {
         fs::read_to_string(self.scratch.path().join("log")).unwrap()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

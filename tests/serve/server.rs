@@ -3,16 +3,17 @@
 use crate::support::fleet::{leaderctl, wait_until_or};
 use crate::support::place::Place;
 use crate::support::ports::free_port;
+use crate::support::process::Process;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
 pub struct Serve {
-    child: Child,
+    _child: Process,
     pub port: u16,
     scratch: TempDir,
 }
@@ -54,8 +55,8 @@ impl Serve {
         let mut command = leaderctl();
         command.args(["--store", store, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
         command.envs(environment.iter().copied());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        Self { child, port, scratch }
+        let child = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+        Self { _child: child, port, scratch }
     }
 
     pub fn log(&self) -> String {
@@ -115,11 +116,4 @@ pub fn answer(text: &str) -> io::Result<Answer> {
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
     let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(broken)?;
     Ok(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -13,8 +13,7 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
         let run = leaderrun().args(["-n", "--store", &store, shard, "true"]).stderr(Stdio::null()).status().unwrap();
         assert!(run.success());
     }
-    shell.line("stty -a | tr -d '\\n' | md5sum; leaderctl top --interval 200ms");
-    shell.wait_for("2 shards: 2 free");
+    shell.shows("stty -a | tr -d '\\n' | md5sum; leaderctl top --interval 200ms", "2 shards: 2 free");
     shell.keys(&["/"]);
     shell.keys(&["o", "u", "t"]);
     shell.wait_for("/out_");
@@ -49,8 +48,7 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     shell.wait_for("2 shards: 2 free");
     shell.keys(&["q"]);
     shell.wait_for("ready>");
-    shell.line("clear; echo status $?; stty -a | grep -c ' icanon'");
-    shell.wait_for("status 0\n1");
+    shell.shows("clear; echo status $?; stty -a | grep -c ' icanon'", "status 0\n1");
 }
 
 #[test]

@@ -13,9 +13,9 @@ use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term, kept};
 use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
-use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
-    Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store, StoreError,
+    Administration, Claim, Delivery, EachPage, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed,
+    Report, Store, StoreError,
 };
 use leaderrun::internals::time::BootInstant;
 use std::io;

@@ -1,6 +1,6 @@
 //! moto's S3 for tests (PyPI `moto[server]`), which answers one request at a time; see `bucket.py`.
 
-use super::ports::free_port;
+pub use super::server::AWS as ENVIRONMENT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,14 +10,6 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
-
-/// What the programs under test need to be let in.
-pub const ENVIRONMENT: &[(&str, &str)] = &[
-    ("AWS_ACCESS_KEY_ID", "test"),
-    ("AWS_SECRET_ACCESS_KEY", "test"),
-    ("AWS_EC2_METADATA_DISABLED", "true"),
-    ("AWS_CONFIG_FILE", "/dev/null"),
-];
 
 /// What moto does not check, but wants to see.
 const SIGNED: &str =
@@ -67,27 +59,15 @@ impl Server {
 
     fn start_with(is_dishonest: bool) -> Self {
         let data = TempDir::new().expect("a scratch directory");
-        for _ in 0..10 {
-            let port = free_port();
+        let (port, pid) = super::server::on_a_free_port("moto", |port| {
             let pid = spawn(port, data.path(), is_dishonest);
-            if listens(pid, port) {
-                return Self { pid, port, data, is_dishonest };
-            }
-        }
-        panic!("moto does not start");
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port
+            listens(pid, port).then_some((port, pid))
+        });
+        Self { pid, port, data, is_dishonest }
     }
 
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
-    }
-
-    /// What `--store` takes for it.
-    pub fn store_url(&self) -> String {
-        url(&self.endpoint())
     }
 
     /// The names of all objects, without the prefix.
@@ -191,8 +171,8 @@ fn end(pid: Pid, port: u16) {
 }
 
 impl super::server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {

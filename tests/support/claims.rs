@@ -1,10 +1,13 @@
 //! Candidates and operators that ask a store directly, without a program around them.
 
 use super::fleet::PATIENCE;
+use super::said::has_all;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
-use leaderrun::internals::store::{Claim, Finding, Grant, Holder, Store, Verdict};
+use leaderrun::internals::store::{Claim, ErrorKind, Finding, Grant, Holder, Renewal, Store, StoreError, Verdict};
 use leaderrun::internals::time::BootInstant;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 pub const LEASE: Duration = Duration::from_secs(15);
 
@@ -76,7 +79,66 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Waits for news of the shard, as a standby does, while the test goes on.
+pub fn listens<S: Store + ?Sized + 'static>(store: &Arc<S>) -> JoinHandle<Result<(), StoreError>> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { store.changed(&shard()).await })
+}
+
+/// Renews while the test goes on.
+pub fn renews<S: Store + ?Sized + 'static>(
+    store: &Arc<S>,
+    candidate: &Candidate,
+    term: Term,
+    sequence: u64,
+) -> JoinHandle<Result<Renewal, StoreError>> {
+    let (store, candidate) = (Arc::clone(store), candidate.clone());
+    tokio::spawn(async move { store.renew(&candidate, term, sequence).await })
+}
+
 /// What a check of a store found of this kind.
 pub fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
     findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
+}
+
+/// It fails in this way, with a message of one line that has these parts, separated by …, and no password in it.
+#[track_caller]
+pub fn failed<T>(answer: Result<T, StoreError>, kind: ErrorKind, parts: &str) -> String {
+    let Err(error) = answer else { panic!("it did not fail: {parts}") };
+    assert_eq!(error.kind, kind, "{error}");
+    assert!(has_all(&error.message, parts) && !error.message.contains('\n'), "{error} lacks something of {parts}");
+    error.message
+}
+
+#[track_caller]
+pub fn denied<T>(answer: Result<T, StoreError>, parts: &str) -> String {
+    failed(answer, ErrorKind::Denied, parts)
+}
+
+#[track_caller]
+pub fn misconfigured<T>(answer: Result<T, StoreError>, parts: &str) -> String {
+    failed(answer, ErrorKind::Misconfigured, parts)
+}
+
+#[track_caller]
+pub fn not_applied<T>(answer: Result<T, StoreError>, parts: &str) -> String {
+    failed(answer, ErrorKind::NotApplied, parts)
+}
+
+#[track_caller]
+pub fn unknown<T>(answer: Result<T, StoreError>, parts: &str) -> String {
+    failed(answer, ErrorKind::Unknown, parts)
+}
+
+/// Some of the findings of this kind have each of these parts.
+#[track_caller]
+pub fn finds(findings: &[Finding], verdict: Verdict, parts: &str) {
+    let texts = texts(findings, verdict);
+    assert!(parts.split(" … ").all(|part| texts.iter().any(|text| text.contains(part))), "{parts}: {findings:#?}");
+}
+
+/// All of them are good.
+#[track_caller]
+pub fn all_good(findings: &[Finding]) {
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");
 }

@@ -1,9 +1,9 @@
 //! A real DynamoDB-compatible server for tests.
 
+pub use super::server::AWS as ENVIRONMENT;
 #[allow(unused_imports, reason = "each test uses some")]
 pub use super::wire::{Fate, Proxy, Request, Response, set_date};
 
-use super::ports::free_port;
 use super::process::Process;
 use super::server;
 use aws_sdk_dynamodb::Client;
@@ -20,14 +20,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 pub const REGION: &str = "eu-west-1";
-
-/// What the programs under test need to be let in.
-pub const ENVIRONMENT: &[(&str, &str)] = &[
-    ("AWS_ACCESS_KEY_ID", "test"),
-    ("AWS_SECRET_ACCESS_KEY", "test"),
-    ("AWS_EC2_METADATA_DISABLED", "true"),
-    ("AWS_CONFIG_FILE", "/dev/null"),
-];
 
 /// A dynoxide of one's own, gone when this is dropped.
 pub struct Server {
@@ -51,18 +43,11 @@ impl Server {
     }
 
     fn start_with(data: Option<TempDir>) -> Self {
-        for _ in 0..10 {
-            let port = free_port();
+        let (port, child) = server::on_a_free_port("dynoxide", |port| {
             let mut child = spawn(port, data.as_ref());
-            if server::listens(&mut child, port) {
-                return Self { child, port, data };
-            }
-        }
-        panic!("dynoxide does not start: tests/run installs it");
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port
+            server::listens(&mut child, port).then_some((port, child))
+        });
+        Self { child, port, data }
     }
 
     pub fn endpoint(&self) -> String {
@@ -76,13 +61,8 @@ impl Server {
 
     /// Makes a table that has remembered for an hour, so that first leaders need not wait.
     pub async fn table(&self, name: &str) -> String {
-        self.table_without_marker(name).await;
-        write_marker(&self.client(), name, millis_now() - 3_600_000).await;
-        name.to_owned()
-    }
-
-    pub async fn table_without_marker(&self, name: &str) -> String {
         make_table(&self.client(), name, &[("pk", KeyType::Hash), ("sk", KeyType::Range)]).await;
+        write_marker(&self.client(), name, millis_now() - 3_600_000).await;
         name.to_owned()
     }
 
@@ -108,8 +88,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -122,10 +102,6 @@ impl server::Server for Server {
 
     fn pid(&self) -> Pid {
         self.child.pid()
-    }
-
-    fn kill(&mut self) {
-        self.child.end();
     }
 
     fn start_again(&mut self) {

@@ -1,16 +1,16 @@
 //! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
-use super::fleet::{leaderctl, wait_until_or};
+use super::fleet::wait_until_or;
 use super::papers::Papers;
 use super::ports::free_port;
 use super::process::Process;
-use super::server;
+use super::server::{self, Server as _};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -87,36 +87,23 @@ impl Server {
             Self { data, ports, child, flags, tls: None }
         });
         let members: Vec<_> = members.collect();
-        for member in &members {
-            member.wait_until_healthy();
+        for port in members.iter().map(|member| member.ports.metrics) {
+            wait_until_or("etcd is healthy", || format!("port {port}"), || is_healthy(port));
         }
         members
     }
 
     fn make(flags: &[&str], tls: Option<Papers>) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        for _ in 0..10 {
-            let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports::free());
+        let (data, ports, flags, child) = server::on_a_free_port("etcd", |client| {
+            let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports { client, ..Ports::free() });
             let peer = format!("m=http://127.0.0.1:{}", ports.peer);
             let flags = [&["--name", "m", "--initial-cluster", &peer], flags].concat();
             let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
             let mut child = spawn(data.path(), ports, &flags, scheme);
-            // False: another program was faster to take one of the ports.
-            if child.comes_up(|| is_healthy(ports.metrics)) {
-                return Self { data, ports, child, flags, tls };
-            }
-        }
-        panic!("etcd does not start: install etcd-server and etcd-client");
-    }
-
-    fn wait_until_healthy(&self) {
-        let port = self.ports.metrics;
-        wait_until_or("etcd is healthy", || format!("port {port}"), || is_healthy(port));
-    }
-
-    /// What `--store` takes for it, with the prefix that most tests use.
-    pub fn store_url(&self) -> String {
-        server::Server::url(self, server::Server::address(self))
+            child.comes_up(|| is_healthy(ports.metrics)).then_some((data, ports, flags, child))
+        });
+        Self { data, ports, child, flags, tls }
     }
 
     pub fn host(&self) -> String {
@@ -182,19 +169,19 @@ impl Server {
 
     /// A copy of all that it has.
     pub fn back_up(&mut self) -> TempDir {
-        server::Server::kill(self);
+        self.kill();
         let copy = TempDir::new().expect("a scratch directory");
         copy_data(self.data.path(), copy.path());
-        server::Server::start_again(self);
+        self.start_again();
         copy
     }
 
     /// Goes on with what it had then.
     pub fn restore(&mut self, copy: &TempDir) {
-        server::Server::kill(self);
+        self.kill();
         std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
         copy_data(copy.path(), self.data.path());
-        server::Server::start_again(self);
+        self.start_again();
     }
 
     /// How often clients called any of these methods.
@@ -236,8 +223,8 @@ impl Server {
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports.client))
+    fn port(&self) -> u16 {
+        self.ports.client
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -254,10 +241,6 @@ impl server::Server for Server {
         self.child.pid()
     }
 
-    fn kill(&mut self) {
-        self.child.end();
-    }
-
     fn start_again(&mut self) {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
@@ -269,8 +252,7 @@ impl server::Server for Server {
         self.kill();
         std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
         self.start_again();
-        let init = leaderctl().args(["--store", &self.store_url(), "store", "init"]).stdout(Stdio::null()).status();
-        assert!(init.expect("leaderctl runs").success());
+        server::prepare(self);
     }
 
     fn remove_lock(&mut self, shard: &str) {

@@ -2,7 +2,7 @@
 //! there, so no Pod is started and no namespace is ever gone.
 
 use super::etcd;
-use super::fleet::{leaderctl, wait_until_or};
+use super::fleet::wait_until_or;
 use super::papers::Papers;
 use super::ports::free_port;
 use super::server::{self, Server as _};
@@ -152,7 +152,7 @@ impl Server {
 
     /// What `--store` takes, with more behind.
     pub fn url_with(&self, more: &str) -> String {
-        self.url(self.address()) + more
+        self.own_url() + more
     }
 
     /// A kubeconfig of [`USER`], for an API server at these addresses.
@@ -218,8 +218,8 @@ impl Server {
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        self.api.address()
+    fn port(&self) -> u16 {
+        self.api.member.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -248,9 +248,7 @@ impl server::Server for Server {
     }
 
     fn grow_old(&mut self) {
-        let mut init = leaderctl();
-        init.args(["--store", &self.url(self.address()), "store", "init", "--new"]).stdout(Stdio::null());
-        assert!(init.status().expect("leaderctl starts").success(), "it is not new");
+        server::vouch_for(self);
     }
 }
 
@@ -313,11 +311,11 @@ impl Api {
 
     fn kill(&mut self) {
         self.member.kill();
-        server::Server::kill(&mut self.etcd);
+        self.etcd.kill();
     }
 
     fn start_again(&mut self) {
-        server::Server::start_again(&mut self.etcd);
+        self.etcd.start_again();
         self.member.start_again();
     }
 

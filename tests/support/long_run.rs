@@ -217,7 +217,7 @@ pub fn resume(world: &World) {
     let server = &world.server;
     wait_until("it is resumed", || {
         let mut resume = leaderctl();
-        resume.args(["--store", &server.url(server.address()), "resume", "shard"]);
+        resume.args(["--store", &server.own_url(), "resume", "shard"]);
         resume.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
         resume.status().expect("leaderctl starts").success()
     });

@@ -36,6 +36,7 @@ pub mod proxy;
 pub mod random;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod said;
 #[macro_use]
 pub mod server;
 pub mod shell;

@@ -1,9 +1,8 @@
 //! A real MariaDB for tests, or the MySQL whose server program TEST_MYSQLD names.
 
 use super::fleet::wait_until;
-use super::ports::free_port;
 use super::process::Process;
-use super::server::{self, Servant, run};
+use super::server::{self, Servant, Server as _, run};
 use nix::unistd::Pid;
 use std::fs;
 use std::net::SocketAddr;
@@ -43,17 +42,14 @@ impl Server {
 
     /// With these options as well, such as `--autocommit=0`.
     pub fn start_with(settings: &[&str]) -> Self {
-        for _ in 0..10 {
+        server::on_a_free_port("the server", |port| {
             let scratch = TempDir::new().expect("a scratch directory");
             run(Command::new("cp").arg("-a").arg(template()).arg(scratch.path().join("data")));
             SERVANT.gets(scratch.path());
             let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-            let mut server = Self { scratch, port: free_port(), child: None, settings };
-            if server.launch() {
-                return server;
-            }
-        }
-        panic!("the server does not start");
+            let mut server = Self { scratch, port, child: None, settings };
+            server.launch().then_some(server)
+        })
     }
 
     /// False when it ended at once, as it does when another program took the port.
@@ -74,10 +70,6 @@ impl Server {
 
     pub fn socket(&self) -> PathBuf {
         self.scratch.path().join("sock")
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port
     }
 
     /// `mysql://` and what else it takes, with `options` behind the question mark.
@@ -119,17 +111,11 @@ impl Server {
              CAST(JSON_EXTRACT(text, '$.created_ms') AS SIGNED) - 3600000) WHERE part = 'marker'"
         ));
     }
-
-    /// Ends it as an administrator does who is in a hurry, and starts it again.
-    pub fn restart(&mut self) {
-        server::Server::kill(self);
-        server::Server::start_again(self);
-    }
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        ([127, 0, 0, 1], self.port).into()
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -165,7 +151,7 @@ impl server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        server::Server::kill(self);
+        self.kill();
     }
 }
 

@@ -1,15 +1,13 @@
 //! A real nats-server for tests, and a small client of its own, which does what an operator does with `nats`.
 
-use super::ports::free_port;
 use super::process::Process;
-use super::server::{self, prepare};
+use super::server::{self, Server as _, prepare};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -43,19 +41,12 @@ impl Server {
     pub fn prepared(data: TempDir, lines: &str, admin: &str) -> Self {
         let lines = lines.replace("DATA", &data.path().to_string_lossy());
         std::fs::write(data.path().join("server.conf"), lines).expect("it can be written");
-        let mut data = Some(data);
-        for _ in 0..10 {
-            let port = free_port();
-            let directory = data.take().expect("it comes back");
-            let (login, options, admin) = (String::new(), String::new(), admin.to_owned());
-            let child = spawn(directory.path(), port);
-            let mut server = Self { child, port, data: directory, login, options, admin, scheme: "nats" };
-            if server.answers() {
-                return server;
-            }
-            data = Some(std::mem::replace(&mut server.data, TempDir::new().expect("a scratch directory")));
-        }
-        panic!("nats-server does not start: tests/run installs it, or set TEST_NATS_SERVER");
+        let (port, child) = server::on_a_free_port("nats-server", |port| {
+            let mut child = spawn(data.path(), port);
+            answers(&mut child, port, admin).then_some((port, child))
+        });
+        let (login, options, admin) = (String::new(), String::new(), admin.to_owned());
+        Self { child, port, data, login, options, admin, scheme: "nats" }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -63,25 +54,20 @@ impl Server {
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(server::Server::address(self), &self.admin).expect("the server lets the tests in")
+        Client::connect(self.address(), &self.admin).expect("the server lets the tests in")
     }
+}
 
-    /// Of the server by itself.
-    pub fn own_url(&self) -> String {
-        server::Server::url(self, server::Server::address(self))
-    }
-
-    /// False when it ended, as it does when another program took the port.
-    fn answers(&mut self) -> bool {
-        let address = server::Server::address(self);
-        self.child.comes_up(|| {
-            if self.admin.is_empty() {
-                Client::greeted(address).is_some()
-            } else {
-                Client::connect(address, &self.admin).is_some_and(|mut client| client.is_served())
-            }
-        })
-    }
+/// False when it ended, as it does when another program took the port.
+fn answers(child: &mut Process, port: u16, admin: &str) -> bool {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    child.comes_up(|| {
+        if admin.is_empty() {
+            Client::greeted(address).is_some()
+        } else {
+            Client::connect(address, admin).is_some_and(|mut client| client.is_served())
+        }
+    })
 }
 
 /// That of TEST_NATS_SERVER, or else the one that tests/run installs: Debian's is too old for leaderrun.
@@ -98,8 +84,8 @@ fn spawn(data: &Path, port: u16) -> Process {
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -110,13 +96,13 @@ impl server::Server for Server {
         self.child.pid()
     }
 
-    fn kill(&mut self) {
-        self.child.end();
-    }
-
     fn start_again(&mut self) {
         self.child = spawn(self.data.path(), self.port);
-        assert!(self.answers(), "nats-server ended: {}", std::fs::read_to_string(self.path("log")).unwrap_or_default());
+        assert!(
+            answers(&mut self.child, self.port, &self.admin),
+            "nats-server ended: {}",
+            std::fs::read_to_string(self.path("log")).unwrap_or_default()
+        );
     }
 
     fn wipe(&mut self) {
@@ -134,9 +120,7 @@ impl server::Server for Server {
     }
 
     fn grow_old(&mut self) {
-        let mut init = super::fleet::leaderctl();
-        init.args(["--store", &self.own_url(), "store", "init", "--new"]).stdout(Stdio::null());
-        assert!(init.status().expect("leaderctl starts").success(), "it is not new");
+        server::vouch_for(self);
     }
 }
 

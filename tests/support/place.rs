@@ -1,7 +1,9 @@
 //! The place where candidates meet: a store, and a directory for their files.
 
 use super::fleet::{Fleet, leaderctl};
+use super::said::{Runs as _, Said, objects};
 use super::server::{Server, prepare};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -32,7 +34,7 @@ impl Place {
     pub fn remote(mut server: Box<dyn Server>) -> Self {
         prepare(&*server);
         server.grow_old();
-        let (url, environment) = (server.url(server.address()), server.environment());
+        let (url, environment) = (server.own_url(), server.environment());
         Self { fleet: Fleet::new(), url, environment, server: Some(server) }
     }
 
@@ -58,12 +60,30 @@ impl Place {
         command
     }
 
+    #[track_caller]
+    pub fn ask(&self, words: &[&str]) -> Said {
+        self.ctl(words).said()
+    }
+
     /// What it says where it succeeds.
     #[track_caller]
     pub fn order(&self, words: &[&str]) -> String {
-        let output = self.ctl(words).output().expect("leaderctl starts");
-        assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.fleet.logs());
-        String::from_utf8(output.stdout).expect("it writes text")
+        let said = self.ask(words);
+        assert_eq!(said.code, 0, "{words:?}: {said:?}\n{}", self.fleet.logs());
+        said.out
+    }
+
+    /// The same, as JSON, an object a line.
+    #[track_caller]
+    pub fn objects(&self, words: &[&str]) -> Vec<Value> {
+        objects(&self.order(words))
+    }
+
+    /// The only one.
+    #[track_caller]
+    pub fn object(&self, words: &[&str]) -> Value {
+        let [object] = <[Value; 1]>::try_from(self.objects(words)).expect("one object");
+        object
     }
 }
 

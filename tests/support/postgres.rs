@@ -1,9 +1,8 @@
 //! A real PostgreSQL for tests, and a PgBouncer before it.
 
 use super::fleet::{children_of, wait_until};
-use super::ports::free_port;
 use super::process::Process;
-use super::server::{self, Servant, run};
+use super::server::{self, Servant, Server as _, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -40,7 +39,7 @@ impl Server {
 
     /// As [`Server::start_with`], once `prepare` had a hand in its data directory.
     pub fn prepared_with(settings: &[&str], prepare: impl Fn(&Path)) -> Self {
-        for _ in 0..10 {
+        server::on_a_free_port("PostgreSQL", |port| {
             let scratch = TempDir::new().expect("a scratch directory");
             let data = scratch.path().join("data");
             run(Command::new("cp").arg("-a").arg(template()).arg(&data));
@@ -52,12 +51,9 @@ impl Server {
             prepare(&data);
             SERVANT.gets(scratch.path());
             let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-            let mut server = Self { scratch, port: free_port(), child: None, settings };
-            if server.launch() {
-                return server;
-            }
-        }
-        panic!("PostgreSQL does not start");
+            let mut server = Self { scratch, port, child: None, settings };
+            server.launch().then_some(server)
+        })
     }
 
     /// False when it ended at once, as it does when somebody took the port.
@@ -96,10 +92,6 @@ impl Server {
 
     pub fn logged(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port
     }
 
     /// Where its unix socket is.
@@ -144,17 +136,11 @@ impl Server {
              WHERE part = 'marker'"
         ));
     }
-
-    /// Ends it as an administrator does who is in a hurry, and starts it again.
-    pub fn restart(&mut self) {
-        server::Server::kill(self);
-        server::Server::start_again(self);
-    }
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        ([127, 0, 0, 1], self.port).into()
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -198,7 +184,7 @@ impl server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        server::Server::kill(self);
+        self.kill();
     }
 }
 
@@ -217,9 +203,9 @@ pub struct Bouncer {
 
 impl Bouncer {
     pub fn before(server: &Server, mode: &str) -> Self {
-        for _ in 0..10 {
+        server::on_a_free_port("PgBouncer", |port| {
             let scratch = TempDir::new().expect("a scratch directory");
-            let (port, path) = (free_port(), scratch.path().display());
+            let path = scratch.path().display();
             let settings = format!(
                 "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
                  unix_socket_dir=\nauth_type=trust\nauth_file={path}/users\npool_mode={mode}\nlogfile={path}/log\n",
@@ -234,11 +220,8 @@ impl Bouncer {
             let mut command = SERVANT.command(program);
             command.arg("-q").arg(scratch.path().join("ini"));
             let mut child = server::start_quietly(command);
-            if server::listens(&mut child, port) {
-                return Self { _scratch: scratch, port, _child: child };
-            }
-        }
-        panic!("PgBouncer does not start");
+            server::listens(&mut child, port).then_some(Self { _scratch: scratch, port, _child: child })
+        })
     }
 
     pub fn url_with(&self, options: &str) -> String {

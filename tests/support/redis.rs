@@ -1,6 +1,6 @@
 //! A real Redis server for tests.
 
-use super::ports::free_port;
+use super::fleet::wait_until;
 use super::process::Process;
 use super::server;
 use nix::unistd::Pid;
@@ -8,7 +8,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -56,14 +55,11 @@ impl Server {
 
     fn with_environment(data: TempDir, settings: &[&str], environment: Vec<String>) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        for _ in 0..20 {
-            let port = free_port();
+        let (port, child) = server::on_a_free_port("redis-server", |port| {
             let mut child = Self::spawn(data.path(), port, &settings, &environment);
-            if answers(&mut child, port) {
-                return Self { data, port, child, settings, environment };
-            }
-        }
-        panic!("redis-server does not start with {settings:?}: install redis-server");
+            answers(&mut child, port).then_some((port, child))
+        });
+        Self { data, port, child, settings, environment }
     }
 
     fn spawn(data: &Path, port: u16, settings: &[String], environment: &[String]) -> Process {
@@ -75,16 +71,8 @@ impl Server {
         spawn(environment, &words)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     pub fn data(&self) -> &Path {
         self.data.path()
-    }
-
-    pub fn plain_url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// What redis-cli prints for a command, without the line's end.
@@ -128,27 +116,11 @@ impl Server {
             ["format", "2", "write", "aged", "text", &text, "session", "", "term", "0", "sequence", "0", "ends", ""];
         self.cli(&[&["HSET", "leaderrun:{leases}:store"], &fields[..]].concat());
     }
-
-    pub fn kill_it(&mut self) {
-        self.child.end();
-    }
-
-    /// After a kill, with the data that it had, if it keeps any.
-    pub fn start_it_again(&mut self) {
-        for _ in 0..20 {
-            self.child = Self::spawn(self.data.path(), self.port, &self.settings, &self.environment);
-            if answers(&mut self.child, self.port) {
-                return;
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        panic!("redis-server does not start again on port {}", self.port);
-    }
 }
 
 impl server::Server for Server {
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+    fn port(&self) -> u16 {
+        self.port
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -159,12 +131,11 @@ impl server::Server for Server {
         self.child.pid()
     }
 
-    fn kill(&mut self) {
-        self.kill_it();
-    }
-
     fn start_again(&mut self) {
-        self.start_it_again();
+        wait_until("redis-server starts again", || {
+            self.child = Self::spawn(self.data.path(), self.port, &self.settings, &self.environment);
+            answers(&mut self.child, self.port)
+        });
     }
 
     fn wipe(&mut self) {
@@ -188,8 +159,7 @@ impl Sentinel {
     /// Watches the master on `port`, and takes it for dead after five seconds.
     pub fn start(port: u16) -> Self {
         let data = TempDir::new().expect("a scratch directory");
-        for _ in 0..20 {
-            let own = free_port();
+        let (own, child) = server::on_a_free_port("redis-server --sentinel", |own| {
             let file = data.path().join("sentinel.conf");
             let text = format!(
                 "port {own}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 2\n\
@@ -198,11 +168,9 @@ impl Sentinel {
             );
             std::fs::write(&file, text).expect("a file can be written");
             let mut child = spawn(&[], &[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
-            if answers(&mut child, own) {
-                return Self { _data: data, port: own, _child: child };
-            }
-        }
-        panic!("redis-server --sentinel does not start");
+            answers(&mut child, own).then_some((own, child))
+        });
+        Self { _data: data, port: own, _child: child }
     }
 
     pub fn cli(&self, words: &[&str]) -> String {

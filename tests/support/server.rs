@@ -5,23 +5,30 @@ use super::process::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, mpsc};
-use std::thread;
+use std::{fs, io, thread};
 use tempfile::TempDir;
 
 /// On a loopback port of its own, with a data directory of its own; ended and removed when dropped.
 pub trait Server {
     /// Where it listens.
-    fn address(&self) -> SocketAddr;
+    fn port(&self) -> u16;
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port()))
+    }
 
     /// What `--store` takes, for this server reached at `address`: its own, or that of a proxy before it.
     fn url(&self, address: SocketAddr) -> String;
+
+    /// The same of the server by itself.
+    fn own_url(&self) -> String {
+        self.url(self.address())
+    }
 
     /// What the programs need in their environment to be let in.
     fn environment(&self) -> &'static [(&'static str, &'static str)] {
@@ -31,8 +38,11 @@ pub trait Server {
     /// The process that it is, or that has started the rest of it.
     fn pid(&self) -> Pid;
 
-    /// SIGKILL to all of it.
-    fn kill(&mut self);
+    /// SIGKILL to all of it. None of it is left when this returns.
+    fn kill(&mut self) {
+        let _ = kill(self.pid(), Signal::SIGKILL);
+        wait_until("the server is gone", || is_gone(self.pid().as_raw()));
+    }
 
     /// After [`Server::kill`]: on the same port, with the data that it had. Returns once it answers.
     fn start_again(&mut self);
@@ -76,8 +86,10 @@ pub fn pid_of(child: &Child) -> Pid {
 
 /// A zombie is gone as well: its new parent will reap it.
 pub fn is_gone(pid: i32) -> bool {
-    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its first thread may end before the others do, which keep its sockets open.
+    let others = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count() > 1;
+    !others && line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
 }
 
 /// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
@@ -94,13 +106,34 @@ pub fn listen_on() -> &'static str {
 
 /// Makes what the store needs, as an operator would: with `leaderctl store init`.
 pub fn prepare(server: &dyn Server) {
-    wait_until("leaderctl store init succeeds", || {
-        let mut init = super::fleet::leaderctl();
-        init.args(["--store", &server.url(server.address()), "store", "init"]);
-        init.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
-        init.status().expect("leaderctl starts").success()
-    });
+    wait_until("leaderctl store init succeeds", || init(server, &[]));
 }
+
+/// Says that nobody has used it, which makes it old.
+pub fn vouch_for(server: &dyn Server) {
+    assert!(init(server, &["--new"]), "it is not new");
+}
+
+fn init(server: &dyn Server, words: &[&str]) -> bool {
+    let mut init = super::fleet::leaderctl();
+    init.args(["--store", &server.own_url(), "store", "init"]).args(words);
+    init.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
+    init.status().expect("leaderctl starts").success()
+}
+
+/// What `start` makes of a free port. None of it where another program was faster to take that.
+pub fn on_a_free_port<T>(program: &str, start: impl FnMut(u16) -> Option<T>) -> T {
+    let mut ports = std::iter::repeat_with(super::ports::free_port).take(20);
+    ports.find_map(start).unwrap_or_else(|| panic!("{program} does not start: tests/run installs it"))
+}
+
+/// What the programs need to be let in by a server that does as AWS does.
+pub const AWS: &[(&str, &str)] = &[
+    ("AWS_ACCESS_KEY_ID", "test"),
+    ("AWS_SECRET_ACCESS_KEY", "test"),
+    ("AWS_EC2_METADATA_DISABLED", "true"),
+    ("AWS_CONFIG_FILE", "/dev/null"),
+];
 
 /// What is to die with its parent dies with the *thread* that started it, and threads of tests end.
 pub fn by_a_thread_that_stays(command: Command) -> io::Result<Child> {

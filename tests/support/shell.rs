@@ -70,6 +70,30 @@ impl Shell {
         assert!(self.tmux().args(["resize-window", "-x", &columns, "-y", "50"]).status().unwrap().success());
     }
 
+    /// After this line, the screen has `wanted` in it, some time.
+    #[track_caller]
+    pub fn shows(&self, line: &str, wanted: &str) {
+        self.line(line);
+        self.wait_for(wanted);
+    }
+
+    /// The same after a key.
+    #[track_caller]
+    pub fn press(&self, key: &str, wanted: &str) {
+        self.keys(&[key]);
+        self.wait_for(wanted);
+    }
+
+    /// The last command ends with it.
+    #[track_caller]
+    pub fn status(&self, status: i32) {
+        self.shows("echo status $?", &format!("status {status}"));
+    }
+
+    pub fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until_or(what, || self.screen(), condition);
+    }
+
     pub fn wait_for(&self, text: &str) {
         wait_until_or(text, || self.screen(), || self.screen().contains(text));
     }

@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// A request as the proxy sees it.
 pub struct Request {
@@ -30,12 +30,6 @@ pub enum Fate {
     LoseRequest,
     /// It arrives, and the connection is cut instead of answering.
     LoseAnswer,
-    /// It arrives this much later; the connection is cut at once.
-    Late(Duration),
-    /// It arrives this much later, and is answered.
-    Held(Duration),
-    /// It arrives when somebody says so, and is answered.
-    Gated(mpsc::Receiver<()>),
     /// It arrives, and the answer comes this much later.
     Slow(Duration),
     /// It never arrives; this is the answer.
@@ -88,22 +82,6 @@ impl Proxy {
         self.rule(move |request| if request.action == action { fate.take().unwrap_or(Fate::Pass) } else { Fate::Pass });
     }
 
-    /// As [`Proxy::once`]; it arrives once something is sent.
-    pub fn gate(&self, action: &'static str) -> mpsc::Sender<()> {
-        let (open, gate) = mpsc::channel();
-        self.once(action, Fate::Gated(gate));
-        open
-    }
-
-    /// Waits until something of this action has been asked since [`Proxy::actions`] was last called.
-    pub async fn has_met(&self, action: &str) {
-        let begun = Instant::now();
-        while !self.actions.lock().unwrap().iter().any(|known| known == action) {
-            assert!(begun.elapsed() < super::fleet::PATIENCE, "nobody asks for {action}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
     /// What was asked since this was last called.
     pub fn actions(&self) -> Vec<String> {
         std::mem::take(&mut *self.actions.lock().unwrap())
@@ -138,20 +116,6 @@ fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mut
             Fate::LoseAnswer => {
                 let _ = forward(upstream, &line, &request);
                 None
-            }
-            Fate::Late(delay) => {
-                let _ = writer.shutdown(Shutdown::Both);
-                thread::sleep(delay);
-                let _ = forward(upstream, &line, &request);
-                return;
-            }
-            Fate::Held(delay) => {
-                thread::sleep(delay);
-                forward(upstream, &line, &request)
-            }
-            Fate::Gated(gate) => {
-                let _ = gate.recv();
-                forward(upstream, &line, &request)
             }
             Fate::Slow(delay) => {
                 let answer = forward(upstream, &line, &request);
