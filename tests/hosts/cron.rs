@@ -4,6 +4,7 @@
 
 use crate::HOSTS;
 use crate::support::network::{HUB, Network, tell};
+use crate::support::process::Process;
 use crate::support::redis::Server;
 use crate::support::server::{Server as _, prepare};
 use crate::support::world::wall_clock;
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -39,15 +40,6 @@ const HOST: &str = "
     chmod 600 /var/spool/cron/crontabs/root
     exec env $2 /usr/sbin/cron -f";
 
-struct Cron(Child);
-
-impl Drop for Cron {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn lines(path: &Path) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
@@ -65,7 +57,7 @@ fn a_job_at_half_past_runs_once_each_hour(network: &Network) {
     let ahead =
         MIDNIGHT - i64::try_from(wall_clock_millis() / 1000).unwrap() - (RATE - 1) * i64::try_from(begun).unwrap();
     let starts = |host: usize| path(&format!("starts{host}"));
-    let crons: Vec<Cron> = (0..HOSTS)
+    let crons: Vec<Process> = (0..HOSTS)
         .map(|host| {
             let file = path(&format!("clock{host}"));
             fs::write(&file, format!("{} {}", ahead + OFF[host], (RATE - 1) * 1_000_000)).unwrap();
@@ -89,7 +81,7 @@ fn a_job_at_half_past_runs_once_each_hour(network: &Network) {
             command.args(["--pdeathsig", "KILL", "nsenter"]);
             command.arg(format!("--net={}", network.host_file(host).display())).args(["unshare", "--mount", "--uts"]);
             command.args(["sh", "-ec", HOST, &host.to_string()]).arg(crontab).arg(clock.join(" "));
-            Cron(command.spawn().expect("setpriv, nsenter and unshare start: install util-linux"))
+            Process::start(&mut command)
         })
         .collect();
     // Until a quarter past the hour, by all clocks.

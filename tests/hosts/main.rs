@@ -116,44 +116,8 @@ fn a_standby_is_cut_off(network: Network, story: Story, cut: Cut) {
     hosts.fleet.conclude();
 }
 
-fn a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed(network: Network, story: Story) {
-    a_leader_is_cut_off_for_a_moment(network, story, Cut::BothWays);
-}
-
-fn a_leader_that_is_not_heard_for_a_moment_is_not_disturbed(network: Network, story: Story) {
-    a_leader_is_cut_off_for_a_moment(network, story, Cut::HostToStore);
-}
-
-fn a_leader_that_hears_nothing_for_a_moment_is_not_disturbed(network: Network, story: Story) {
-    a_leader_is_cut_off_for_a_moment(network, story, Cut::StoreToHost);
-}
-
-fn a_leader_cut_off_both_ways_is_dead_before_the_next_begins(network: Network, story: Story) {
-    a_leader_is_cut_off_for_long(network, story, Cut::BothWays);
-}
-
-fn a_leader_that_is_not_heard_is_dead_before_the_next_begins(network: Network, story: Story) {
-    a_leader_is_cut_off_for_long(network, story, Cut::HostToStore);
-}
-
-fn a_leader_that_hears_nothing_is_dead_before_the_next_begins(network: Network, story: Story) {
-    a_leader_is_cut_off_for_long(network, story, Cut::StoreToHost);
-}
-
-fn a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back(network: Network, story: Story) {
-    a_standby_is_cut_off(network, story, Cut::BothWays);
-}
-
-fn a_standby_that_is_not_heard_disturbs_nobody_and_comes_back(network: Network, story: Story) {
-    a_standby_is_cut_off(network, story, Cut::HostToStore);
-}
-
-fn a_standby_that_hears_nothing_disturbs_nobody_and_comes_back(network: Network, story: Story) {
-    a_standby_is_cut_off(network, story, Cut::StoreToHost);
-}
-
 macro_rules! stories {
-    ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
+    ($store:ident, $start:expr, [$($story:ident: $shape:ident($cut:ident)),* $(,)?]) => {
         mod $store {
             use crate::support::world::{Kit, Story};
 
@@ -167,7 +131,9 @@ macro_rules! stories {
                         start: || Box::new($start),
                         kit: Kit::Bare,
                     };
-                    crate::support::network::tell(crate::HOSTS, path, |network| crate::$story(network, story));
+                    crate::support::network::tell(crate::HOSTS, path, |network| {
+                        crate::$shape(network, story, crate::Cut::$cut);
+                    });
                 }
             )*
         }
@@ -176,9 +142,9 @@ macro_rules! stories {
 
 // A client that hears nothing notices last, and each store has another client.
 every_store!(stories:
-    a_leader_that_hears_nothing_for_a_moment_is_not_disturbed,
-    a_leader_that_hears_nothing_is_dead_before_the_next_begins,
-    a_standby_that_hears_nothing_disturbs_nobody_and_comes_back,
+    a_leader_that_hears_nothing_for_a_moment_is_not_disturbed: a_leader_is_cut_off_for_a_moment(StoreToHost),
+    a_leader_that_hears_nothing_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(StoreToHost),
+    a_standby_that_hears_nothing_disturbs_nobody_and_comes_back: a_standby_is_cut_off(StoreToHost),
 );
 
 #[cfg(feature = "redis")]
@@ -187,12 +153,12 @@ mod other_cuts {
         redis,
         crate::support::redis::Server::start(),
         [
-            a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed,
-            a_leader_that_is_not_heard_for_a_moment_is_not_disturbed,
-            a_leader_cut_off_both_ways_is_dead_before_the_next_begins,
-            a_leader_that_is_not_heard_is_dead_before_the_next_begins,
-            a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back,
-            a_standby_that_is_not_heard_disturbs_nobody_and_comes_back,
+            a_leader_cut_off_both_ways_for_a_moment_is_not_disturbed: a_leader_is_cut_off_for_a_moment(BothWays),
+            a_leader_that_is_not_heard_for_a_moment_is_not_disturbed: a_leader_is_cut_off_for_a_moment(HostToStore),
+            a_leader_cut_off_both_ways_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(BothWays),
+            a_leader_that_is_not_heard_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(HostToStore),
+            a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back: a_standby_is_cut_off(BothWays),
+            a_standby_that_is_not_heard_disturbs_nobody_and_comes_back: a_standby_is_cut_off(HostToStore),
         ]
     );
 }
