@@ -1,110 +1,84 @@
 //! Other programs in the same table: the four requests of gurre/shardcoordinator, spoken by hand, and strangers.
 
 use super::*;
-use crate::support::dynamo::{Proxy, Server, millis_now};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use leaderrun::internals::store::Administration as _;
-use leaderrun::internals::store::Leases as _;
-use leaderrun::internals::store::{ErrorKind, Note, Notes as _, Observation, Page, Release, Renewal};
-use std::time::Instant;
-use tokio::time::sleep;
 
 /// A candidate of the Go library. Its clock is the machine's, in whole seconds.
 struct Go {
     client: Client,
-    table: String,
     owner: String,
 }
 
+/// A server with the table `locks`, a store of ours there, and one of theirs.
+async fn beside_go() -> (Server, DynamoDb, Go) {
+    let server = Server::start();
+    let table = server.table("locks").await;
+    let store = store(&server.endpoint(), &table).await;
+    let go = Go::new(&server, "go");
+    (server, store, go)
+}
+
+/// What its requests for the lock have in common.
+macro_rules! to_the_lock {
+    ($request:expr) => {
+        $request.table_name("locks").key("pk", text("SHARD#db/main")).key("sk", text("LOCK"))
+    };
+}
+
+/// Whether it was done. The condition is all that may fail.
+macro_rules! is_done {
+    ($request:expr, $error:ident) => {
+        match $request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
+            Ok(_) => true,
+            Err($error::ConditionalCheckFailedException(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    };
+}
+
 impl Go {
-    fn new(server: &Server, table: &str, owner: &str) -> Self {
-        Self { client: server.client(), table: table.to_owned(), owner: owner.to_owned() }
+    fn new(server: &Server, owner: &str) -> Self {
+        Self { client: server.client(), owner: owner.to_owned() }
     }
 
     /// Takes the lock when it is absent or its `ttl` has passed. A negative lease is one that is over already.
     async fn acquire(&self, lease: i64) -> bool {
-        let request = self
-            .client
-            .put_item()
-            .table_name(&self.table)
-            .item("pk", text("SHARD#db/main"))
-            .item("sk", text("LOCK"))
-            .item("ownerId", text(&self.owner))
-            .item("ttl", number(now() + lease))
-            .condition_expression("attribute_not_exists(pk) OR (attribute_exists(pk) AND #t < :now)")
-            .expression_attribute_names("#t", "ttl")
-            .expression_attribute_values(":now", number(now()));
-        match request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
-            Ok(_) => true,
-            Err(PutItemError::ConditionalCheckFailedException(_)) => false,
-            Err(error) => panic!("{error}"),
-        }
+        let put = self.client.put_item().table_name("locks").item("pk", text("SHARD#db/main")).item("sk", text("LOCK"));
+        let put = put.item("ownerId", text(&self.owner)).item("ttl", number(now() + lease));
+        let put = put.condition_expression("attribute_not_exists(pk) OR (attribute_exists(pk) AND #t < :now)");
+        let put = put.expression_attribute_names("#t", "ttl").expression_attribute_values(":now", number(now()));
+        is_done!(put, PutItemError)
     }
 
     /// The same by an update, which leaves the attributes alone that it does not know.
     async fn acquire_by_update(&self, lease: i64) -> bool {
-        let request = self
-            .client
-            .update_item()
-            .table_name(&self.table)
-            .key("pk", text("SHARD#db/main"))
-            .key("sk", text("LOCK"))
-            .update_expression("SET ownerId = :me, #t = :n")
-            .condition_expression("attribute_not_exists(pk) OR #t < :now")
-            .expression_attribute_names("#t", "ttl")
-            .expression_attribute_values(":me", text(&self.owner))
-            .expression_attribute_values(":n", number(now() + lease))
-            .expression_attribute_values(":now", number(now()));
-        updated(request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error))
+        self.update("SET ownerId = :me, #t = :n", "attribute_not_exists(pk) OR #t < :now", lease).await
     }
 
     async fn renew(&self, lease: i64) -> bool {
-        let request = self
-            .client
-            .update_item()
-            .table_name(&self.table)
-            .key("pk", text("SHARD#db/main"))
-            .key("sk", text("LOCK"))
-            .update_expression("SET #t = :n")
-            .condition_expression("ownerId = :me AND #t >= :now")
-            .expression_attribute_names("#t", "ttl")
-            .expression_attribute_values(":n", number(now() + lease))
-            .expression_attribute_values(":me", text(&self.owner))
-            .expression_attribute_values(":now", number(now()));
-        updated(request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error))
+        self.update("SET #t = :n", "ownerId = :me AND #t >= :now", lease).await
+    }
+
+    async fn update(&self, change: &str, condition: &str, lease: i64) -> bool {
+        let update = to_the_lock!(self.client.update_item()).update_expression(change).condition_expression(condition);
+        let update = update.expression_attribute_names("#t", "ttl");
+        let update = update.expression_attribute_values(":me", text(&self.owner));
+        let update = update.expression_attribute_values(":n", number(now() + lease));
+        is_done!(update.expression_attribute_values(":now", number(now())), UpdateItemError)
     }
 
     async fn release(&self) -> bool {
-        let request = self
-            .client
-            .delete_item()
-            .table_name(&self.table)
-            .key("pk", text("SHARD#db/main"))
-            .key("sk", text("LOCK"))
-            .condition_expression("ownerId = :me")
-            .expression_attribute_values(":me", text(&self.owner));
-        match request.send().await.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
-            Ok(_) => true,
-            Err(DeleteItemError::ConditionalCheckFailedException(_)) => false,
-            Err(error) => panic!("{error}"),
-        }
+        let delete = to_the_lock!(self.client.delete_item()).condition_expression("ownerId = :me");
+        is_done!(delete.expression_attribute_values(":me", text(&self.owner)), DeleteItemError)
     }
 
     /// Who holds the lock, by the attributes that it knows.
     async fn holder(&self) -> Option<String> {
-        let item = item(&self.client, &self.table, "LOCK").await?;
+        let item = item(&self.client, "locks", "LOCK").await?;
         let alive = millis_in(&item, "ttl") >= u64::try_from(now()).unwrap();
         alive.then(|| item["ownerId"].as_s().unwrap().clone())
-    }
-}
-
-fn updated<T>(answer: Result<T, UpdateItemError>) -> bool {
-    match answer {
-        Ok(_) => true,
-        Err(UpdateItemError::ConditionalCheckFailedException(_)) => false,
-        Err(error) => panic!("{error}"),
     }
 }
 
@@ -114,9 +88,7 @@ fn now() -> i64 {
 
 #[tokio::test]
 async fn while_we_lead_the_go_library_neither_acquires_nor_renews_nor_releases() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert!(!go.acquire(15).await);
@@ -130,9 +102,7 @@ async fn while_we_lead_the_go_library_neither_acquires_nor_renews_nor_releases()
 
 #[tokio::test]
 async fn while_the_go_library_leads_we_neither_claim_nor_renew_nor_release() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = candidate("one");
     assert!(go.acquire(15).await);
     let holder = refused(store.claim(&one).await.unwrap());
@@ -149,9 +119,7 @@ async fn while_the_go_library_leads_we_neither_claim_nor_renew_nor_release() {
 
 #[tokio::test]
 async fn what_either_side_released_the_other_takes_without_waiting() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = candidate("one");
     for _ in 0..2 {
         let term = lead(&store, &one).await;
@@ -164,9 +132,7 @@ async fn what_either_side_released_the_other_takes_without_waiting() {
 
 #[tokio::test]
 async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = with_lease("one", Duration::from_secs(1));
     let start = Instant::now();
     let term = lead(&store, &one).await;
@@ -181,9 +147,7 @@ async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before
 
 #[tokio::test]
 async fn an_expired_lease_of_the_go_library_is_taken_over_and_not_a_moment_before() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = candidate("one");
     let ttl = now() + 1;
     assert!(go.acquire(1).await);
@@ -199,9 +163,7 @@ async fn an_expired_lease_of_the_go_library_is_taken_over_and_not_a_moment_befor
 
 #[tokio::test]
 async fn a_neighbour_that_leaves_our_attributes_behind_is_still_its_own_holder() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (_server, store, go) = beside_go().await;
     let one = with_lease("one", Duration::from_millis(100));
     let term = lead(&store, &one).await;
     while !go.acquire_by_update(15).await {
@@ -219,31 +181,30 @@ async fn a_neighbour_that_leaves_our_attributes_behind_is_still_its_own_holder()
 
 #[tokio::test]
 async fn a_pause_and_a_term_survive_the_go_library_and_the_tables_ttl() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (server, store, go) = beside_go().await;
+    let (client, table) = (server.client(), "locks");
     let (one, pause) = (candidate("one"), Note::for_ever("pause"));
     let orders = async || store.read(&one.shard, &Page::Orders).await.unwrap().map(|note| note.text);
     let term = lead(&store, &one).await;
     assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
     assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
     // DynamoDB deletes what has a ttl of the last five years that is over. Nobody has to wait for this one.
-    assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], number(0));
+    assert_eq!(item(&client, table, "LOCK").await.unwrap()["ttl"], number(0));
     assert!(go.acquire(15).await);
     assert_eq!(orders().await.as_deref(), Some("pause"));
     assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
     // Orders are given and taken back while the library leads, whose item stays as it is.
-    let theirs = item(&client, &table, "LOCK").await;
+    let theirs = item(&client, table, "LOCK").await;
     assert_eq!(store.replace(&one.shard, &Page::Orders, Some("pause"), None).await, Ok(true));
     assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
-    assert_eq!(item(&client, &table, "LOCK").await, theirs);
+    assert_eq!(item(&client, table, "LOCK").await, theirs);
     assert!(go.release().await);
     assert_eq!(orders().await.as_deref(), Some("pause"));
     let next = lead(&store, &one).await;
     assert!(next > term);
 
     // It crashes, and the table's TTL deletes its item.
-    delete(&client, &table, "SHARD#db/main", "LOCK").await;
+    delete(&client, table, "SHARD#db/main", "LOCK").await;
     assert_eq!(orders().await.as_deref(), Some("pause"));
     let last = granted(store.claim(&candidate("two")).await.unwrap());
     assert!(last.term > next && wait_of(&last) > LEASE / 2, "{last:?}");
@@ -251,11 +212,10 @@ async fn a_pause_and_a_term_survive_the_go_library_and_the_tables_ttl() {
 
 #[tokio::test]
 async fn the_go_library_waits_for_a_tree_that_a_candidate_of_ours_has_to_wait_for() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let (store, go) = (store(&server.endpoint(), &table).await, Go::new(&server, &table, "go"));
+    let (server, store, go) = beside_go().await;
+    let (client, table) = (server.client(), "locks");
     lead(&store, &candidate("one")).await;
-    delete(&client, &table, "SHARD#db/main", "LOCK").await;
+    delete(&client, table, "SHARD#db/main", "LOCK").await;
     let two = candidate("two");
     let grant = granted(store.claim(&two).await.unwrap());
     assert!(wait_of(&grant) > LEASE / 2, "{grant:?}");
@@ -293,7 +253,7 @@ async fn a_list_shows_both_programs_and_nothing_else_and_only_reads() {
     let (client, table) = (server.client(), server.table("locks").await);
     let ours = Candidate { shard: "ours".parse().unwrap(), ..candidate("one") };
     let term = lead(&store(&server.endpoint(), &table).await, &ours).await;
-    assert!(Go::new(&server, &table, "go").acquire(60).await);
+    assert!(Go::new(&server, "go").acquire(60).await);
     for (partition, sort) in [
         ("SHARD#unreadable", "LOCK"),
         ("SHARD#x", "OTHER"),
