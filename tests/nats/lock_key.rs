@@ -1,10 +1,9 @@
 //! `key=BUCKET/KEY`: we and programs that keep a leader record in a bucket exclude each other.
 
 use super::*;
-use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::fleet::leaderrun;
 use crate::support::mixed::{self, Mixed};
-use serde_json::{Value, json};
-use std::process::Output;
+use crate::support::said::Runs as _;
 use std::time::SystemTime;
 use tokio::time::timeout;
 
@@ -158,10 +157,7 @@ async fn the_key_lasts_for_the_lease_and_no_longer_than_its_bucket_says() {
     assert!(begun.elapsed() > ttl);
     // As if the process had died.
     let crashed = Instant::now();
-    while held(&server).is_some() {
-        assert!(crashed.elapsed() < PATIENCE, "it never ends");
-        sleep(Duration::from_millis(10)).await;
-    }
+    eventually("it ends", async || held(&server).is_none()).await;
     assert!(crashed.elapsed() >= SHORT - Duration::from_millis(100), "{:?}", crashed.elapsed());
     assert_eq!(store.renew(&one, term, 10).await, Ok(Renewal::Lost(None)), "another may have led");
     assert!(!take(&server, "backend-7"), "its tree may live");
@@ -239,8 +235,7 @@ async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
     assert!(said().await.contains("held by backend-7"));
     assert_eq!(held(&server), revision);
     server.client().api(&format!("STREAM.DELETE.KV_{ELECTIONS}"), &Value::Null);
-    let findings = store.check().await.unwrap();
-    assert!(texts(&findings, Verdict::Bad)[0].starts_with("no bucket elections"), "{findings:?}");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "no bucket elections");
 }
 
 #[tokio::test]
@@ -255,8 +250,7 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_it() {
     ready(&server.own_url()).await;
     make_bucket(&server, &json!({ "max_age": 60_000_000_000_u64 }));
     let store = sharing(&server).await;
-    let error = store.claim(&short("one")).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Denied && error.message.contains("$KV.elections.svc/leader"), "{error}");
+    denied(store.claim(&short("one")).await, "$KV.elections.svc/leader");
     assert!(nobody_leads(&server), "nothing is held without the key");
     let findings = store.check().await.unwrap();
     let named = format!("permission missing: read and write {NAME}: ");
@@ -294,34 +288,21 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
     }
     // As if the process had died: the key ends by itself, and our records stay.
     let crashed = Instant::now();
-    while !write("Nats-Expected-Last-Subject-Sequence: 0\r\nNats-TTL: 1s\r\n")["error"].is_null() {
-        assert!(crashed.elapsed() < PATIENCE, "it never ends");
-        sleep(Duration::from_millis(20)).await;
-    }
+    eventually("it ends", async || {
+        write("Nats-Expected-Last-Subject-Sequence: 0\r\nNats-TTL: 1s\r\n")["error"].is_null()
+    })
+    .await;
     assert!(crashed.elapsed() > Duration::from_millis(1200), "{:?}", crashed.elapsed());
     assert!(store.inspect(&one.shard).await.unwrap().last_term.is_some());
 }
 
-fn words(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 #[tokio::test]
-async fn leaderctl_shows_the_program_that_holds_the_key() {
+async fn a_lease_that_the_bucket_would_forget_is_refused_as_configured_wrongly() {
     let server = shared(LONG).await;
+    let run = |words: &[&str]| leaderrun().args(["--store", &url(&server)]).args(words).args(["shard", "true"]).said();
+    run(&["--lease", "2m"]).ended(78).tells("choose a shorter --lease");
     assert!(take(&server, r#"{"leader":"backend-7"}"#));
-    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).output().expect("it runs");
-    let status = words(&ask(&["status", "shard"]));
-    assert!(status.contains(&format!("backend-7 (holds {NAME})")), "{status}");
-    let check = ask(&["store", "check"]);
-    assert!(check.status.success() && words(&check).contains("have no terms"), "{check:?}");
-    let once = leaderrun().args(["--store", &url(&server), "-n", "--lease", "15s", "shard", "true"]).output().unwrap();
-    assert!(once.status.code() == Some(75) && words(&once).contains("backend-7"), "{once:?}");
-    delete(&server);
-    let long = leaderrun().args(["--store", &url(&server), "--lease", "2m", "shard", "true"]).output().unwrap();
-    assert!(long.status.code() == Some(78) && words(&long).contains("choose a shorter --lease"), "{long:?}");
-    let several = leaderrun().args(["--store", &url(&server), "--slots", "2", "shard", "true"]).output().unwrap();
-    assert!(several.status.code() == Some(64) && words(&several).contains("lock_key="), "{several:?}");
+    run(&["-n", "--lease", "15s"]).ended(75).tells(&format!("backend-7 (holds {NAME})"));
 }
 
 /// Beside programs that read in the record, under such names, when it expires; or "none".
@@ -335,12 +316,6 @@ fn mixed(server: &Server, names: &str) -> Mixed {
 async fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
     let server = shared(mixed::TTL).await;
     mixed(&server, "none").kills_in_turn();
-}
-
-#[tokio::test]
-async fn in_a_fleet_of_both_kinds_the_lock_goes_round_and_no_two_ever_run_at_once() {
-    let server = shared(mixed::TTL).await;
-    mixed(&server, "none").goes_round();
 }
 
 /// Stopped, killed and frozen.
