@@ -7,6 +7,7 @@ mod support;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, chown, pipe2};
+use std::borrow::BorrowMut;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_until};
 use support::place::Place;
 use support::process::Process;
+use support::said::{Runs as _, Said, objects};
 use tempfile::TempDir;
 
 /// A user who is not us.
@@ -62,8 +64,8 @@ fn takes_turns(writer: &OwnedFd) -> bool {
     !flags.contains(OFlag::O_NONBLOCK)
 }
 
-fn start(mut command: Command) -> Process {
-    Process::start(command.stdin(Stdio::null()))
+fn start(mut command: impl BorrowMut<Command>) -> Process {
+    Process::start(command.borrow_mut().stdin(Stdio::null()))
 }
 
 impl Process {
@@ -118,49 +120,44 @@ fn leads_and_obeys(mut command: Command, scratch: &TempDir, stderr: OwnedFd) {
     assert_eq!(code(candidate.ends()), 7);
 }
 
+/// A full pipe; one of another user, which cannot be opened again; the terminal of another user with little room; and a
+/// socket such as a journal that stands still.
 #[test]
-fn a_full_pipe_on_standard_error_holds_up_no_election_and_no_signal() {
-    let scratch = TempDir::new().unwrap();
-    let (_reader, writer) = full_pipe();
-    leads_and_obeys(leaderrun(), &scratch, writer);
-}
-
-#[test]
-fn nor_does_a_full_pipe_of_another_user_which_cannot_be_opened_again() {
+fn a_standard_error_that_takes_nothing_holds_up_no_election_and_no_signal() {
+    let by_a_stranger = |scratch: &TempDir| by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), scratch);
+    let (pipe, pipe_of_another) = (full_pipe(), full_pipe());
+    let (terminal, socket) = (filled_terminal(), full_socket());
     let scratch = open_to_all();
-    let (_reader, writer) = full_pipe();
-    leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, writer);
-}
-
-#[test]
-fn nor_does_the_terminal_of_another_user_with_little_room() {
+    leads_and_obeys(leaderrun(), &scratch, pipe.1);
     let scratch = open_to_all();
-    let (_master, terminal) = filled_terminal();
-    leads_and_obeys(by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch), &scratch, terminal);
+    leads_and_obeys(by_a_stranger(&scratch), &scratch, pipe_of_another.1);
+    let scratch = open_to_all();
+    leads_and_obeys(by_a_stranger(&scratch), &scratch, terminal.1);
+    let scratch = open_to_all();
+    leads_and_obeys(leaderrun(), &scratch, socket.1);
 }
 
-#[test]
-fn nor_does_a_full_socket_such_as_a_journal_that_stands_still() {
-    let scratch = TempDir::new().unwrap();
-    let (_reader, writer) = full_socket();
-    leads_and_obeys(leaderrun(), &scratch, writer);
-}
-
-#[test]
-fn a_standby_whose_standard_error_takes_nothing_ends_at_sigterm() {
+/// A standby that begins as `standby` does, beside a leader, ends at SIGTERM.
+fn ends_at_sigterm(mut standby: Command) {
     let scratch = TempDir::new().unwrap();
     let up = scratch.path().join("up");
     let mut leader = leaderrun();
     leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
     let _leader = start(leader);
     wait_until("the other one leads", || up.exists());
-    let (_reader, writer) = full_pipe();
-    let mut standby = leaderrun();
-    standby.args(["-vv", "--store", &store(&scratch), "s", "--", "true"]).stderr(writer);
+    standby.args(["-vv", "--store", &store(&scratch), "s", "--", "true"]);
     let mut standby = start(standby);
     standby.wait_until_it_listens();
     standby.signal(Signal::SIGTERM);
     assert_eq!(code(standby.ends()), 143);
+}
+
+#[test]
+fn a_standby_whose_standard_error_takes_nothing_ends_at_sigterm() {
+    let (_reader, writer) = full_pipe();
+    let mut standby = leaderrun();
+    standby.stderr(writer);
+    ends_at_sigterm(standby);
 }
 
 #[test]
@@ -179,15 +176,14 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     for number in 1..=50 {
         wait_until("it runs again", || length() == number);
         for words in [&["pause", "--wait", "s"][..], &["resume", "s"]] {
-            let output = leaderctl().args(["--store", &store(&scratch)]).args(words).output().unwrap();
-            assert!(output.status.success(), "{output:?}");
+            leaderctl().args(["--store", &store(&scratch)]).args(words).said().good();
         }
     }
-    let mut lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
+    let lines = BufReader::new(reader).lines().map(Result::unwrap).skip(1);
+    let mut lines = lines.flat_map(|line| objects(&line));
     let mut stamps = Vec::new();
     let mut dropped = None;
     for line in lines.by_ref() {
-        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
         let message = line["message"].as_str().unwrap_or_default();
         if let Some((count, rest)) = message.split_once(' ')
@@ -201,44 +197,34 @@ fn what_standard_error_does_not_take_is_kept_in_order_up_to_a_bound_and_the_rest
     assert!(dropped.is_some_and(|count| count > 100), "{dropped:?} after {}", stamps.len());
     candidate.signal(Signal::SIGTERM);
     for line in lines {
-        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
         stamps.push(line["timestamp"].as_str().unwrap().to_owned());
     }
     candidate.ends();
     assert!(stamps.is_sorted(), "{stamps:?}");
 }
 
+/// Whoever reads it stands still, or has gone away.
 #[test]
 fn a_fatal_line_that_nobody_reads_does_not_keep_the_status_back() {
-    let scratch = TempDir::new().unwrap();
-    let at = store(&scratch);
-    let with = |mut command: Command, words: &[&str]| {
+    let (scratch, away) = (TempDir::new().unwrap(), "redis://127.0.0.1:1");
+    let at = &store(&scratch);
+    for (mut command, words, status) in [
+        (leaderrun(), &["--store", at, "s", "/nonexistent"][..], 127),
+        (leaderrun(), &["--no-such-flag", "s", "true"], 64),
+        (leaderrun(), &["-n", "--store", away, "s", "true"], 69),
+        (leaderrun(), &["--store", at, "--explain", "s", "true"], 0),
+        (leaderrun(), &["-v", "--store", at, "s", "true"], 0),
+        (leaderctl(), &["--store", at, "no-such-verb"], 64),
+        (leaderctl(), &["--store", away, "status", "s"], 69),
+    ] {
         let (_reader, writer) = full_pipe();
         command.args(words).stderr(writer);
-        code(start(command).ends())
-    };
-    assert_eq!(with(leaderrun(), &["--store", &at, "s", "/nonexistent"]), 127);
-    assert_eq!(with(leaderrun(), &["--no-such-flag", "s", "true"]), 64);
-    assert_eq!(with(leaderrun(), &["-n", "--store", "redis://127.0.0.1:1", "s", "true"]), 69);
-    assert_eq!(with(leaderctl(), &["--store", &at, "no-such-verb"]), 64);
-    assert_eq!(with(leaderctl(), &["--store", "redis://127.0.0.1:1", "status", "s"]), 69);
-}
-
-#[test]
-fn nor_does_a_reader_that_has_gone_away() {
-    let gone = |mut command: Command, words: &[&str]| {
+        assert_eq!(code(start(&mut command).ends()), status, "{words:?}");
         let (_, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let (_, other) = pipe2(OFlag::O_CLOEXEC).unwrap();
-        command.args(words).stdout(writer).stderr(other);
-        code(start(command).ends())
-    };
-    let scratch = TempDir::new().unwrap();
-    let at = store(&scratch);
-    assert_eq!(gone(leaderrun(), &["--store", &at, "s", "/nonexistent"]), 127);
-    assert_eq!(gone(leaderrun(), &["--no-such-flag", "s", "true"]), 64);
-    assert_eq!(gone(leaderrun(), &["--store", &at, "--explain", "s", "true"]), 0);
-    assert_eq!(gone(leaderrun(), &["-v", "--store", &at, "s", "true"]), 0);
-    assert_eq!(gone(leaderctl(), &["--store", &at, "no-such-verb"]), 64);
+        command.stdout(writer).stderr(other);
+        assert_eq!(code(start(&mut command).ends()), status, "{words:?}");
+    }
 }
 
 #[test]
@@ -246,7 +232,7 @@ fn a_fatal_line_comes_after_the_log_lines_before_it_and_only_once() {
     let scratch = TempDir::new().unwrap();
     let mut command = leaderrun();
     command.args(["-v", "--store", &store(&scratch), "s", "--", "sh", "-c", "exit 0"]);
-    let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    let text = command.said().err;
     assert!(text.ends_with('\n') && text.contains("leading") && !text.contains("dropped"), "{text}");
     let (original, script) = (scratch.path().join("original"), scratch.path().join("script"));
     fs::write(&original, "#!/nonexistent\n").unwrap();
@@ -254,7 +240,7 @@ fn a_fatal_line_comes_after_the_log_lines_before_it_and_only_once() {
     copy_program(&original, &script);
     let mut command = leaderrun();
     command.args(["-v", "--store", &store(&scratch), "s"]).arg(&script);
-    let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    let text = command.said().err;
     assert_eq!(text.matches("interpreter").count(), 1, "{text}");
     assert!(text.trim_end().ends_with("interpreter is missing"), "{text}");
 }
@@ -417,13 +403,7 @@ fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     for login in ["creds", "nkey"] {
         let url = format!("nats://127.0.0.1:1/locks?{login}={}", fifo.display());
-        let mut command = leaderrun();
-        command.args(["--store", &url, "s", "true"]).stderr(Stdio::piped());
-        let mut candidate = start(command);
-        assert_eq!(code(candidate.ends()), 78);
-        let mut said = String::new();
-        candidate.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(said.contains("no regular file") && said.lines().count() == 1, "{said}");
+        leaderrun().args(["--store", &url, "s", "true"]).said().refused(78, "no regular file");
     }
 }
 
@@ -441,14 +421,14 @@ const FILTER: &str = r#"
     exec @program or die "exec: $!";
 "#;
 
-fn without(calls: &[i64], errno: i32) -> Output {
+fn without(calls: &[i64], errno: i32) -> Said {
     let scratch = TempDir::new().unwrap();
     let numbers: Vec<String> = calls.iter().map(ToString::to_string).collect();
     let filter = FILTER.replace("SYS_PRCTL", &libc::SYS_prctl.to_string());
     let mut command = Command::new("timeout");
     command.args(["60", "perl", "-e", &filter, &errno.to_string(), &numbers.join(",")]);
     command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", &store(&scratch), "s", "--", "echo", "led"]);
-    command.env("LEADERRUN_CONFIG", "/dev/null").output().unwrap()
+    command.env("LEADERRUN_CONFIG", "/dev/null").said()
 }
 
 #[test]
@@ -478,11 +458,7 @@ fn a_system_call_that_is_denied_is_named_once_before_anything_is_acquired() {
         ("prlimit64", libc::SYS_prlimit64),
     ] {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            let output = without(&[number], errno);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(code(output.status), 71, "{name}: {said}");
-            assert_eq!(said.lines().count(), 1, "{name}: {said}");
-            assert!(said.contains(&format!("leaderrun: the system call {name} is denied (")), "{name}: {said}");
+            without(&[number], errno).refused(71, &format!("leaderrun: the system call {name} is denied ("));
         }
     }
 }
@@ -507,9 +483,7 @@ fn what_else_a_filter_may_deny_does_not_matter() {
         libc::SYS_rseq,
     ];
     for each in calls.iter().map(std::slice::from_ref).chain([&calls[..]]) {
-        let output = without(each, libc::EPERM);
-        assert_eq!(code(output.status), 0, "{each:?}: {output:?}");
-        assert_eq!(output.stdout, b"led\n", "{each:?}: {output:?}");
+        assert_eq!(without(each, libc::EPERM).good(), "led\n", "{each:?}");
     }
 }
 
@@ -526,9 +500,7 @@ fn seen_by_command(how: &str, field: &str) -> u64 {
     let scratch = TempDir::new().unwrap();
     let mut command = leaderrun_by(&[how]);
     command.args(["-q", "--store", &store(&scratch), "s", "--", "cat", "/proc/self/status"]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    bits_of(&String::from_utf8(output.stdout).unwrap(), field)
+    bits_of(&command.said().good(), field)
 }
 
 fn bits_of(status: &str, field: &str) -> u64 {
@@ -542,18 +514,7 @@ fn bits(signals: &[Signal]) -> u64 {
 
 #[test]
 fn sigterm_that_was_blocked_at_the_start_ends_a_standby_all_the_same() {
-    let scratch = TempDir::new().unwrap();
-    let up = scratch.path().join("up");
-    let mut leader = leaderrun();
-    leader.args(["-q", "--store", &store(&scratch), "s", "--", "sh", "-c", "echo > \"$0\"; exec sleep 1000"]).arg(&up);
-    let _leader = start(leader);
-    wait_until("the other one leads", || up.exists());
-    let mut standby = leaderrun_by(&[BLOCKED]);
-    standby.args(["-q", "--store", &store(&scratch), "s", "--", "true"]);
-    let mut standby = start(standby);
-    standby.wait_until_it_listens();
-    standby.signal(Signal::SIGTERM);
-    assert_eq!(code(standby.ends()), 143);
+    ends_at_sigterm(leaderrun_by(&[BLOCKED]));
 }
 
 #[test]
