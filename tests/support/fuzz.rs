@@ -49,67 +49,13 @@ impl<T> From<&Option<T>> for Fate {
 }
 
 /// Numbers at which sums go wrong.
-pub const EXTREMES: [u64; 14] = [
-    0,
-    1,
-    9,
-    999,
-    1000,
-    1 << 31,
-    (1 << 32) - 1,
-    1 << 32,
-    (1 << 53) - 1,
-    1 << 53,
-    (1 << 63) - 1,
-    1 << 63,
-    u64::MAX - 1,
-    u64::MAX,
-];
+pub const EXTREMES: [u64; 8] = [0, 9, 999, 1 << 31, 1 << 32, 1 << 53, 1 << 63, u64::MAX];
 
 /// What parsers trip over.
 const TOKENS: [&str; 42] = [
-    "\0",
-    "\n",
-    "\r\n",
-    "\u{1b}[31m",
-    "\u{2028}",
-    "ä",
-    "\u{10ffff}",
-    "\u{202e}",
-    "%",
-    "%0a",
-    "%00",
-    "%ff",
-    "%C3%A4",
-    "%25",
-    "@",
-    ":",
-    "/",
-    "//",
-    "?",
-    "&",
-    "=",
-    "#",
-    ",",
-    "[::1]",
-    "[",
-    "]",
-    "..",
-    "-",
-    "+",
-    ".",
-    "1e9",
-    "-1",
-    "0.5",
-    "NaN",
-    "inf",
-    "null",
-    "true",
-    "{}",
-    "\"",
-    "\\",
-    "\\u0000",
-    "[[[[[[[[",
+    "\0", "\n", "\r\n", "\x1b[31m", "\u{2028}", "ä", "𝄞", "\u{202e}", "%", "%0a", "%00", "%ff", "%C3%A4", "%25", "@",
+    ":", "/", "//", "?", "&", "=", "#", ",", "[::1]", "[", "]", "..", "-", "+", ".", "1e9", "-1", "0.5", "NaN", "inf",
+    "null", "true", "{}", "\"", "\\", "\\u0000", "[[[[[[[[",
 ];
 
 /// Random numbers, and what is made of them: always the same from the same seed.
@@ -140,9 +86,8 @@ impl Source {
     /// As likely small, large, or at an edge.
     pub fn number(&mut self) -> u64 {
         match self.below(4) {
-            0 => *self.of(&EXTREMES),
-            1 => self.next() % 100,
-            2 => self.of(&EXTREMES).wrapping_add(self.next() % 5).wrapping_sub(2),
+            0 | 1 => self.of(&EXTREMES).wrapping_add(self.next() % 5).wrapping_sub(2),
+            2 => self.next() % 100,
             _ => self.next() >> self.below(64),
         }
     }
@@ -206,18 +151,9 @@ impl Source {
     fn bend_once(&mut self, bytes: &mut Vec<u8>, seeds: &[&[u8]]) {
         let at = self.below(bytes.len() + 1);
         match self.below(11) {
-            0 if !bytes.is_empty() => {
-                let at = self.below(bytes.len());
-                bytes[at] ^= 1 << self.below(8);
-            }
-            1 if !bytes.is_empty() => {
-                let at = self.below(bytes.len());
-                bytes[at] = self.byte();
-            }
-            2 if !bytes.is_empty() => {
-                let at = self.below(bytes.len());
-                bytes[at] = *self.of(b"09azAZ .:/@%=&?#,-_\"{}[]");
-            }
+            0 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
+            1 if at < bytes.len() => bytes[at] = self.byte(),
+            2 if at < bytes.len() => bytes[at] = *self.of(b"09azAZ .:/@%=&?#,-_\"{}[]"),
             3 => bytes.truncate(at),
             4 => {
                 let range = self.range(bytes.len());
