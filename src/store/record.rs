@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use super::expiry::ServerTime;
-use super::lease_store::documents::{Draft, Ends, Found, Leadership, Life, Ours, random_name};
+use super::lease_store::documents::{Draft, Ends, Found, Leadership, Life, Ours, of_format, random_name};
 use crate::lease::{Session, Term};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -52,14 +52,7 @@ impl Record {
     /// # Errors
     /// Why it is none of ours.
     pub fn read(text: &[u8]) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Format {
-            format: u64,
-        }
-        match serde_json::from_slice(text).map_err(|error| error.to_string())? {
-            Format { format: FORMAT } => serde_json::from_slice(text).map_err(|error| error.to_string()),
-            Format { format } => Err(format!("its format is {format}, and this release reads {FORMAT}")),
-        }
+        of_format(std::str::from_utf8(text).map_err(|_| "it is no text")?, FORMAT)
     }
 
     pub fn json(&self) -> String {

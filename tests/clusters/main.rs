@@ -99,10 +99,10 @@ struct Kind {
     forgets: bool,
 }
 
-/// A leadership goes on if the store answers again within 6.25 s.
+/// A leadership goes on if the store answers again within 5.15 s.
 const DEFAULT: Timing =
     Timing { lease: Duration::from_secs(15), flags: &["--kill-after", "3s"], bears: Duration::from_secs(3) };
-/// Within 17 s.
+/// Within 15.4 s.
 const LONG: Timing = Timing {
     lease: Duration::from_secs(24),
     flags: &["--renew", "3s", "--kill-after", "3s"],
