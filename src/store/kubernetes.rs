@@ -34,8 +34,7 @@ use super::record::Record;
 use super::server_clock::Clock;
 use super::{Finding, StoreError, parallel};
 use crate::lease::Shard;
-use crate::time::{BootInstant, wall_clock_millis};
-
+use crate::time::BootInstant;
 use futures_util::stream::{StreamExt, select_all};
 use k8s_openapi::api::coordination::v1::Lease;
 use std::collections::HashMap;
@@ -104,10 +103,6 @@ impl Objects {
 impl ServerTime for Objects {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
-    }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
     }
 }
 

@@ -12,7 +12,6 @@ use crate::store::expiry::ServerTime;
 use crate::store::lease_store::documents::{Content, Found, Put, Version};
 use crate::store::record::Record;
 use crate::store::server_clock::Clock;
-use crate::time::wall_clock_millis;
 use http::Method;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
@@ -37,10 +36,6 @@ pub struct Objects {
 impl ServerTime for Objects {
     fn clock(&self) -> Clock {
         self.clients.wire.clock()
-    }
-
-    fn wall_clock_millis(&self) -> u64 {
-        wall_clock_millis()
     }
 }
 
