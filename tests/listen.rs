@@ -380,6 +380,8 @@ fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
     let store = local(&fleet);
     let address = start(&mut fleet, &store, "a\"b\"\\é");
     wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    // Its COMMAND has started as well.
+    fleet.leader();
     for path in ["/", "/leader/", "/Leader", "//leader", "/metrics/../leader", "*"] {
         assert_eq!(get(&address, path).status, 404, "{path}");
     }

@@ -194,8 +194,10 @@ fn everything_holds(place: &Place) {
 }
 
 fn a_kill_and_a_partition_hold(place: &Place) {
-    let output = place.run(&["--json", "--only", "partition", "--only", "kill"]);
-    assert_held(&output, &["kill", "partition"]);
+    // Kubernetes speaks TLS alone, which no proxy of ours can cut off.
+    let faults: &[&str] = if place.url.starts_with("kubernetes:") { &["kill"] } else { &["kill", "partition"] };
+    let words: Vec<&str> = faults.iter().flat_map(|fault| ["--only", fault]).collect();
+    assert_held(&place.run(&[&["--json"], &words[..]].concat()), faults);
     place.assert_is_left_clean();
 }
 
