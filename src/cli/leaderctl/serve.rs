@@ -78,7 +78,8 @@ impl ServeFlags {
             log::warn(
                 PROGRAM,
                 &format!(
-                    "{each} of all shards every {}: on this store that costs money or burdens the cluster",
+                    "{each} of all shards every {}: on this store that costs money or burdens the cluster; --interval \
+                     changes it",
                     show(interval)
                 ),
             );

@@ -60,23 +60,11 @@ impl Style {
     /// As etcd.
     pub const LEASED: Self = Self { tells: Tells::Nothing, is_leased: true, ..Self::SCRIPTED };
     /// As object storage.
-    pub const COMPARING: Self = Self {
-        touches: false,
-        tells: Tells::Seconds,
-        is_leased: false,
-        is_shared: false,
-        pushes: false,
-        marking: Marking::ByInit,
-    };
+    pub const COMPARING: Self =
+        Self { touches: false, tells: Tells::Seconds, marking: Marking::ByInit, ..Self::SCRIPTED };
     /// As DynamoDB.
-    pub const SHARED: Self = Self {
-        touches: true,
-        tells: Tells::Seconds,
-        is_leased: false,
-        is_shared: true,
-        pushes: false,
-        marking: Marking::ByWriters,
-    };
+    pub const SHARED: Self =
+        Self { tells: Tells::Seconds, is_shared: true, marking: Marking::ByWriters, ..Self::SCRIPTED };
 }
 
 /// The name of a document.
@@ -451,10 +439,8 @@ impl<W: Way> Documents for Memory<W> {
     }
 
     fn delivery(&self) -> Delivery {
-        if self.server.style.pushes {
-            return Delivery::Push;
-        }
-        if self.server.style.touches && !self.server.style.is_shared { Delivery::Push } else { Delivery::Poll }
+        let Style { touches, is_shared, pushes, .. } = self.server.style;
+        if pushes || (touches && !is_shared) { Delivery::Push } else { Delivery::Poll }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {
