@@ -107,6 +107,19 @@ pub fn unlock_memory() {
     unsafe { libc::munlockall() };
 }
 
+/// How many bytes of messages the other end of a socket pair has not read yet, as the kernel counts them against the
+/// buffer of the sender (unix(7), `SIOCOUTQ`).
+///
+/// # Errors
+/// If `socket` is none.
+pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: this request, whose other name is SIOCOUTQ, writes one int. `unread` is one, and lives until the call has
+    // returned.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) } < 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(unread).unwrap_or(0)) }
+}
+
 /// Takes over a descriptor that this process inherited under `number`. Children will not inherit it.
 ///
 /// # Errors

@@ -3,13 +3,20 @@
 //! The hazard: a message that is seen in part, or a peer that dies unnoticed. So messages are short and travel over a
 //! sequenced-packet socketpair, which delivers each one whole. When it closes, the other side is gone. Each one carries
 //! the instant at which it was sent, so that its receiver can tell how late it was woken. Nothing here allocates.
+//!
+//! Another hazard: a listener that is frozen for a while reads nothing, and the kernel keeps a few hundred messages. So
+//! those that come without limit, and that COMMAND or a person can do without, leave half of that to the others.
 
 use super::hooks::Hook;
 use super::policy::Order;
 use crate::election::{CommandEnd, HookEnd, Interrupt, StartError, Unhealthy};
+use crate::sys;
 use crate::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
+use nix::sys::socket::sockopt::SndBuf;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, getsockopt, recv, send, shutdown, socketpair,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -98,13 +105,24 @@ impl Line {
         Self(socket)
     }
 
-    /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
+    /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline. As
+    /// the kernel does not keep a signal twice, some of many for COMMAND are lost before.
     pub fn order(&self, order: Order) {
-        self.send(order);
+        if !matches!(order, Order::Signal(_)) || self.has_room() {
+            self.send(order);
+        }
     }
 
     pub fn report(&self, report: &Report) {
-        self.send(report);
+        if !matches!(report, Report::CheckFailed(_)) || self.has_room() {
+            self.send(report);
+        }
+    }
+
+    /// Whether the listener has read so much that half of the buffer is free.
+    fn has_room(&self) -> bool {
+        let unread = sys::unread(self.0.as_fd()).unwrap_or(0);
+        getsockopt(&self.0, SndBuf).is_ok_and(|most| unread < most / 2)
     }
 
     pub fn hear_order(&self) -> Heard<Order> {
@@ -225,5 +243,44 @@ mod tests {
             arrive([Report::Unready(end), Report::CheckFailed(failed), Report::Unhealthy(failed)]);
             arrive([Hook::PreStart, Hook::PreStop, Hook::PostStop].map(|hook| Report::HookFailed(hook, end)));
         }
+    }
+
+    /// All that a listener finds that was frozen meanwhile.
+    fn heard<T: DeserializeOwned>(listener: &Line) -> Vec<T> {
+        std::iter::from_fn(|| match listener.hear() {
+            Heard::Message(message, _) => Some(message),
+            Heard::Silence | Heard::Closed => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn however_many_signals_and_failed_checks_come_what_matters_arrives() {
+        const MANY: usize = 10_000;
+        let (here, there) = Line::pair().unwrap();
+        for _ in 0..MANY {
+            here.order(Order::Signal(libc::SIGUSR1));
+        }
+        let stop = Order::Stop { kill_after: None };
+        let last = [Order::Because(Reason::Asked), stop, Order::Kill];
+        for order in last {
+            here.order(order);
+        }
+        let orders: Vec<Order> = heard(&there);
+        assert!(orders.len() > 20 && orders.len() < MANY && orders.ends_with(&last), "{}", orders.len());
+        // Once they are read, there is room again.
+        here.order(Order::Signal(libc::SIGHUP));
+        assert_eq!(heard::<Order>(&there), [Order::Signal(libc::SIGHUP)]);
+
+        let failed = Unhealthy { last: CheckEnd(HookEnd::Exited(1)), failures: 1 };
+        for _ in 0..MANY {
+            there.report(&Report::CheckFailed(failed));
+        }
+        let last = [Report::Unhealthy(failed), Report::Ended(CommandEnd::Exited(5)), Report::Dead];
+        for report in &last {
+            there.report(report);
+        }
+        let reports: Vec<Report> = heard(&here);
+        assert!(reports.len() > 20 && reports.len() < MANY && reports.ends_with(&last), "{}", reports.len());
     }
 }
