@@ -360,9 +360,14 @@ fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
     assert!(again.status.success(), "{again:?}");
 }
 
-fn no_file_may_grow_which_is_said_or_does_not_matter(place: &Place) {
+/// The limit counts for files in memory, too, such as the one that tells a guard what to do.
+fn no_file_may_grow_which_is_said_before_the_lease_is_taken(place: &Place) {
     let limit = "ulimit -f 0";
-    assert_is_clear(limit, &under(limit, place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref()));
+    let output = under(limit, place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref());
+    assert_is_clear(limit, &output);
+    assert_eq!(code(output.status), 71, "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("ulimit -f"), "{said}");
     assert_free(place);
 }
 
@@ -381,7 +386,7 @@ on_two_stores!(
     &few_descriptors_are_refused_in_one_line_or_suffice,
     &little_memory_is_refused_in_one_line_or_suffices,
     &few_processes_are_refused_in_one_line_or_suffice,
-    &no_file_may_grow_which_is_said_or_does_not_matter,
+    &no_file_may_grow_which_is_said_before_the_lease_is_taken,
     &closed_standard_streams_are_empty_ones_for_command,
 );
 

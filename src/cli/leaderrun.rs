@@ -32,6 +32,7 @@ use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
 use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
+use crate::runner::limits;
 use crate::runner::processes::{Observers, Processes};
 use crate::runner::standby_tasks::{Duties, StandbyTasks};
 use crate::slots::Campaign;
@@ -81,6 +82,7 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
+    limits::check_files().map_err(Failure::of_os)?;
     invocation.store.confirm(PROGRAM)?;
     find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;

@@ -15,6 +15,8 @@ use std::time::Duration;
 const DESCRIPTORS: usize = 32;
 const MEMORY: usize = 32 << 20;
 const STACK: u64 = 1 << 20;
+/// What a guard is told takes a file in memory, which the limit on files counts as one. Most take a kilobyte.
+const FILE: u64 = 64 << 10;
 
 /// A millisecond apart: it takes some 0.01 ms, and longer where much else runs.
 const MOST_LOOKS: u32 = 100;
@@ -40,6 +42,16 @@ pub fn check() -> Result<(), String> {
     // Otherwise the compiler may remove the allocation.
     black_box(memory);
     taken.map_err(|_| format!("{} MiB of memory are needed: raise the limit (ulimit -v, ulimit -d)", MEMORY >> 20))
+}
+
+/// Checks that a file may be as long as what a guard is told.
+pub fn check_files() -> Result<(), String> {
+    match getrlimit(Resource::RLIMIT_FSIZE) {
+        Ok((soft, _)) if soft < FILE => Err(format!(
+            "a largest file of {soft} bytes is too small: raise the limit to {FILE} (ulimit -f, LimitFSIZE= of systemd)"
+        )),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Checks that a thread can be started. Host names are looked up in one, by a library that panics if it gets none.
