@@ -14,7 +14,7 @@ use super::sampler::Sampler;
 use super::tree::Tree;
 use super::walk::Walk;
 use super::watch::Watch;
-use super::wire::{Heard, Line, Report};
+use super::wire::{Heard, Limit, Line, Report};
 use super::{GuardSpec, adopt_all, guard, priority};
 use crate::election::StartError;
 use crate::store::anchor;
@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the backstop, and forks the guard.
 ///
-/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line, the cgroup if there is one,
-/// and files that must stay open while the tree lives.
+/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line and limit, the cgroup if there
+/// is one, and files that must stay open while the tree lives.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
@@ -52,6 +52,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let spec: GuardSpec = serde_json::from_slice(&spec).map_err(io::Error::other)?;
     let guards_line = Line::adopt(next()?);
     let line = Line::adopt(next()?);
+    let latest = Limit::adopt(next()?);
     let leaf = spec.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
     let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
     let lease_files: Vec<OwnedFd> = descriptors.collect();
@@ -72,7 +73,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         .and_then(|(tree, single_thread)| Ok((tree, single_thread.fork()?, single_thread)));
     match forked {
         Ok((backstops, None, single_thread)) => {
-            drop((line, backstops, open));
+            drop((line, latest, backstops, open));
             // `lease_files` stay open until this process ends.
             let ended = own_tree(walks, guards_leaf)
                 .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
@@ -95,6 +96,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
                 tree,
                 line: Some(line),
                 limit,
+                latest,
                 caution: measure.map(Caution::from).unwrap_or_default(),
                 sampler: measure.map(Sampler::new).transpose()?,
                 without_candidate: BootInstant::NEVER,
@@ -142,6 +144,8 @@ struct Backstop {
     line: Option<Line>,
     /// When the lease says that the guard is late.
     limit: BootInstant,
+    /// The limit that counts, if messages were lost.
+    latest: Limit,
     caution: Caution,
     /// Some if the lease expires.
     sampler: Option<Sampler>,
@@ -160,6 +164,9 @@ impl Backstop {
             failed |= self.reap();
             self.hear();
             self.measure_lateness();
+            if BootInstant::now() >= self.limit.minus(self.caution.extra()) {
+                self.limit = self.limit.max(self.latest.get().unwrap_or(self.limit));
+            }
             let late_at = self.limit.minus(self.caution.extra()).min(self.without_candidate);
             let wake_at = match self.guard {
                 Some(guard) if BootInstant::now() >= late_at => {

@@ -19,8 +19,10 @@ use nix::sys::socket::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// The longest message and the instant at which it was sent take less.
@@ -81,6 +83,42 @@ pub enum Report {
 /// One end of a connection between two of these processes.
 #[derive(Debug)]
 pub struct Line(OwnedFd);
+
+/// The latest limit of a backstop, in a file in memory that the candidate writes.
+///
+/// The hazard: a line keeps the oldest of many messages. A backstop that was frozen for long would go by a limit that has
+/// passed long ago, and kill a tree whose lease is renewed. So it looks here before it does.
+#[derive(Debug)]
+pub struct Limit(File);
+
+impl Limit {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(sys::memory_file(c"leaderrun limit", true)?.into()))
+    }
+
+    pub fn adopt(file: OwnedFd) -> Self {
+        Self(file.into())
+    }
+
+    pub fn set(&self, limit: BootInstant) {
+        let half = limit.as_nanos().to_ne_bytes();
+        // If it cannot be written, the messages tell.
+        let _ = self.0.write_all_at(&[half, half].concat(), 0);
+    }
+
+    /// None if it was never set, or is just being set.
+    pub fn get(&self) -> Option<BootInstant> {
+        let mut halves = [[0; 8]; 2];
+        self.0.read_exact_at(halves.as_flattened_mut(), 0).ok()?;
+        (halves[0] == halves[1]).then(|| BootInstant::from_nanos(u64::from_ne_bytes(halves[0])))
+    }
+}
+
+impl AsFd for Limit {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// What was read from a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -282,5 +320,19 @@ mod tests {
         }
         let reports: Vec<Report> = heard(&here);
         assert!(reports.len() > 20 && reports.len() < MANY && reports.ends_with(&last), "{}", reports.len());
+    }
+
+    #[test]
+    fn the_latest_limit_is_read_as_it_was_set_however_often() {
+        let limit = Limit::new().unwrap();
+        let backstops = Limit::adopt(limit.0.try_clone().unwrap().into());
+        assert_eq!(backstops.get(), None);
+        for nanos in 1..1000 {
+            let at = BootInstant::from_nanos(nanos * 5_000_000_000);
+            limit.set(at);
+            assert_eq!(backstops.get(), Some(at));
+        }
+        limit.0.write_all_at(&[0; 8], 0).unwrap();
+        assert_eq!(backstops.get(), None, "half of it is set");
     }
 }

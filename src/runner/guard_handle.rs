@@ -19,7 +19,7 @@ use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::{REAPS_FOR, Tree};
 use crate::guard::walk::is_child;
-use crate::guard::wire::{Heard, Line, Report};
+use crate::guard::wire::{Heard, Limit, Line, Report};
 use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
@@ -51,6 +51,8 @@ type Ear = AsyncFd<Owned<Line>>;
 pub struct GuardHandle {
     guard: Ear,
     backstop: Ear,
+    /// The backstop's.
+    limit: Limit,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
     /// Some once the backstop has named it, until we have reaped it.
@@ -126,9 +128,10 @@ impl GuardHandle {
         let tree = command.containment.new_tree()?;
         Self::start_in(&tree, command, candidate, term, deadline, lease_files)
             .inspect_err(|_| tree.leaf().into_iter().for_each(Leaf::remove))
-            .map(|(guard, backstop, backstop_pid)| Self {
+            .map(|(guard, backstop, limit, backstop_pid)| Self {
                 guard,
                 backstop,
+                limit,
                 backstop_pid: Some(backstop_pid),
                 guard_pid: None,
                 tree,
@@ -151,7 +154,7 @@ impl GuardHandle {
         term: Term,
         deadline: Deadline,
         lease_files: &[BorrowedFd<'_>],
-    ) -> io::Result<(Ear, Ear, Pid)> {
+    ) -> io::Result<(Ear, Ear, Limit, Pid)> {
         let containment = &command.containment;
         let leaf = tree.leaf();
         let spec = GuardSpec {
@@ -175,7 +178,8 @@ impl GuardHandle {
         let spec = in_memory(c"leaderrun guard spec", true, &spec)?;
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
-        let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd()];
+        let limit = Limit::new()?;
+        let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd(), limit.as_fd()];
         inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(lease_files);
         let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
@@ -184,10 +188,11 @@ impl GuardHandle {
         let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
         let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-        Ok((guard, backstop, backstop_pid))
+        Ok((guard, backstop, limit, backstop_pid))
     }
 
     pub fn extend(&self, deadline: Deadline) {
+        self.limit.set(deadline.backstop_at);
         self.order_both(Order::Extend(deadline));
     }
 
