@@ -81,6 +81,30 @@ fn ctrl_z_stops_it_and_fg_goes_on() {
     shell.status(0);
 }
 
+/// As bash does where it is typed: `suspend`.
+#[test]
+fn a_command_that_stops_itself_gives_the_terminal_back_and_fg_goes_on() {
+    let shell = Shell::start();
+    shell.shows("leaderrun -q s -- sh -c 'echo up; kill -STOP $$; read x; echo got $x'", "Stopped");
+    shell.shows("echo prompt-one", "\nprompt-one");
+    shell.line("clear; fg");
+    wait_until("it goes on", || !shell.screen().contains("prompt-one") && shell.screen().contains("leaderrun -q s"));
+    shell.shows("one", "got one");
+    shell.status(0);
+}
+
+/// Only a shell could continue the candidate.
+#[test]
+fn where_nobody_controls_jobs_a_command_that_was_stopped_leaves_ctrl_c_to_the_candidate() {
+    let shell = Shell::start();
+    // It is alone in a session.
+    shell.shows(r#"script -qec "leaderrun s -- sh -c 'echo up; kill -STOP \$\$'" /dev/null"#, "\nup");
+    wait_until("it can be interrupted", || {
+        shell.keys(&["C-c"]);
+        shell.screen().contains("released")
+    });
+}
+
 #[test]
 fn bg_goes_on_without_the_terminal() {
     let shell = Shell::start();

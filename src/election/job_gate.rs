@@ -111,6 +111,7 @@ impl Core {
         releasing.settling = None;
         releasing.in_flight = false;
         releasing.failures = 0;
+        releasing.error = None;
         releasing.next = now;
         (!releasing.ours).then(|| self.go_on(now, releasing.then.clone()))
     }

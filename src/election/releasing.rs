@@ -22,6 +22,7 @@ impl Releasing {
             in_flight: false,
             next: now,
             failures: 0,
+            error: None,
         }
     }
 
@@ -36,13 +37,15 @@ impl Releasing {
 impl Core {
     pub(super) fn pass_releasing(&mut self, now: BootInstant, releasing: &mut Releasing) -> Next {
         if releasing.settling.as_ref().is_some_and(|settling| now >= settling.give_up) {
-            let next = self.unsettled(now, releasing, "the store did not answer in time".to_owned());
+            let why = releasing.error.clone().unwrap_or_else(|| "the store did not answer in time".to_owned());
+            let next = self.unsettled(now, releasing, why);
             if next.is_some() {
                 return next;
             }
         }
         if now >= releasing.give_up {
-            let why = "the store did not answer; the lease ends by itself".to_owned();
+            let error = releasing.error.as_deref().unwrap_or("the store did not answer");
+            let why = format!("{error}; the lease ends by itself");
             // Then it says so at its end, and whether there is a lease is not known.
             if matches!((releasing.term, &releasing.then), (None, Then::End(Outcome::Unreachable(_)))) {
                 self.actions.push(Action::ReleaseOver { failed: Some(why) });
@@ -95,6 +98,7 @@ impl Core {
     pub(super) fn release_failed(&mut self, now: BootInstant, releasing: &mut Releasing, message: String) {
         releasing.in_flight = false;
         releasing.failures += 1;
+        releasing.error = Some(message.clone());
         releasing.next = now.plus(self.random.backoff(releasing.failures, self.settings.timing.retry_interval));
         self.in_trouble(now, message, true);
     }

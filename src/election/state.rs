@@ -233,6 +233,8 @@ pub(super) struct Releasing {
     pub(super) in_flight: bool,
     pub(super) next: BootInstant,
     pub(super) failures: u32,
+    /// Why the last request failed.
+    pub(super) error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -17,7 +17,8 @@
 //! *The keyboard.* A process in COMMAND's group sees what the keyboard sends (see `keyboard`). What
 //! Ctrl-C or Ctrl-\ ends, with whatever status, is not started again. If the signal itself ended COMMAND, it is
 //! repeated to the candidate's group, because a script that ran COMMAND itself would have been in the foreground, too.
-//! A signal that somebody sent to COMMAND is not. Ctrl-Z stops COMMAND, and then the candidate's group.
+//! A signal that somebody sent to COMMAND is not. Ctrl-Z stops COMMAND, and then the candidate's group. So
+//! does a SIGSTOP of a COMMAND that has the foreground, such as `suspend` in a shell.
 //!
 //! *A terminal that is closed* is not watched, because `leaderrun ... & exit` leaves it on purpose. SIGHUP is the
 //! occasion to look: if the terminal is gone, the candidate stops in order and dies from SIGHUP. If it is still there,
@@ -157,6 +158,10 @@ impl Foreground {
 
     pub fn owner_has_it(&self) -> bool {
         tcgetpgrp(&self.device) == Ok(self.owner)
+    }
+
+    pub fn borrower_has_it(&self) -> bool {
+        tcgetpgrp(&self.device).is_ok_and(|group| Some(group) == self.borrower)
     }
 
     /// Whether this group was started below our job: by another leaderrun of the pipeline, or by a shell in it.

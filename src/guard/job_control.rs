@@ -2,7 +2,7 @@
 //! [`foreground`](super::foreground).
 
 use super::Guard;
-use super::foreground::Lent;
+use super::foreground::{Foreground, Lent};
 use super::wire::{Heard, Report};
 use crate::election::{CommandEnd, Interrupt};
 use crate::time::BootInstant;
@@ -13,11 +13,15 @@ use std::time::Duration;
 const ASKS_EVERY: Duration = Duration::from_millis(200);
 
 impl Guard {
-    /// Handles a stop of COMMAND. Only stops by the terminal matter: a SIGSTOP is the sender's business.
+    /// Handles a stop of COMMAND by the terminal, or in its foreground, where nobody else could read the keyboard then.
+    /// Elsewhere a SIGSTOP is the sender's business.
     pub(super) fn stopped(&mut self, signal: i32) {
         match Signal::try_from(signal) {
             Ok(Signal::SIGTTIN | Signal::SIGTTOU) => self.ask_for_terminal(),
             Ok(Signal::SIGTSTP) => self.pause(signal),
+            Ok(Signal::SIGSTOP) if self.terminal.as_ref().is_some_and(Foreground::borrower_has_it) => {
+                self.pause(signal);
+            }
             _ => {}
         }
     }

@@ -13,6 +13,8 @@
 //!   live on, which `cgroup.kill` skips, and processes that have left the cgroup.
 //! - *No single check proves that the tree is dead.* "No child left" misses a process that entered another PID
 //!   namespace and was adopted by its init. An empty cgroup misses a process that left it. So both must hold.
+//! - *A process may not die*: the kernel waits for a device or a server, or the process may not be signalled. So what was
+//!   killed again and again is looked at ever more seldom, unless something new is found beside it.
 //! - *Memory may be short when the kill is due.* So a kill allocates nothing ([`walk`](super::walk)).
 
 use super::cgroup::Leaf;
@@ -45,6 +47,9 @@ const WALKS_TO_ASK: usize = 4;
 const LONGEST_REST: Duration = Duration::from_millis(64);
 /// The longest rest after a look that took long, as a multiple of it.
 const LOOKS_TO_REST: u32 = 2;
+/// The same, when a tree was killed so long ago that something keeps it from dying.
+const LOOKS_TO_REST_LATER: u32 = 16;
+const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// How long a guard and a backstop that work need at most to see that a killed tree has ended. A frozen one delays the
 /// proof by this.
 const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
@@ -262,8 +267,11 @@ impl Tree {
         let begun = BootInstant::now();
         let sight = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
-        // Guards that look again and again would keep their trees from dying.
-        let longest = LONGEST_REST.max(rest * LOOKS_TO_REST);
+        // Guards that look again and again would keep their trees from dying, and at a real-time priority all others from
+        // working while the kernel does not let a process die.
+        let hangs = self.killed_at.is_some_and(|killed_at| begun >= killed_at.plus(HANGS_AFTER));
+        let looks = if hangs { LOOKS_TO_REST_LATER } else { LOOKS_TO_REST };
+        let longest = LONGEST_REST.max(rest * looks);
         self.rest = if sight.may_be_more { Duration::ZERO } else { (self.rest * 2).clamp(rest, longest) };
         let look_at = BootInstant::now().plus(rest.max(self.rest));
         self.look_at = Some(look_at);
@@ -294,12 +302,15 @@ impl Tree {
                 alone &= process.ended;
             }
         };
-        let found = walk.down(Pid::this(), &self.strangers, BootInstant::NEVER, &mut signal);
-        let misses_some = found == Found::Part || now >= first.plus(WALKS_DOWN);
-        if misses_some {
-            walk.below(Pid::this(), &self.strangers, BootInstant::NEVER, signal);
+        let mut found = walk.down(Pid::this(), &self.strangers, BootInstant::NEVER, &mut signal);
+        if found == Found::Part || now >= first.plus(WALKS_DOWN) {
+            found = walk.below(Pid::this(), &self.strangers, BootInstant::NEVER, signal);
+            // Something is left, and it was not seen.
+            if alone {
+                found = Found::Part;
+            }
         }
-        Sight { may_be_more: misses_some || found == Found::New, alone }
+        Sight { may_be_more: found != Found::Nothing, alone }
     }
 
     /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID
@@ -332,7 +343,7 @@ impl Tree {
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
             let kill = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
-            walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
+            let _ = walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
         }
     }
 

@@ -46,11 +46,15 @@ pub struct Walk {
     proc: File,
     entries: Box<[u8]>,
     seen: Vec<Seen>,
-    /// What the last walk down found, sorted.
-    found: Vec<i32>,
+    found_down: Alive,
+    found_below: Alive,
 }
 
-/// What a walk down has found.
+/// The processes that lived when a walk found them, sorted, but no more than one over [`MOST_THREADS`].
+#[derive(Debug)]
+struct Alive(Vec<i32>);
+
+/// What a walk has found, beside the last one of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing that the walk before it had not found.
@@ -79,8 +83,9 @@ impl Walk {
         // This touches the pages, so that they exist. The others come when they are needed, if memory is left then.
         seen.resize(USUAL, nobody);
         seen.clear();
-        let found = Vec::with_capacity(MOST_THREADS);
-        Ok(Self { proc: File::open("/proc")?, entries: vec![0; ENTRIES].into_boxed_slice(), seen, found })
+        let [found_down, found_below] = [(); 2].map(|()| Alive(Vec::with_capacity(MOST_THREADS + 1)));
+        let entries = vec![0; ENTRIES].into_boxed_slice();
+        Ok(Self { proc: File::open("/proc")?, entries, seen, found_down, found_below })
     }
 
     /// Calls `each` with the processes below `top`, except `strangers` and their descendants, as the lists of children
@@ -101,24 +106,15 @@ impl Walk {
             whole &= ended || self.add_children(pid, strangers, until, &mut threads, &mut each).is_some();
             at += 1;
         }
-        let mut new = false;
         for &Seen { pid, parent, started, ended, .. } in &self.seen {
             if BootInstant::now() >= until {
                 return Found::Part;
             }
-            new |= !ended && self.found.binary_search(&pid).is_err();
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
             each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
         }
-        self.found.clear();
-        let alive = self.seen.iter().filter(|seen| !seen.ended);
-        self.found.extend(alive.map(|seen| seen.pid).take(MOST_THREADS));
-        self.found.sort_unstable();
-        match (whole && threads < MOST_THREADS, new) {
-            (false, _) => Found::Part,
-            (true, true) => Found::New,
-            (true, false) => Found::Nothing,
-        }
+        let found = self.found_down.replace(self.seen.iter().filter(|seen| !seen.ended));
+        if whole && threads < MOST_THREADS { found } else { Found::Part }
     }
 
     /// Adds the children of all threads of `pid`. None if they cannot all be read, or if they are too many. Of ours, those
@@ -191,11 +187,11 @@ impl Walk {
         strangers: &HashSet<Pid>,
         until: BootInstant,
         mut each: impl FnMut(&mut Process<'_>),
-    ) {
+    ) -> Found {
         self.look(until);
         for index in 0..self.seen.len() {
             if BootInstant::now() >= until {
-                return;
+                return Found::Part;
             }
             let place = place(&mut self.seen, index, top, strangers);
             let Seen { pid, parent, started, ended, .. } = self.seen[index];
@@ -204,6 +200,7 @@ impl Walk {
                 each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
             }
         }
+        self.found_below.replace(self.seen.iter().filter(|seen| seen.place == Place::Below && !seen.ended))
     }
 
     /// The children of this process, including ended ones.
@@ -234,6 +231,21 @@ impl Walk {
             }
         }
         self.seen.sort_unstable_by_key(|seen| seen.pid);
+    }
+}
+
+impl Alive {
+    /// Takes note of what is alive now.
+    fn replace<'a>(&mut self, alive: impl Iterator<Item = &'a Seen> + Clone) -> Found {
+        let new = alive.clone().any(|seen| self.0.binary_search(&seen.pid).is_err());
+        self.0.clear();
+        self.0.extend(alive.map(|seen| seen.pid).take(MOST_THREADS + 1));
+        self.0.sort_unstable();
+        match (self.0.len() > MOST_THREADS, new) {
+            (true, _) => Found::Part,
+            (false, true) => Found::New,
+            (false, false) => Found::Nothing,
+        }
     }
 }
 
@@ -351,9 +363,12 @@ mod tests {
         assert_eq!(found_below(&mut walk, top, &nobody), (below.clone(), Found::Nothing));
         // A walk over everything finds the same.
         let mut all = HashSet::new();
-        walk.below(top, &nobody, BootInstant::NEVER, |process| {
-            all.insert(process.pid);
-        });
+        let mut look = || {
+            walk.below(top, &nobody, BootInstant::NEVER, |process| {
+                all.insert(process.pid);
+            })
+        };
+        assert_eq!([look(), look()], [Found::New, Found::Nothing]);
         assert_eq!(all, below.iter().copied().collect());
         // From above, by way of whichever thread of this process has the shell. Other tests start processes and threads
         // of it as well, at times more than a walk down looks at.
@@ -370,7 +385,7 @@ mod tests {
         let now = BootInstant::now();
         let never = |process: &mut Process<'_>| panic!("it reports {process:?}");
         assert_eq!(walk.down(top, &nobody, now, never), Found::Part);
-        walk.below(top, &nobody, now, never);
+        assert_eq!(walk.below(top, &nobody, now, never), Found::Part);
         walk.down(top, &nobody, BootInstant::NEVER, |process| process.signal(Signal::SIGKILL));
         shell.wait().unwrap();
         assert_eq!(found_below(&mut walk, top, &nobody), (Vec::new(), Found::Nothing));

@@ -212,9 +212,13 @@ impl Processes {
     }
 
     fn command_paused(&mut self, signal: i32) {
-        let has_it = self.terminal.as_ref().is_some_and(Foreground::owner_has_it);
-        let is_key = signal == Signal::SIGTSTP as i32;
-        let goes_on = if is_key { !foreground::can_be_continued() } else { has_it };
+        let goes_on = match Signal::try_from(signal) {
+            Ok(Signal::SIGTSTP) => !foreground::can_be_continued(),
+            // The candidate has the terminal now, so Ctrl-C ends it. Who stopped COMMAND continues it.
+            Ok(Signal::SIGSTOP) if !foreground::can_be_continued() => return,
+            Ok(Signal::SIGSTOP) => false,
+            _ => self.terminal.as_ref().is_some_and(Foreground::owner_has_it),
+        };
         if goes_on {
             // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
             self.with_guard(|guard| guard.resume());
