@@ -166,7 +166,7 @@ impl Election {
                         let renewal = leadership.renewal_due().min(leadership.rotation_due());
                         renewal.min(losing).min(self.core.backstop_at(leadership)).min(seize_at)
                     }
-                    Tree::Seized => leadership.renewal_due(),
+                    Tree::Seized { tell_at } => leadership.renewal_due().min(tell_at),
                 }
             }
             State::Releasing(releasing) => {
@@ -377,7 +377,7 @@ impl Core {
                     leadership.seize_after(now, stop_timeout.saturating_add(hooks.around_a_stop()));
                 }
             }
-            Tree::Seized => {}
+            Tree::Seized { .. } => {}
         }
         None
     }

@@ -18,6 +18,9 @@ use crate::store::{Grant, Renewal, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
+/// How long a killed tree has to die before that is told.
+const UNDYING_AFTER: Duration = Duration::from_secs(10);
+
 impl Core {
     /// Does what is due while the candidate leads: requests first, and then what the time means for the tree.
     pub(super) fn pass_leading(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
@@ -39,7 +42,13 @@ impl Core {
         match leadership.tree {
             Tree::Idle { .. } => self.pass_without_a_tree(now, leadership),
             Tree::Alive { seize_at, overrun_at } => self.pass_with_a_tree(now, leadership, seize_at, overrun_at),
-            Tree::Seized => None,
+            Tree::Seized { tell_at } => {
+                if now >= tell_at {
+                    leadership.tree = Tree::Seized { tell_at: BootInstant::NEVER };
+                    self.say(Notice::Undying(UNDYING_AFTER));
+                }
+                None
+            }
         }
     }
 
@@ -107,7 +116,7 @@ impl Core {
     ) -> Next {
         let deadline = self.deadline(leadership);
         if now >= self.backstop_at(leadership).min(seize_at) {
-            leadership.tree = Tree::Seized;
+            leadership.tree = Tree::Seized { tell_at: now.plus(UNDYING_AFTER) };
             self.actions.push(Action::Seize);
         }
         if leadership.ending.is_none() {
@@ -261,7 +270,7 @@ impl Core {
         self.say(Notice::Lost(loss.clone()));
         match leadership.tree {
             Tree::Idle { .. } => Some(self.lost_without_a_tree(now, leadership, loss)),
-            Tree::Alive { .. } | Tree::Seized => {
+            Tree::Alive { .. } | Tree::Seized { .. } => {
                 self.lost_with_a_tree(now, leadership, loss);
                 None
             }

@@ -34,6 +34,8 @@ pub enum Notice {
     /// The end of this run could not be written into the ledger.
     NotSettled(String),
     Killing,
+    /// The tree was killed this long ago, and is not dead.
+    Undying(Duration),
     /// The hook before COMMAND failed like this.
     Unready(HookEnd),
     /// COMMAND's health check failed.
@@ -82,7 +84,7 @@ impl Notice {
             Self::OrdersUnread { .. } => LogEvent::OrdersUnread,
             Self::NotEntered(_) | Self::NotSettled(_) => LogEvent::LedgerUnwritten,
             Self::Late(_) => LogEvent::Warning,
-            Self::Killing => LogEvent::Killing,
+            Self::Killing | Self::Undying(_) => LogEvent::Killing,
             Self::Unready(_) => LogEvent::HookFailed,
             Self::Restarting { .. } => LogEvent::Restarting,
             Self::GaveUp { .. } => LogEvent::GaveUp,
@@ -159,6 +161,12 @@ impl fmt::Display for Notice {
                 write!(f, "stopping: {unhealthy}; giving the lease up so that another host can try")
             }
             Self::Killing => f.write_str("asked again to stop: killing the command"),
+            Self::Undying(since) => write!(
+                f,
+                "the command was killed {} ago, and it or what it started is not dead: look for a process that waits in \
+                 the kernel (state D in ps), that is frozen, or that leaderrun may not signal",
+                show(*since)
+            ),
             Self::Late(late) => late.fmt(f),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
             Self::Released(_) => f.write_str("released"),

@@ -104,7 +104,7 @@ impl Core {
                 self.ends_between_runs(now, leadership, Ended::ordered(&hold));
                 return Some(self.give_back(now, leadership, Then::Held(hold)));
             }
-            (Some(hold), Tree::Alive { .. } | Tree::Seized) => {
+            (Some(hold), Tree::Alive { .. } | Tree::Seized { .. }) => {
                 if leadership.ending.is_none() {
                     self.say(Notice::SteppingDown(hold.clone()));
                     self.stop_in_order(now, leadership, Ended::ordered(&hold), self.settings.stop_timeout);

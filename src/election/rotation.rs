@@ -131,7 +131,7 @@ impl Core {
                 self.say(Notice::Relinquishing);
                 self.stop_in_order(now, leadership, Ended::Relinquished, self.settings.stop_timeout);
             }
-            Tree::Seized => {}
+            Tree::Seized { .. } => {}
         }
         None
     }

@@ -217,7 +217,10 @@ pub(super) enum Tree {
         overrun_at: BootInstant,
     },
     /// The tree is being killed without the guard: nothing more can be done.
-    Seized,
+    Seized {
+        /// When to say that it does not die.
+        tell_at: BootInstant,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
