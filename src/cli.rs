@@ -8,6 +8,7 @@ pub mod completions;
 pub mod config;
 pub mod explain;
 pub mod flags;
+#[expect(non_camel_case_types, reason = "in a JSON object, the type of a member has its name")]
 pub mod leaderctl;
 pub mod leaderrun;
 mod mistakes;

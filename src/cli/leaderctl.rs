@@ -28,6 +28,7 @@ mod age;
 #[cfg(feature = "watch")]
 mod fleet;
 mod noted;
+mod object;
 mod operator;
 mod own_lease;
 mod shares;
@@ -57,10 +58,10 @@ use list::ListFlags;
 use man::ManFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use object::{as_json, object};
 use pause::{PauseFlags, ResumeFlags};
 use revoke::RevokeFlags;
 use selftest::SelftestFlags;
-use serde::Serialize;
 #[cfg(feature = "watch")]
 use serve::ServeFlags;
 use status::StatusFlags;
@@ -347,10 +348,6 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreErr
     Ok(answer?)
 }
 
-fn as_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("it is plain data")
-}
-
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
     within(timeout, store.inspect(shard)).await
 }
@@ -387,13 +384,6 @@ async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// What each line of `store check --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Checked<'a> {
-    verdict: &'static str,
-    text: &'a str,
-}
-
 async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError> {
     let findings = while_shown("trying the store", store.check()).await?;
     let mut out = stdout();
@@ -404,7 +394,7 @@ async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError
             Verdict::Bad => "bad",
         };
         if json {
-            return writeln!(out, "{}", as_json(&Checked { verdict, text }));
+            return writeln!(out, "{}", as_json(&object! { verdict, text }));
         }
         writeln!(out, "{verdict:<9} {text}")
     });

@@ -9,13 +9,14 @@ mod drain;
 mod plan;
 
 use super::noted::{Notes, pauses};
+use super::object::{as_json, object};
 use super::operator::{Operator, takes_no_orders};
 use super::own_lease::{OwnLease, Taking};
 use super::shares;
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{PROGRAM, as_json, asked_to_stop, fail, printed};
+use super::{PROGRAM, asked_to_stop, fail, printed};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Prefix, Shard, Term, show_seconds};
@@ -71,24 +72,6 @@ pub struct BalanceFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// What `balance --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Told<'a> {
-    result: Verdict,
-    why: Option<&'a str>,
-    before: BTreeMap<&'a str, usize>,
-    after: BTreeMap<&'a str, usize>,
-    moves: Vec<Moved<'a>>,
-    left_alone: &'a [LeftAlone],
-}
-
-#[derive(Debug, Serialize)]
-struct Moved<'a> {
-    shard: &'a str,
-    from: &'a str,
-    to: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -170,19 +153,15 @@ impl BalanceFlags {
         // From cron, each line is a mail.
         let is_news = self.dry_run || !moves.is_empty() || stdout().is_terminal();
         if self.json {
-            let by_host = |loads: &[usize]| fleet.hosts.iter().map(String::as_str).zip(loads.iter().copied()).collect();
-            let told = Told {
+            let by_host = |loads: &[usize]| fleet.hosts.iter().zip(loads.iter().copied()).collect::<BTreeMap<_, _>>();
+            lines.push(as_json(&object! {
                 result,
                 why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
                 before: by_host(&before),
                 after: by_host(&after),
-                moves: moves
-                    .iter()
-                    .map(|Move { shard, from, to }| Moved { shard: shard.as_str(), from: name(*from), to: name(*to) })
-                    .collect(),
+                moves: fleet.objects_of(moves),
                 left_alone: &fleet.left_alone,
-            };
-            lines.push(as_json(&told));
+            }));
         } else if is_news {
             let (before, after) = (fleet.told(&before), fleet.told(&after));
             match result {
@@ -360,6 +339,17 @@ impl Fleet {
             loads[*to] += 1;
         }
         loads
+    }
+
+    fn objects_of(&self, moves: &[Move]) -> Vec<impl Serialize + use<>> {
+        let of = |Move { shard, from, to }: &Move| {
+            object! {
+                shard: shard.to_string(),
+                from: self.hosts[*from].clone(),
+                to: self.hosts[*to].clone(),
+            }
+        };
+        moves.iter().map(of).collect()
     }
 
     fn told(&self, loads: &[usize]) -> String {

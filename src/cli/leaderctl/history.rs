@@ -2,10 +2,11 @@
 
 use super::age::dated;
 use super::list::columns;
+use super::object::{as_json, object};
 use super::operator::Operator;
 use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
-use super::{PROGRAM, as_json, inspect, print_lines, rfc3339};
+use super::{PROGRAM, inspect, print_lines, rfc3339};
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
@@ -33,42 +34,6 @@ pub struct HistoryFlags {
     timeline: bool,
 }
 
-/// What each line of `history --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-pub struct Line<'a> {
-    shard: &'a str,
-    term: u64,
-    owner: &'a str,
-    host: &'a str,
-    pid: u32,
-    /// RFC 3339.
-    from: String,
-    /// None while it lasts, or if nobody recorded it.
-    to: Option<String>,
-    /// In words. None while it lasts.
-    ended: Option<&'a str>,
-    /// One of `leaderrun`'s reasons, or a word of a later version. None while it lasts, or if nobody recorded it.
-    reason: Option<&'a str>,
-    exit_status: Option<i32>,
-    signal: Option<i32>,
-    ordered: Option<Order<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Order<'a> {
-    what: &'a str,
-    by: &'a str,
-    at: String,
-    reason: Option<&'a str>,
-    to: Option<&'a str>,
-}
-
-impl<'a> Order<'a> {
-    fn of(Ordered { what, by, at_millis, reason, to }: &'a Ordered) -> Self {
-        Self { what, by, at: rfc3339(*at_millis), reason: reason.as_deref(), to: to.as_deref() }
-    }
-}
-
 /// How a leadership ended that recorded no end and does not lead any more.
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
@@ -93,7 +58,7 @@ impl HistoryFlags {
         }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
-            if self.json { as_json(&Line::of(&self.shard, entry, leads)) } else { as_text(entry, ended(entry, leads)) }
+            if self.json { as_json(&object(&self.shard, entry, leads)) } else { as_text(entry, ended(entry, leads)) }
         });
         Ok(print_lines(lines))
     }
@@ -134,22 +99,30 @@ fn records_nothing(stranger: &Holder) -> String {
     format!("{stranger} leads, and records nothing here")
 }
 
-impl<'a> Line<'a> {
-    pub fn of(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> Self {
-        Self {
-            shard: shard.as_str(),
-            term: entry.term.0,
-            owner: &entry.owner,
-            host: &entry.host,
-            pid: entry.pid,
-            from: rfc3339(entry.from_millis),
-            to: entry.to_millis.map(rfc3339),
-            ended: ended(entry, leads),
-            reason: entry.reason.as_deref(),
-            exit_status: entry.exit_status,
-            signal: entry.signal,
-            ordered: entry.cause().map(Order::of),
-        }
+/// What each line of `history --json` prints.
+pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> impl Serialize + use<'a> {
+    object! {
+        shard: shard.as_str(),
+        term: entry.term,
+        owner: &entry.owner,
+        host: &entry.host,
+        pid: entry.pid,
+        from: rfc3339(entry.from_millis),
+        /// None while it lasts, or if nobody recorded it.
+        to: entry.to_millis.map(rfc3339),
+        /// In words. None while it lasts.
+        ended: ended(entry, leads),
+        /// One of `leaderrun`'s reasons, or a word of a later version. None while it lasts, or if nobody recorded it.
+        reason: &entry.reason,
+        exit_status: entry.exit_status,
+        signal: entry.signal,
+        ordered: entry.cause().map(|Ordered { what, by, at_millis, reason, to }| object! {
+            what,
+            by,
+            at: rfc3339(*at_millis),
+            reason,
+            to,
+        }),
     }
 }
 

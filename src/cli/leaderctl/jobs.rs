@@ -6,14 +6,15 @@
 
 use super::age::ago;
 use super::list::{aligned, word};
+use super::object::{as_json, object};
 use super::operator::Operator;
 use super::slots::Slots;
-use super::{PROGRAM, as_json, inspect, print_lines, printed, rfc3339};
+use super::{PROGRAM, inspect, print_lines, printed, rfc3339};
 use crate::exit;
-use crate::lease::{JobId, Shard, Term};
-use crate::notes::jobs::index::{self, Indexed};
+use crate::lease::{JobId, Shard};
+use crate::notes::jobs::index::{self, Indexed, Name};
 use crate::notes::jobs::period::Turn;
-use crate::notes::jobs::{self, Cleared, Ledger, Run};
+use crate::notes::jobs::{self, Cleared, Ledger};
 use crate::observe::terminal;
 use crate::store::{Report, Store, StoreError, within};
 use crate::text::on_one_line;
@@ -43,38 +44,9 @@ pub struct JobsFlags {
     json: bool,
 }
 
-/// What `jobs --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Default, Serialize)]
-struct Became<'a> {
-    shard: &'a str,
-    /// None for a job that runs once a period.
-    job: Option<&'a str>,
-    /// None for a job that runs once, like `period`.
-    every_seconds: Option<f64>,
-    /// The period of its last run, as long as its ledger lasts.
-    period: Option<String>,
-    state: State,
-    /// None if it never ran, like all members below.
-    host: Option<&'a str>,
-    /// None also in a list, if it runs once or its ledger is over.
-    owner: Option<&'a str>,
-    term: Option<u64>,
-    /// RFC 3339.
-    started: Option<String>,
-    /// None while it runs, and if nobody recorded it.
-    ended: Option<String>,
-    /// The same, and if COMMAND itself was not reaped.
-    exit_status: Option<u8>,
-    /// The same, and where `owner` is none.
-    how: Option<&'a str>,
-    attempts: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    #[default]
     Never,
     Running,
     Succeeded,
@@ -82,25 +54,17 @@ pub enum State {
 }
 
 impl State {
-    fn of(term: Term, to_millis: Option<u64>, status: Option<u8>, report: &Report) -> Self {
-        if status == Some(0) {
+    pub fn of(job: &Indexed, report: &Report) -> Self {
+        if job.status == Some(0) {
             Self::Succeeded
-        } else if to_millis.is_none() && report.leads(term) {
+        } else if job.to_millis.is_none() && report.leads(job.term) {
             Self::Running
         } else {
             Self::Failed
         }
     }
 
-    fn of_run(run: &Run, report: &Report) -> Self {
-        Self::of(run.term, run.to_millis, run.status, report)
-    }
-
-    pub fn of_indexed(job: &Indexed, report: &Report) -> Self {
-        Self::of(job.term, job.to_millis, job.status, report)
-    }
-
-    fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         self.into()
     }
 
@@ -116,7 +80,7 @@ impl State {
 /// A job in few words: its name, state, status, host, age and number of runs.
 pub fn words(job: &Indexed, report: &Report) -> String {
     let Indexed { job: name, attempts, from_millis, to_millis, status, host, .. } = job;
-    let state = State::of_indexed(job, report);
+    let state = State::of(job, report);
     let status = match (state, status) {
         (State::Failed, Some(status)) => format!(" with {status}"),
         (State::Failed, None) => " without a status".to_owned(),
@@ -172,22 +136,20 @@ impl JobsFlags {
         let shard = &self.shard;
         let mut ledger = within(patience, jobs::of_job(store, shard, job)).await?;
         let report = inspect(store, shard, patience).await?;
-        let in_doubt = |ledger: &Ledger| {
-            let run = ledger.counting();
-            run.to_millis.is_none() && State::of_run(run, &report) == State::Failed
-        };
-        if ledger.as_ref().is_some_and(in_doubt) {
+        let indexed = |ledger: &Ledger| Indexed::of(Name::Once(job.clone()), ledger);
+        if ledger.as_ref().is_some_and(|ledger| is_in_doubt(&indexed(ledger), &report)) {
             ledger = within(patience, jobs::of_job(store, shard, job)).await?;
         }
         let (state, text) = match &ledger {
             None if self.json => match self.unknown(&self.operator(store, patience), &report).await? {
                 Some(refused) => return Ok(refused),
-                None => (State::Never, as_json(&Became::never(shard, Some(job)))),
+                None => (State::Never, as_json(&object(shard, Some(job), State::Never, None, None))),
             },
             None => return self.never(&self.operator(store, patience), job).await,
             Some(ledger) => {
-                let state = State::of_run(ledger.counting(), &report);
-                let json = || as_json(&Became::of(shard, Some(job), ledger, state));
+                let known = indexed(ledger);
+                let state = State::of(&known, &report);
+                let json = || as_json(&object(shard, Some(job), state, Some(&known), Some(ledger)));
                 (state, if self.json { json() } else { as_text(shard, job, state, ledger) })
             }
         };
@@ -202,8 +164,7 @@ impl JobsFlags {
         let report = inspect(store, shard, patience).await?;
         // The index may be behind the ledger, if its writer died.
         for known in &mut all {
-            if known.to_millis.is_none()
-                && State::of_indexed(known, &report) == State::Failed
+            if is_in_doubt(known, &report)
                 && let Some(job) = known.job.once()
                 && let Some(ledger) = within(patience, jobs::of_job(store, shard, job)).await?
             {
@@ -219,24 +180,29 @@ impl JobsFlags {
             }
             return Ok(ExitCode::SUCCESS);
         }
+        let periodic = periodic.iter().map(|ledger| (Indexed::of_period(ledger), Some(ledger)));
+        let all = periodic.chain(all.into_iter().map(|job| (job, None)));
         if self.json {
-            let periodic = periodic
-                .iter()
-                .map(|ledger| as_json(&Became::of(shard, None, ledger, State::of_run(ledger.counting(), &report))));
-            let all = all.iter().map(|job| as_json(&Became::indexed(shard, job, State::of_indexed(job, &report))));
-            return Ok(print_lines(periodic.chain(all)));
+            return Ok(print_lines(all.map(|(known, ledger)| {
+                let state = State::of(&known, &report);
+                as_json(&object(shard, known.job.once(), state, Some(&known), ledger))
+            })));
         }
-        let periodic = periodic.iter().map(Indexed::of_period);
-        let rows = periodic.chain(all).map(|job| row(&job, &report));
+        let rows = all.map(|(job, _)| row(&job, &report));
         let header = ["JOB", "STATE", "STATUS", "HOST", "AGE", "ATTEMPTS"].map(str::to_owned);
         Ok(print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>())))
     }
 }
 
+/// It has no end, and does not run: it ended between two requests, or nobody recorded its end.
+fn is_in_doubt(job: &Indexed, report: &Report) -> bool {
+    job.to_millis.is_none() && State::of(job, report) == State::Failed
+}
+
 fn row(job: &Indexed, report: &Report) -> [String; 6] {
     [
         job.job.to_string(),
-        State::of_indexed(job, report).word().to_owned(),
+        State::of(job, report).word().to_owned(),
         job.status.map(|status| status.to_string()).unwrap_or_default(),
         job.host.clone(),
         ago(job.to_millis.unwrap_or(job.from_millis)).trim_end_matches(" ago").to_owned(),
@@ -245,42 +211,37 @@ fn row(job: &Indexed, report: &Report) -> [String; 6] {
     .map(word)
 }
 
-impl<'a> Became<'a> {
-    fn never(shard: &'a Shard, job: Option<&'a JobId>) -> Self {
-        Self { shard: shard.as_str(), job: job.map(JobId::as_str), ..Self::default() }
-    }
-
-    fn of(shard: &'a Shard, job: Option<&'a JobId>, ledger: &'a Ledger, state: State) -> Self {
-        let run = ledger.counting();
-        Self {
-            shard: shard.as_str(),
-            job: job.map(JobId::as_str),
-            every_seconds: ledger.period.map(|turn| Duration::from_millis(turn.every_millis).as_secs_f64()),
-            period: ledger.period.map(Turn::due),
-            state,
-            host: Some(&run.host),
-            owner: Some(&run.owner),
-            term: Some(run.term.0),
-            started: Some(rfc3339(run.from_millis)),
-            ended: run.to_millis.map(rfc3339),
-            exit_status: run.status,
-            how: run.ended.as_deref(),
-            attempts: ledger.attempts,
-        }
-    }
-
-    fn indexed(shard: &'a Shard, job: &'a Indexed, state: State) -> Self {
-        Self {
-            every_seconds: job.job.every().map(|every| every.as_secs_f64()),
-            state,
-            host: Some(&job.host),
-            term: Some(job.term.0),
-            started: Some(rfc3339(job.from_millis)),
-            ended: job.to_millis.map(rfc3339),
-            exit_status: job.status,
-            attempts: job.attempts,
-            ..Self::never(shard, job.job.once())
-        }
+/// What `jobs --json` prints of a job: what the index has of it, and what only its ledger has.
+fn object<'a>(
+    shard: &'a Shard,
+    job: Option<&'a JobId>,
+    state: State,
+    known: Option<&'a Indexed>,
+    ledger: Option<&'a Ledger>,
+) -> impl Serialize + use<'a> {
+    let run = ledger.map(Ledger::counting);
+    object! {
+        shard: shard.as_str(),
+        /// None for a job that runs once a period.
+        job: job.map(JobId::as_str),
+        /// None for a job that runs once, like `period`.
+        every_seconds: known.and_then(|known| known.job.every()).map(|every| every.as_secs_f64()),
+        /// The period of its last run, as long as its ledger lasts.
+        period: ledger.and_then(|ledger| ledger.period).map(Turn::due),
+        state: state.word(),
+        /// None if it never ran, like all members below.
+        host: known.map(|known| &known.host),
+        /// None also in a list, if it runs once or its ledger is over.
+        owner: run.map(|run| &run.owner),
+        term: known.map(|known| known.term),
+        started: known.map(|known| rfc3339(known.from_millis)),
+        /// None while it runs, and if nobody recorded it.
+        ended: known.and_then(|known| known.to_millis).map(rfc3339),
+        /// The same, and if COMMAND itself was not reaped.
+        exit_status: known.and_then(|known| known.status),
+        /// The same, and where `owner` is none.
+        how: run.and_then(|run| run.ended.as_deref()),
+        attempts: known.map_or(0, |known| known.attempts),
     }
 }
 

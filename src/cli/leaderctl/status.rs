@@ -2,6 +2,7 @@
 
 use super::age::dated;
 use super::jobs::{State, words};
+use super::object::{self, object};
 use super::slots::{self, Kin, Slots};
 use super::unknown::{Unknown, never_led};
 use super::{PROGRAM, inspect, printed, rfc3339};
@@ -9,7 +10,7 @@ use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Ledger};
-use crate::notes::orders::{self, Orders};
+use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::Standby;
 use crate::observe::terminal;
 use crate::store::{ErrorKind, Report, Store, StoreError, within};
@@ -53,189 +54,6 @@ pub struct Shown {
     /// The standbys themselves; None if they were not counted, or only that.
     pub waiting: Option<Vec<Standby>>,
     pub trouble: Option<String>,
-}
-
-/// What `status --json` and each line of `list --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-pub struct Status<'a> {
-    shard: &'a str,
-    /// False if the store has never seen it; None if not all was read that would tell.
-    known: Option<bool>,
-    held: bool,
-    owner: Option<&'a str>,
-    host: Option<&'a str>,
-    pid: Option<u32>,
-    /// The lock of another program that leads; None if that is a candidate of leaderrun.
-    foreign_lock: Option<&'a str>,
-    term: Option<u64>,
-    /// RFC 3339.
-    since: Option<String>,
-    /// None if it does not expire, or if the record lacks it.
-    renewed_seconds_ago: Option<f64>,
-    /// None if it does not expire.
-    expires_in_seconds: Option<f64>,
-    last_term: Option<u64>,
-    /// None if they were not counted.
-    standbys: Option<usize>,
-    /// Only from the verbs that read orders: those that show or change one shard.
-    #[serde(flatten)]
-    orders: Option<Ordered<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Ordered<'a> {
-    /// None if they were not looked for.
-    led_slots: Option<Vec<&'a str>>,
-    paused: bool,
-    pause: Option<Pause<'a>>,
-    parent_pause: Option<ParentPause<'a>>,
-    handover: Option<Handover<'a>>,
-    last_run: Option<LastRun<'a>>,
-    /// Those that run once, the newest first.
-    jobs: Vec<NamedJob<'a>>,
-    /// None if they were not counted.
-    waiting: Option<Vec<Waiting<'a>>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Waiting<'a> {
-    owner: &'a str,
-    host: &'a str,
-    /// RFC 3339.
-    since: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Pause<'a> {
-    by: &'a str,
-    since: String,
-    reason: Option<&'a str>,
-    keep: bool,
-    /// None if it lasts until it is resumed.
-    ends_in_seconds: Option<f64>,
-}
-
-/// Of the shard that it is a slot of.
-#[derive(Debug, Serialize)]
-struct ParentPause<'a> {
-    shard: &'a str,
-    #[serde(flatten)]
-    pause: Pause<'a>,
-}
-
-#[derive(Debug, Serialize)]
-struct Handover<'a> {
-    term: u64,
-    by: &'a str,
-    since: String,
-    /// None for any other candidate.
-    to: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
-struct LastRun<'a> {
-    /// When the first run of the period was started, without the seconds.
-    period: Option<String>,
-    every_seconds: Option<f64>,
-    host: &'a str,
-    owner: &'a str,
-    term: u64,
-    started: String,
-    /// None while it runs, and if nobody recorded it.
-    ended: Option<String>,
-    /// The same, and if COMMAND itself was not reaped.
-    exit_status: Option<u8>,
-    how: Option<&'a str>,
-    attempts: u32,
-}
-
-/// The last run of a job that runs once, or the one that succeeded; or that of a job which ran once a period, if the
-/// ledger is over.
-#[derive(Debug, Serialize)]
-struct NamedJob<'a> {
-    /// None for a job that runs once a period.
-    job: Option<&'a str>,
-    every_seconds: Option<f64>,
-    state: State,
-    host: &'a str,
-    started: String,
-    /// None while it runs, and if nobody recorded it.
-    ended: Option<String>,
-    exit_status: Option<u8>,
-    attempts: u32,
-}
-
-impl<'a> NamedJob<'a> {
-    fn of(job: &'a Indexed, report: &Report) -> Self {
-        Self {
-            job: job.job.once().map(JobId::as_str),
-            every_seconds: job.job.every().map(|every| every.as_secs_f64()),
-            state: State::of_indexed(job, report),
-            host: &job.host,
-            started: rfc3339(job.from_millis),
-            ended: job.to_millis.map(rfc3339),
-            exit_status: job.status,
-            attempts: job.attempts,
-        }
-    }
-}
-
-impl<'a> LastRun<'a> {
-    fn of(ledger: &'a Ledger) -> Self {
-        let run = ledger.counting();
-        Self {
-            period: ledger.period.map(Turn::due),
-            every_seconds: ledger.period.map(|turn| Duration::from_millis(turn.every_millis).as_secs_f64()),
-            host: &run.host,
-            owner: &run.owner,
-            term: run.term.0,
-            started: rfc3339(run.from_millis),
-            ended: run.to_millis.map(rfc3339),
-            exit_status: run.status,
-            how: run.ended.as_deref(),
-            attempts: ledger.attempts,
-        }
-    }
-}
-
-impl<'a> Pause<'a> {
-    fn of(pause: &'a orders::PauseOrder) -> Self {
-        Self {
-            by: &pause.by,
-            since: rfc3339(pause.since_millis),
-            reason: pause.reason.as_deref(),
-            keep: pause.keep,
-            ends_in_seconds: pause.left.map(|left| left.as_secs_f64()),
-        }
-    }
-}
-
-impl<'a> Ordered<'a> {
-    fn of(orders: &'a Orders, shown: &'a Shown) -> Self {
-        let Shown { report, kin, ledger, jobs, waiting, .. } = shown;
-        let pause = orders.pause.as_ref().map(Pause::of);
-        let parent_pause = kin.pause.as_ref();
-        let parent_pause =
-            parent_pause.map(|above| ParentPause { shard: above.parent.as_str(), pause: Pause::of(&above.pause) });
-        let handover = orders.handover.as_ref().map(|handover| Handover {
-            term: handover.term.0,
-            by: &handover.by,
-            since: rfc3339(handover.since_millis),
-            to: handover.to.as_deref(),
-        });
-        let led_slots = kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect());
-        let waiting = waiting.as_ref().map(|all| {
-            let one = |Standby { owner, host, since_millis, .. }: &'a Standby| Waiting {
-                owner,
-                host,
-                since: rfc3339(*since_millis),
-            };
-            all.iter().map(one).collect()
-        });
-        let (paused, last_run) = (pause.is_some(), ledger.as_ref().map(LastRun::of));
-        let jobs = jobs.iter().map(|job| NamedJob::of(job, report)).collect();
-        Self { led_slots, paused, pause, parent_pause, handover, last_run, jobs, waiting }
-    }
 }
 
 impl StatusFlags {
@@ -323,31 +141,114 @@ impl Shown {
     }
 }
 
-impl<'a> Status<'a> {
-    pub fn of(shard: &'a Shard, shown: &'a Shown) -> Self {
-        let report = &shown.report;
-        let holder = report.holder.as_ref();
-        Self {
-            shard: shard.as_str(),
-            known: shown.is_known(),
-            held: holder.is_some(),
-            owner: holder.map(|holder| holder.owner.as_str()),
-            host: holder.and_then(|holder| holder.host.as_deref()),
-            pid: holder.and_then(|holder| holder.pid),
-            foreign_lock: holder.and_then(|holder| holder.foreign_lock.as_deref()),
-            term: holder.and_then(|holder| holder.term).map(|term| term.0),
-            since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
-            renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
-            expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
-            last_term: report.last_term.map(|term| term.0),
-            standbys: shown.standbys,
-            orders: shown.orders.as_ref().map(|orders| Ordered::of(orders, shown)),
-        }
+/// What `status --json` and each line of `list --json` prints.
+pub fn object<'a>(shard: &'a Shard, shown: &'a Shown) -> impl Serialize + use<'a> {
+    let Shown { report, standbys, orders, .. } = shown;
+    let holder = report.holder.as_ref();
+    object! {
+        shard: shard.as_str(),
+        /// False if the store has never seen it; None if not all was read that would tell.
+        known: shown.is_known(),
+        held: holder.is_some(),
+        owner: holder.map(|holder| holder.owner.as_str()),
+        host: holder.and_then(|holder| holder.host.as_deref()),
+        pid: holder.and_then(|holder| holder.pid),
+        /// The lock of another program that leads; None if that is a candidate of leaderrun.
+        foreign_lock: holder.and_then(|holder| holder.foreign_lock.as_deref()),
+        term: holder.and_then(|holder| holder.term),
+        since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
+        /// None if it does not expire, or if the record lacks it.
+        renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
+        /// None if it does not expire.
+        expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
+        last_term: report.last_term,
+        /// None if they were not counted.
+        standbys,
+        /// Only from the verbs that read orders: those that show or change one shard.
+        #[serde(flatten)]
+        orders: orders.as_ref().map(|orders| noted(orders, shown)),
+    }
+}
+
+fn noted<'a>(orders: &'a Orders, shown: &'a Shown) -> impl Serialize + use<'a> {
+    let Shown { report, kin, ledger, jobs, waiting, .. } = shown;
+    object! {
+        /// None if they were not looked for.
+        led_slots: kin.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect::<Vec<_>>()),
+        paused: orders.pause.is_some(),
+        pause: orders.pause.as_ref().map(pause),
+        parent_pause: kin.pause.as_ref().map(|above| object! {
+            shard: above.parent.as_str(),
+            #[serde(flatten)]
+            pause: pause(&above.pause),
+        }),
+        handover: orders.handover.as_ref().map(|handover| object! {
+            term: handover.term,
+            by: &handover.by,
+            since: rfc3339(handover.since_millis),
+            /// None for any other candidate.
+            to: &handover.to,
+        }),
+        last_run: ledger.as_ref().map(last_run_object),
+        /// Those that run once, the newest first; and the one that ran once a period, if its ledger is over.
+        jobs: jobs.iter().map(|job| job_object(job, report)).collect::<Vec<_>>(),
+        /// None if they were not counted.
+        waiting: waiting.as_ref().map(|all| all.iter().map(waiting_object).collect::<Vec<_>>()),
+    }
+}
+
+fn pause(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> impl Serialize + use<'_> {
+    object! {
+        by,
+        since: rfc3339(*since_millis),
+        reason,
+        keep,
+        /// None if it lasts until it is resumed.
+        ends_in_seconds: left.map(|left| left.as_secs_f64()),
+    }
+}
+
+fn waiting_object(Standby { owner, host, since_millis, .. }: &Standby) -> impl Serialize + use<'_> {
+    object! { owner, host, since: rfc3339(*since_millis) }
+}
+
+fn last_run_object(ledger: &Ledger) -> impl Serialize + use<'_> {
+    let run = ledger.counting();
+    object! {
+        /// When the first run of the period was started, without the seconds.
+        period: ledger.period.map(Turn::due),
+        every_seconds: ledger.period.map(|turn| Duration::from_millis(turn.every_millis).as_secs_f64()),
+        host: &run.host,
+        owner: &run.owner,
+        term: run.term,
+        started: rfc3339(run.from_millis),
+        /// None while it runs, and if nobody recorded it.
+        ended: run.to_millis.map(rfc3339),
+        /// The same, and if COMMAND itself was not reaped.
+        exit_status: run.status,
+        how: &run.ended,
+        attempts: ledger.attempts,
+    }
+}
+
+/// The last run of a job, or the one that succeeded.
+fn job_object<'a>(job: &'a Indexed, report: &Report) -> impl Serialize + use<'a> {
+    object! {
+        /// None for a job that runs once a period.
+        job: job.job.once().map(JobId::as_str),
+        every_seconds: job.job.every().map(|every| every.as_secs_f64()),
+        state: State::of(job, report).word(),
+        host: &job.host,
+        started: rfc3339(job.from_millis),
+        /// None while it runs, and if nobody recorded it.
+        ended: job.to_millis.map(rfc3339),
+        exit_status: job.status,
+        attempts: job.attempts,
     }
 }
 
 pub fn as_json(shard: &Shard, shown: &Shown) -> String {
-    super::as_json(&Status::of(shard, shown))
+    object::as_json(&object(shard, shown))
 }
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {
@@ -407,7 +308,7 @@ fn state(shown: &Shown) -> String {
 }
 
 /// By whom, since when, for how long, and why.
-pub fn paused(pause: &orders::PauseOrder) -> String {
+pub fn paused(pause: &PauseOrder) -> String {
     let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
     let keep = if pause.keep { ", the leader goes on" } else { "" };
     let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

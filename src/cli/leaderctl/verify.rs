@@ -4,7 +4,8 @@
 //! store counts before it answers; a step that must be safe after that needs a fencing token. And another process may
 //! answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
-use super::{PROGRAM, as_json, inspect, printed};
+use super::object::{as_json, object};
+use super::{PROGRAM, inspect, printed};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
@@ -13,7 +14,6 @@ use crate::observe::terminal;
 use crate::store::{Holder, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
-use serde::Serialize;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -45,18 +45,6 @@ pub struct Question {
     json: bool,
     /// The socket of the candidate that can answer, and the key that proves its answer.
     query_socket: Option<(String, Option<Key>)>,
-}
-
-/// What `verify --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    shard: &'a str,
-    term: u64,
-    /// Whether the term leads, and for long enough.
-    verified: bool,
-    /// None if the term does not lead, or if its lease does not expire.
-    seconds_left: Option<f64>,
-    told_by: &'static str,
 }
 
 impl VerifyFlags {
@@ -154,8 +142,15 @@ impl Question {
         if !self.json {
             return status;
         }
-        let (shard, seconds_left) = (self.shard.as_str(), left.map(|left| left.as_secs_f64()));
-        let answer = Answer { shard, term: self.term.0, verified, seconds_left, told_by };
+        let answer = object! {
+            shard: self.shard.as_str(),
+            term: self.term,
+            /// Whether the term leads, and for long enough.
+            verified,
+            /// None if the term does not lead, or if its lease does not expire.
+            seconds_left: left.map(|left| left.as_secs_f64()),
+            told_by,
+        };
         let written = printed(writeln!(stdout(), "{}", as_json(&answer)));
         if written == ExitCode::SUCCESS { status } else { written }
     }

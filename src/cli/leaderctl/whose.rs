@@ -4,12 +4,12 @@
 //! own processes can have any name. So the candidates of this host are asked which processes are theirs. What they started
 //! has one of these above it, because the backstop and the guard adopt what loses its parent.
 
-use super::{as_json, fail, printed};
+use super::object::{as_json, object};
+use super::{fail, printed};
 use crate::exit;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
 use crate::text::on_one_line;
 use clap::Args;
-use serde::Serialize;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,20 +23,6 @@ pub struct WhoseFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// What `whose --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    pid: u32,
-    /// `leaderrun`, `backstop`, `guard`, or `tree`: COMMAND, a hook, or what these started.
-    role: &'static str,
-    leaderrun: u32,
-    shard: &'a str,
-    store: &'a str,
-    owner: &'a str,
-    /// None while it does not lead.
-    term: Option<u64>,
 }
 
 impl WhoseFlags {
@@ -54,8 +40,17 @@ impl WhoseFlags {
         let statement = &told.statement;
         let term = statement.leadership.as_ref().map(|leads| leads.term.0);
         let written = if self.json {
-            let (pid, shard, store, owner) = (self.pid, &*statement.shard, &*statement.store, &*statement.owner);
-            let answer = Answer { pid, role, leaderrun, shard, store, owner, term };
+            let answer = object! {
+                pid: self.pid,
+                /// `leaderrun`, `backstop`, `guard`, or `tree`: COMMAND, a hook, or what these started.
+                role,
+                leaderrun,
+                shard: &statement.shard,
+                store: &statement.store,
+                owner: &statement.owner,
+                /// None while it does not lead.
+                term,
+            };
             writeln!(stdout(), "{}", as_json(&answer))
         } else {
             let what = match role {

@@ -4,10 +4,11 @@
 //! the user that the kernel reports, and sockets without an answer are counted.
 
 use super::jobs::words;
+use super::object::{as_json, object};
 use super::shares;
 use super::slots::{self, Slots, listed};
 use super::status;
-use super::{as_json, fail, inspect, printed, rfc3339};
+use super::{fail, inspect, printed, rfc3339};
 use crate::cli::flags;
 use crate::election::Obstacle;
 use crate::exit;
@@ -19,7 +20,6 @@ use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
 use crate::store::{ErrorKind, Holder, Location, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
-use serde::Serialize;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,18 +37,6 @@ pub struct WhyFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// What `why --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    shard: &'a str,
-    host: &'a str,
-    leads: bool,
-    /// Sentences, the most important first.
-    because: Vec<String>,
-    /// Sockets of this shard's candidates on this host that did not answer.
-    silent: usize,
 }
 
 const MOST_SILENT: usize = 5;
@@ -205,7 +193,15 @@ impl WhyFlags {
         let leads = known.leads(&host);
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
         let written = if self.json {
-            let answer = Answer { shard: self.shard.as_str(), host: &host, leads, because, silent };
+            let answer = object! {
+                shard: self.shard.as_str(),
+                host: &host,
+                leads,
+                /// Sentences, the most important first.
+                because,
+                /// Sockets of this shard's candidates on this host that did not answer.
+                silent,
+            };
             writeln!(stdout(), "{}", as_json(&answer))
         } else {
             let verdict = if leads { "leads" } else { "does not lead" };

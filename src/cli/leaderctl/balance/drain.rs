@@ -5,7 +5,8 @@
 
 use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
-use crate::cli::leaderctl::{PROGRAM, age::dated, as_json, fail, printed, shares};
+use crate::cli::leaderctl::object::{as_json, object};
+use crate::cli::leaderctl::{PROGRAM, age::dated, fail, printed, shares};
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
@@ -13,7 +14,6 @@ use crate::notes::orders::{self, PauseOrder};
 use crate::observe::terminal;
 use crate::store::{Store, StoreError};
 use crate::text::on_one_line;
-use serde::Serialize;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,24 +27,6 @@ pub struct Drain<'a> {
     pub wait: Duration,
     pub force: bool,
     pub json: bool,
-}
-
-/// What `step-down --host --json` prints. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Drained<'a> {
-    host: &'a str,
-    held_for_seconds: u64,
-    moves: Vec<super::Moved<'a>>,
-    /// What nobody could take, with --force.
-    stopped: &'a [String],
-    left: &'a [LeftAlone],
-    why: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
-struct Resumed<'a> {
-    host: &'a str,
-    was_held: bool,
 }
 
 impl Drain<'_> {
@@ -148,23 +130,15 @@ impl Drain<'_> {
         let until = format!("held back for {}", show(self.lasts));
         let mut lines = Vec::new();
         if self.json {
-            let name = |host: usize| fleet.map_or("", |fleet| fleet.hosts[host].as_str());
-            let moves = made.iter().map(|made| super::Moved {
-                shard: made.shard.as_str(),
-                from: name(made.from),
-                to: name(made.to),
-            });
-            let why = stopped.as_ref().map(|Stop(_, why)| why.as_str());
-            let seconds = self.lasts.as_secs();
-            let drained = Drained {
+            lines.push(as_json(&object! {
                 host: self.host,
-                held_for_seconds: seconds,
-                moves: moves.collect(),
+                held_for_seconds: self.lasts.as_secs(),
+                moves: fleet.map(|fleet| fleet.objects_of(made)).unwrap_or_default(),
+                /// What nobody could take, with --force.
                 stopped: ended,
                 left,
-                why,
-            };
-            lines.push(as_json(&drained));
+                why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
+            }));
         } else if let (Some(fleet), None) = (fleet, &stopped) {
             let loads = fleet.after(made);
             let told = shares::in_words(fleet.hosts.iter().map(String::as_str).zip(loads));
@@ -203,7 +177,7 @@ pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duratio
             .await?;
     }
     let line = match &ended {
-        _ if json => as_json(&Resumed { host, was_held: ended.is_some() }),
+        _ if json => as_json(&object! { host, was_held: ended.is_some() }),
         Some(PauseOrder { by, since_millis, .. }) => {
             format!("{host}: resumed; it was held back by {by} since {}", dated(*since_millis))
         }

@@ -1,9 +1,9 @@
 //! The table of the results: a row for each fault, printed when the fault is over.
 
+use super::super::object::{as_json, object};
 use super::evidence::{Evidence, Verdict};
 use crate::text::on_one_line;
 use crate::time::millis;
-use serde::Serialize;
 
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -11,22 +11,6 @@ pub struct Row {
     pub verdict: Verdict,
     /// None if it was not run.
     pub evidence: Option<Evidence>,
-}
-
-/// What `selftest --json` prints for each fault. Fields are added, never renamed or removed.
-#[derive(Debug, Serialize)]
-struct Fields<'a> {
-    fault: &'a str,
-    /// `held`, `failed` or `not run`.
-    verdict: &'static str,
-    why: Option<&'a str>,
-    /// None if it was not run, like all members below.
-    overlap_ms: Option<u64>,
-    orphans: Option<usize>,
-    terms: Option<usize>,
-    terms_rise: Option<bool>,
-    /// Also None if nobody took over.
-    handover_ms: Option<u64>,
 }
 
 impl Row {
@@ -45,17 +29,19 @@ impl Row {
     pub fn as_json(&self) -> String {
         let (verdict, why) = self.words();
         let evidence = self.evidence.as_ref();
-        let fields = Fields {
+        as_json(&object! {
             fault: &self.fault,
+            /// `held`, `failed` or `not run`.
             verdict,
             why,
+            /// None if it was not run, like all members below.
             overlap_ms: evidence.map(|evidence| millis(evidence.overlap)),
             orphans: evidence.map(|evidence| evidence.orphans),
             terms: evidence.map(|evidence| evidence.terms),
             terms_rise: evidence.map(|evidence| evidence.terms_rise),
+            /// Also None if nobody took over.
             handover_ms: evidence.and_then(|evidence| evidence.handover).map(millis),
-        };
-        super::super::as_json(&fields)
+        })
     }
 
     /// Six columns, of which the last goes on to the end of the line.
