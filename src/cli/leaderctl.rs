@@ -260,7 +260,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
                 named.confirm(PROGRAM)?;
             }
             let runtime = start::runtime(&named.location)?;
-            finish(runtime, question.answer(named, patience))
+            finish(runtime, async { Ok(question.answer(named, patience).await?) })
         }
         Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
         Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
@@ -288,7 +288,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Why(why) => {
             let target = target()?;
             let location = target.named.location.clone();
-            target.ask(async |store, patience| Ok(why.answer(&*store, &location, patience).await))
+            target.ask(async |store, patience| Ok::<_, Failure>(why.answer(&*store, &location, patience).await))
         }
         Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
         Verb::Jobs(jobs) => {
@@ -330,22 +330,22 @@ impl Target {
         Ok(Self { named, patience })
     }
 
-    fn ask(
+    fn ask<E: Into<Failure>>(
         self,
-        work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, StoreError>,
+        work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, E>,
     ) -> Result<ExitCode, Failure> {
         let Self { named, patience } = self;
         named.confirm(PROGRAM)?;
         let runtime = start::runtime(&named.location)?;
-        finish(runtime, async { work(named.location.open(patience).await?, patience).await })
+        finish(runtime, async { work(named.location.open(patience).await?, patience).await.map_err(Into::into) })
     }
 }
 
-fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, Failure> {
+fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let answer = runtime.block_on(work);
     // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
-    Ok(answer?)
+    answer
 }
 
 async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {

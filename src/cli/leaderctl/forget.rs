@@ -8,7 +8,9 @@
 use super::operator::Operator;
 use super::own_lease::{OwnLease, Taking};
 use super::slots::{Slots, listed};
+use super::unknown::never_led;
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::lease::{Shard, show_seconds};
 use crate::store::{ErrorKind, Holder, Page, Release, Store, StoreError, within};
 use crate::time::BootInstant;
@@ -36,30 +38,6 @@ pub struct ForgetFlags {
     json: bool,
 }
 
-enum Failure {
-    Refused(String),
-    /// This lease is no longer ours.
-    Lost(Shard),
-    Store(StoreError),
-}
-
-impl Failure {
-    /// `lost` says when a lease ended.
-    fn told(self, operator: &Operator<'_>, lost: &str) -> Result<ExitCode, StoreError> {
-        match self {
-            Self::Refused(why) => Ok(operator.refuse(&why)),
-            Self::Lost(name) => Ok(operator.refuse(&format!("the lease of {name} ended {lost}"))),
-            Self::Store(error) => Err(error),
-        }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
 impl ForgetFlags {
     pub fn check(&self) -> Result<(), String> {
         if self.lease < Duration::from_secs(1) || self.lease > Duration::from_hours(24) {
@@ -68,80 +46,88 @@ impl ForgetFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let report = operator.inspect().await?;
         if let Some(holder) = &report.holder {
-            return Ok(operator.refuse(&self.held(&self.shard, holder)));
+            return Err(operator.refusal(&self.held(&self.shard, holder)));
         }
         let slots = Slots::of(store, &self.shard, patience).await?;
         if let Some((slot, holder)) = slots.led().next() {
-            return Ok(operator.refuse(&self.held(slot, holder)));
+            return Err(operator.refusal(&self.held(slot, holder)));
         }
-        if !self.has_notes(&operator).await?
-            && let Some(refused) = operator.refuse_unknown(&report, &slots).await?
-        {
-            return Ok(refused);
+        if never_led(&report, &slots) && !self.has_notes(&operator).await? {
+            operator.refuse_never_led().await?;
         }
         let names: Vec<Shard> = std::iter::once(&self.shard).chain(slots.names()).cloned().collect();
         if let Some(hidden) = slots.hidden {
-            return Err(hidden);
+            return Err(hidden.into());
         }
         let mut taken = Vec::new();
-        if let Err(failure) = self.take_all(&operator, &names, &mut taken).await {
-            give_back(&operator, taken).await;
-            let lost = "before those of all slots were taken: run this again, with a longer --lease";
-            return failure.told(&operator, lost);
+        let lost = self.take_all(&operator, &names, &mut taken).await;
+        if !matches!(lost, Ok(None)) {
+            give_back(&operator, &taken).await;
+        }
+        if let Some(lost) = lost? {
+            return Err(operator.refusal(&format!(
+                "the lease of {lost} ended before those of all slots were taken: run this again, with a longer --lease"
+            )));
         }
         sleep(TERMS_APART).await;
         let mut gone = Vec::new();
-        if let Err(failure) = self.forget_all(&operator, &mut taken, &mut gone).await {
-            give_back(&operator, taken).await;
-            let and = if gone.is_empty() { String::new() } else { format!(", as are {}", listed(gone.iter())) };
-            let lost = format!("before all was deleted, so some of its notes may be gone{and}: run this again");
-            let told = failure.told(&operator, &lost);
-            return told.map_err(|error| operator.although("forgotten in part: run this again", error));
+        let lost = self.forget_all(&operator, &mut taken, &mut gone).await;
+        give_back(&operator, &taken).await;
+        let lost = lost.map_err(|error| operator.although("forgotten in part: run this again", error))?;
+        let others = if lost.is_some() { &gone[..] } else { &names[1..] };
+        let and = if others.is_empty() { String::new() } else { format!(", as are {}", listed(others.iter())) };
+        match lost {
+            None => operator.done(&format!("forgotten{and}")).await,
+            Some(lost) => Err(operator.refusal(&format!(
+                "the lease of {lost} ended before all was deleted, so some of its notes may be gone{and}: run this again"
+            ))),
         }
-        let and = if names.len() > 1 { format!(", as are {}", listed(names[1..].iter())) } else { String::new() };
-        operator.done(&format!("forgotten{and}")).await
     }
 
     /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
-    /// led before, while we did not have the others yet.
+    /// led before, while we did not have the others yet. Returns the shard whose lease was lost meanwhile.
     async fn take_all(
         &self,
         operator: &Operator<'_>,
         names: &[Shard],
         taken: &mut Vec<OwnLease>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Shard>, Failure> {
         for name in names {
-            keep(operator, taken).await?;
+            if let Some(lost) = keep(operator, taken).await? {
+                return Ok(Some(lost));
+            }
             taken.push(self.take(operator, name).await?);
         }
         let slots = Slots::of(operator.store, &self.shard, operator.patience).await?;
         if let Some(slot) = slots.names().find(|name| !names.contains(name)) {
-            return Err(Failure::Refused(format!("{slot} has been led since this began: run this again")));
+            return Err(operator.refusal(&format!("{slot} has been led since this began: run this again")));
         }
-        slots.hidden.map_or(Ok(()), |hidden| Err(hidden.into()))
+        slots.hidden.map_or(Ok(None), |hidden| Err(hidden.into()))
     }
 
     /// Deletes all that was taken. The shard itself, which is the first, comes last: its orders and jobs apply to its
-    /// slots.
+    /// slots. Returns the shard whose lease was lost meanwhile.
     async fn forget_all(
         &self,
         operator: &Operator<'_>,
         taken: &mut Vec<OwnLease>,
         gone: &mut Vec<Shard>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Shard>, StoreError> {
         loop {
-            keep(operator, taken).await?;
-            let Some(one) = taken.last() else { return Ok(()) };
+            if let Some(lost) = keep(operator, taken).await? {
+                return Ok(Some(lost));
+            }
+            let Some(one) = taken.last() else { return Ok(None) };
             // What is deleted later than this may belong to a new leader.
             let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
             let forgotten = within(most, operator.store.forget(&one.candidate, one.term)).await?;
             let name = one.candidate.shard.clone();
             if forgotten == Release::NotHeld {
-                return Err(Failure::Lost(name));
+                return Ok(Some(name));
             }
             taken.pop();
             gone.push(name);
@@ -177,28 +163,29 @@ impl ForgetFlags {
         let Operator { store, patience, .. } = *operator;
         match OwnLease::take(store, patience, name, self.lease, "forget").await? {
             Taking::Taken(own) => Ok(own),
-            Taking::Held(holder) => Err(Failure::Refused(self.held(name, &holder))),
+            Taking::Held(holder) => Err(operator.refusal(&self.held(name, &holder))),
             Taking::Later(wait) => {
                 let (of, wait) = (self.of(name), show_seconds(wait));
                 let why = format!("a command of the last leader{of} may live for {wait}: try again after that");
-                Err(Failure::Refused(why))
+                Err(operator.refusal(&why))
             }
         }
     }
 }
 
 /// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
-async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Result<(), Failure> {
+/// Returns the shard of one that was lost.
+async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Result<Option<Shard>, StoreError> {
     for own in taken {
         let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;
         if !is_young && !own.renew(operator.store, operator.patience).await? {
-            return Err(Failure::Lost(own.candidate.shard.clone()));
+            return Ok(Some(own.candidate.shard.clone()));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-async fn give_back(operator: &Operator<'_>, taken: Vec<OwnLease>) {
+async fn give_back(operator: &Operator<'_>, taken: &[OwnLease]) {
     for own in taken {
         own.give_back(operator.store, operator.patience).await;
     }

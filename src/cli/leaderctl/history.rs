@@ -7,6 +7,7 @@ use super::operator::Operator;
 use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
 use super::{PROGRAM, inspect, print_lines, rfc3339};
+use crate::cli::start::Failure;
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
@@ -38,15 +39,12 @@ pub struct HistoryFlags {
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
 impl HistoryFlags {
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let entries = within(patience, history::read(store, &self.shard)).await?;
         let report = inspect(store, &self.shard, patience).await?;
         if entries.is_empty() {
             let operator = Operator { store, patience, shard: &self.shard, json: self.json };
-            let slots = Slots::of(store, &self.shard, patience).await?;
-            if let Some(refused) = operator.refuse_unknown(&report, &slots).await? {
-                return Ok(refused);
-            }
+            let slots = operator.known_slots(&report).await?;
             if !self.json {
                 self.say_that_there_is_none(&report, &slots);
             }
@@ -54,7 +52,7 @@ impl HistoryFlags {
             terminal::say(format_args!("{PROGRAM}: {}: {}", self.shard, records_nothing(stranger)));
         }
         if self.timeline {
-            return self.draw(store, &entries, &report, patience).await;
+            return Ok(self.draw(store, &entries, &report, patience).await?);
         }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {

@@ -8,15 +8,15 @@ use super::age::ago;
 use super::list::{aligned, word};
 use super::object::{as_json, object};
 use super::operator::Operator;
-use super::slots::Slots;
 use super::{PROGRAM, inspect, print_lines, printed, rfc3339};
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{JobId, Shard};
 use crate::notes::jobs::index::{self, Indexed, Name};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Cleared, Ledger};
 use crate::observe::terminal;
-use crate::store::{Report, Store, StoreError, within};
+use crate::store::{Report, Store, within};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -96,7 +96,7 @@ impl JobsFlags {
         self.clear.is_some()
     }
 
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         match (&self.clear, &self.job) {
             (Some(job), _) => self.forget(store, patience, job).await,
             (None, Some(job)) => self.show_one(store, patience, job).await,
@@ -108,7 +108,7 @@ impl JobsFlags {
         Operator { store, patience, shard: &self.shard, json: self.json }
     }
 
-    async fn forget(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, StoreError> {
+    async fn forget(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, Failure> {
         let (shard, operator) = (&self.shard, self.operator(store, patience));
         let seen = within(patience, jobs::of_job(store, shard, job)).await?;
         let leads = operator.inspect().await?.holder.and_then(|holder| holder.term);
@@ -117,22 +117,17 @@ impl JobsFlags {
                 within(patience, index::write_named(store, shard, job)).await?;
                 operator.done(&format!("job {job} may run again")).await
             }
-            Cleared::Running => Ok(operator.refuse(&format!("job {job} is running: clear it when it has ended"))),
+            Cleared::Running => Err(operator.refusal(&format!("job {job} is running: clear it when it has ended"))),
             Cleared::Never => self.never(&operator, job).await,
         }
     }
 
-    async fn never(&self, operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, StoreError> {
-        let refused = self.unknown(operator, &operator.inspect().await?).await?;
-        Ok(refused.unwrap_or_else(|| operator.refuse(&format!("job {job} has never run"))))
+    async fn never(&self, operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
+        operator.known_slots(&operator.inspect().await?).await?;
+        Err(operator.refusal(&format!("job {job} has never run")))
     }
 
-    async fn unknown(&self, operator: &Operator<'_>, report: &Report) -> Result<Option<ExitCode>, StoreError> {
-        let slots = Slots::of(operator.store, operator.shard, operator.patience).await?;
-        operator.refuse_unknown(report, &slots).await
-    }
-
-    async fn show_one(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, StoreError> {
+    async fn show_one(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, Failure> {
         let shard = &self.shard;
         let mut ledger = within(patience, jobs::of_job(store, shard, job)).await?;
         let report = inspect(store, shard, patience).await?;
@@ -141,10 +136,10 @@ impl JobsFlags {
             ledger = within(patience, jobs::of_job(store, shard, job)).await?;
         }
         let (state, text) = match &ledger {
-            None if self.json => match self.unknown(&self.operator(store, patience), &report).await? {
-                Some(refused) => return Ok(refused),
-                None => (State::Never, as_json(&object(shard, Some(job), State::Never, None, None))),
-            },
+            None if self.json => {
+                self.operator(store, patience).known_slots(&report).await?;
+                (State::Never, as_json(&object(shard, Some(job), State::Never, None, None)))
+            }
             None => return self.never(&self.operator(store, patience), job).await,
             Some(ledger) => {
                 let known = indexed(ledger);
@@ -157,7 +152,7 @@ impl JobsFlags {
         Ok(if written == ExitCode::SUCCESS { state.exit_status().into() } else { written })
     }
 
-    async fn show_all(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    async fn show_all(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let shard = &self.shard;
         let periodic = within(patience, jobs::last(store, shard)).await?;
         let mut all = within(patience, index::read(store, shard, periodic.as_ref())).await?;
@@ -172,9 +167,7 @@ impl JobsFlags {
             }
         }
         if all.is_empty() && periodic.is_none() {
-            if let Some(refused) = self.unknown(&self.operator(store, patience), &report).await? {
-                return Ok(refused);
-            }
+            self.operator(store, patience).known_slots(&report).await?;
             if !self.json {
                 terminal::say(format_args!("{PROGRAM}: no job of {shard} has run so far"));
             }

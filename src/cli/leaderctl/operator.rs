@@ -7,6 +7,7 @@ use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
 use super::unknown::{Unknown, never_led};
 use super::{fail, inspect, printed, say_retrying};
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
@@ -120,7 +121,7 @@ impl Operator<'_> {
     }
 
     /// Reports what was done: as a sentence, or as the present state of the shard.
-    pub async fn done(&self, sentence: &str) -> Result<ExitCode, StoreError> {
+    pub async fn done(&self, sentence: &str) -> Result<ExitCode, Failure> {
         if !self.json {
             return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
         }
@@ -135,23 +136,32 @@ impl Operator<'_> {
         error
     }
 
-    /// Refuses a shard that the store has never seen. None if it is known, which a pause before its first leader makes it.
-    pub async fn refuse_unknown(&self, report: &Report, slots: &Slots) -> Result<Option<ExitCode>, StoreError> {
-        if never_led(report, slots) { self.refuse_never_led().await } else { Ok(None) }
+    /// The slots of the shard, about which the store reports this. Refuses a shard that the store has never seen.
+    pub async fn known_slots(&self, report: &Report) -> Result<Slots, Failure> {
+        let slots = Slots::of(self.store, self.shard, self.patience).await?;
+        if never_led(report, &slots) {
+            self.refuse_never_led().await?;
+        }
+        Ok(slots)
     }
 
-    /// The same of a shard that was [`never_led`].
-    pub async fn refuse_never_led(&self) -> Result<Option<ExitCode>, StoreError> {
+    /// Refuses a shard that was [`never_led`], unless it is known: a pause before its first leader makes it so.
+    pub async fn refuse_never_led(&self) -> Result<(), Failure> {
         let Some(unknown) = Unknown::of_never_led(self.store, self.shard, self.patience).await? else {
-            return Ok(None);
+            return Ok(());
         };
         let is_paused = match self.orders().await {
             Err(error) if error.kind == ErrorKind::Denied => false,
             orders => orders?.pause.is_some(),
         };
-        Ok((!is_paused).then(|| unknown.refuse(self.shard)))
+        if is_paused { Ok(()) } else { Err(unknown.refusal(self.shard)) }
     }
 
+    pub fn refusal(&self, why: &str) -> Failure {
+        Failure::Other { status: exit::NOT_ACQUIRED, message: format!("{}: {why}", self.shard) }
+    }
+
+    /// As [`Self::refusal`], by a verb that goes on with other shards.
     pub fn refuse(&self, why: &str) -> ExitCode {
         fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
     }
@@ -159,7 +169,7 @@ impl Operator<'_> {
     /// Reports that an order stays in force, but had no effect in time.
     pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
         let most = most.map(show).unwrap_or_default();
-        fail(exit::NOT_ACQUIRED, &format!("{}: {what} after {most}; the order stays in force", self.shard))
+        self.refuse(&format!("{what} after {most}; the order stays in force"))
     }
 
     /// The standbys that have announced themselves, while `leader` leads.

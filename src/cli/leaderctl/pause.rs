@@ -3,10 +3,11 @@
 use super::age::dated;
 use super::balance;
 use super::operator::{Operator, takes_no_orders};
-use super::slots::{self, Slots};
+use super::slots;
 use super::unknown::Unknown;
 use super::{PROGRAM, fail, printed};
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::history::{self, Ordered};
@@ -70,11 +71,13 @@ impl Targets {
 }
 
 /// An error in the middle of several shards, with what was done before it.
-fn after(done: usize, all: usize, what: &str, mut error: StoreError) -> StoreError {
-    if all > 1 {
-        error.message = format!("{}; {what} {done} of {all} shards", error.message);
+fn after(done: usize, all: usize, what: &str, failure: impl Into<Failure>) -> Failure {
+    match failure.into() {
+        Failure::Other { status, message } if all > 1 => {
+            Failure::Other { status, message: format!("{message}; {what} {done} of {all} shards") }
+        }
+        failure => failure,
     }
-    error
 }
 
 #[derive(Debug, Args)]
@@ -136,7 +139,7 @@ impl PauseFlags {
         }
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let shards = self.targets.find(store, patience).await?;
         let all = shards.len();
         // All are paused before any of them is waited for.
@@ -190,7 +193,7 @@ impl PauseFlags {
     }
 
     #[expect(clippy::option_option, reason = "an option with an optional value")]
-    async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, StoreError> {
+    async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, Failure> {
         let Operator { store, patience, shard, .. } = *operator;
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
@@ -235,7 +238,7 @@ impl PauseFlags {
             None => operator.done(&format!("paused {until}; nobody leads")).await,
             Some(error) => {
                 let message = format!("{shard}: paused {until}, and the pause stays in force; {}", error.message);
-                Err(StoreError { message, ..error })
+                Err(StoreError { message, ..error }.into())
             }
         }
     }
@@ -246,9 +249,9 @@ impl ResumeFlags {
         self.targets.check("resume")
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         if let Some(host) = &self.host {
-            return balance::resume(host, self.json, store, patience).await;
+            return Ok(balance::resume(host, self.json, store, patience).await?);
         }
         let shards = self.targets.find(store, patience).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
@@ -269,7 +272,7 @@ impl ResumeFlags {
     }
 
     /// Ends the pause. Returns whether there was one, and the exit status.
-    async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), StoreError> {
+    async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), Failure> {
         let Operator { store, patience, shard, .. } = *operator;
         let mut ended: Option<PauseOrder> = None;
         let changed = operator
@@ -291,10 +294,7 @@ impl ResumeFlags {
         }
         // What was found by its prefix is known, even if that was a pause that has ended since.
         if ended.is_none() && self.targets.prefix.is_none() {
-            let slots = Slots::of(store, shard, patience).await?;
-            if let Some(refused) = operator.refuse_unknown(&operator.inspect().await?, &slots).await? {
-                return Ok((false, refused));
-            }
+            operator.known_slots(&operator.inspect().await?).await?;
         }
         let told = match &ended {
             Some(PauseOrder { by, since_millis, .. }) => {

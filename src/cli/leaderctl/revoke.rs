@@ -10,9 +10,9 @@
 //! watch shows that it was not renewed.
 
 use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
-use super::slots::Slots;
 use super::{PROGRAM, say_retrying};
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
@@ -51,44 +51,42 @@ pub struct RevokeFlags {
 }
 
 impl RevokeFlags {
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let term = Term(self.term);
         let report = operator.inspect().await?;
         let holder = match report.holder {
             None => {
-                let slots = Slots::of(store, &self.shard, patience).await?;
-                let refused = operator.refuse_unknown(&report, &slots).await?;
+                let slots = operator.known_slots(&report).await?;
                 let led = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
-                let nothing = format!("nobody holds the lease: there is nothing to revoke{led}");
-                return Ok(refused.unwrap_or_else(|| operator.refuse(&nothing)));
+                return Err(operator.refusal(&format!("nobody holds the lease: there is nothing to revoke{led}")));
             }
-            Some(holder) if holder.is_foreign() => return Ok(operator.refuse(&takes_no_orders(&holder))),
+            Some(holder) if holder.is_foreign() => return Err(operator.refusal(&takes_no_orders(&holder))),
             Some(holder) if holder.term != Some(term) => {
-                return Ok(operator.refuse(&format!("term {term} does not lead: {holder} does")));
+                return Err(operator.refusal(&format!("term {term} does not lead: {holder} does")));
             }
             Some(holder) => holder,
         };
         if !self.force {
             match self.watch(&operator, &holder, term).await? {
                 Verdict::Unrenewed => {}
-                Verdict::Renewed(refusal) => return Ok(operator.refuse(&refusal)),
+                Verdict::Renewed(refusal) => return Err(operator.refusal(&refusal)),
                 Verdict::Ended => return operator.done(&format!("the lease of term {term} has ended by itself")).await,
             }
         }
         match within(patience, store.revoke(&self.shard, term)).await? {
-            Release::NotHeld => Ok(operator.refuse(&format!("term {term} had already ended"))),
+            Release::NotHeld => Err(operator.refusal(&format!("term {term} had already ended"))),
             Release::Released => {
                 let ordered = Ordered::now(history::REVOKE, None, None);
                 operator.note_in_history([(&self.shard, Some(term))], &ordered).await;
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
-                operator.done(&format!(
+                let done = format!(
                     "took the lease of term {term} away; if {}{host} is alive, it stops COMMAND when it next renews; the next \
                      leader starts nothing before {left} from now",
                     holder.owner
-                ))
-                .await
+                );
+                operator.done(&done).await
             }
         }
     }

@@ -8,8 +8,8 @@
 use super::PROGRAM;
 use super::balance::Drain;
 use super::operator::{Operator, takes_no_orders};
-use super::slots::Slots;
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard, Term};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
@@ -89,7 +89,7 @@ impl StepDownFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let shard = match (&self.host, &self.shard) {
             (None, Some(shard)) => shard,
             (None, None) => unreachable!("one of them is required"),
@@ -103,7 +103,7 @@ impl StepDownFlags {
                     force: self.force,
                     json: self.json,
                 };
-                return drain.order(store, patience).await;
+                return Ok(drain.order(store, patience).await?);
             }
         };
         let operator = Operator { store, patience, shard, json: self.json };
@@ -112,14 +112,10 @@ impl StepDownFlags {
         }
         let report = operator.inspect().await?;
         let Some(holder) = report.holder else {
-            let slots = Slots::of(store, shard, patience).await?;
-            if let Some(refused) = operator.refuse_unknown(&report, &slots).await? {
-                return Ok(refused);
-            }
+            let slots = operator.known_slots(&report).await?;
             let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
-            return Ok(operator.refuse(
-                &more.map_or("nobody leads".to_owned(), |more| format!("nobody leads it as a whole; {more}")),
-            ));
+            let more = more.map(|more| format!(" it as a whole; {more}")).unwrap_or_default();
+            return Err(operator.refusal(&format!("nobody leads{more}")));
         };
         let handover = Handover {
             to: self.to.as_deref(),
@@ -128,9 +124,8 @@ impl StepDownFlags {
             wait: self.wait,
         };
         match handover.order(&operator, &holder).await? {
-            Progress::Refused(why) => Ok(operator.refuse(&why)),
-            Progress::Ordered(done) => operator.done(&done).await,
-            Progress::Followed { told, .. } => operator.done(&told).await,
+            Progress::Refused(why) => Err(operator.refusal(&why)),
+            Progress::Ordered(told) | Progress::Followed { told, .. } => operator.done(&told).await,
             Progress::NotYet(most) => Ok(operator.not_yet(most, "no other candidate leads")),
         }
     }
@@ -278,7 +273,7 @@ enum Followers {
     Nobody(String),
 }
 
-async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, StoreError> {
+async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     let mut cancelled: Option<HandoverOrder> = None;
     operator
         .change(|orders| {
@@ -288,10 +283,7 @@ async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, StoreError> {
         })
         .await?;
     let Some(HandoverOrder { by, to, term, .. }) = cancelled else {
-        let slots = Slots::of(operator.store, operator.shard, operator.patience).await?;
-        if let Some(refused) = operator.refuse_unknown(&operator.inspect().await?, &slots).await? {
-            return Ok(refused);
-        }
+        let slots = operator.known_slots(&operator.inspect().await?).await?;
         let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
         return operator.done(&format!("nobody has ordered it to step down{slots}")).await;
     };

@@ -11,6 +11,7 @@ use super::fleet::reader::{Reader, ReadingFlags};
 use super::{Flags, Verb, asked_to_stop};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
+use crate::observe::terminal;
 use crate::store::{Store, StoreError};
 use crate::text::in_words;
 use clap::{Args, Parser};
@@ -156,7 +157,10 @@ impl Top {
             Ok(_) => unreachable!("no key orders it"),
             Err(error) => return write!(out, "{error}"),
         };
-        done.map(drop).or_else(|error| writeln!(out, "{}", error.message))
+        if let Err(Failure::Usage(message) | Failure::Other { message, .. }) = done {
+            terminal::say(format_args!("{}: {message}", super::PROGRAM));
+        }
+        Ok(())
     }
 
     fn press(&mut self, key: KeyEvent) -> Next {

@@ -5,7 +5,8 @@
 //! before the first leader go on with a warning. Both name the nearest known shard, if the store lists them at no charge.
 
 use super::slots::{self, Slots};
-use super::{PROGRAM, fail, inspect};
+use super::{PROGRAM, inspect};
+use crate::cli::start::Failure;
 use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
 use crate::observe::terminal;
@@ -13,7 +14,6 @@ use crate::slots::parent;
 use crate::store::{ErrorKind, Report, Store, StoreError, within};
 use crate::text;
 use std::collections::BTreeSet;
-use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl Unknown {
     }
 
     /// For a verb that does not.
-    pub fn refuse(&self, shard: &Shard) -> ExitCode {
-        fail(UNKNOWN_SHARD, &self.told(shard))
+    pub fn refusal(&self, shard: &Shard) -> Failure {
+        Failure::Other { status: UNKNOWN_SHARD, message: self.told(shard) }
     }
 
     fn told(&self, shard: &Shard) -> String {

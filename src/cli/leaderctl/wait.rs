@@ -11,6 +11,7 @@ use super::slots::Slots;
 use super::unknown::{Unknown, never_led};
 use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::lease::{Shard, show};
 use crate::store::{Holder, Store, StoreError};
 use crate::text::on_one_line;
@@ -43,16 +44,14 @@ pub struct WaitFlags {
 }
 
 impl WaitFlags {
-    pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
         let operator = Operator { store, patience, shard: &self.shard, json: self.json };
         let wants_nobody = self.free;
         let mut watched = Watched { store, shard: &self.shard, patience, wants_nobody, never_led: false, slots: None };
         let mut seen = watched.look().await?;
         if watched.never_led {
             if self.free {
-                if let Some(refused) = operator.refuse_never_led().await? {
-                    return Ok(refused);
-                }
+                operator.refuse_never_led().await?;
             } else if let Some(unknown) = Unknown::of_never_led(store, &self.shard, patience).await.ok().flatten() {
                 unknown.say(&self.shard);
             }
@@ -78,7 +77,8 @@ impl WaitFlags {
         if in_time {
             return operator.done(&now).await;
         }
-        Ok(operator.refuse(&on_one_line(format!("still {now} after {}", self.most.map(show).unwrap_or_default()))))
+        let still = format!("still {now} after {}", self.most.map(show).unwrap_or_default());
+        Err(operator.refusal(&on_one_line(still)))
     }
 }
 
