@@ -34,9 +34,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The most slots of a shard. A standby looks at each of them.
-pub const MOST: u32 = MOST_SLOTS;
-
 pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}#{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
@@ -62,7 +59,7 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Rep
             }
         }
     }
-    let slots: Vec<Shard> = (1..=MOST).map_while(|slot| name(shard, slot).ok()).collect();
+    let slots: Vec<Shard> = (1..=MOST_SLOTS).map_while(|slot| name(shard, slot).ok()).collect();
     let mut known = Vec::new();
     for some in slots.chunks(store.lanes()) {
         let looks = some.iter().map(|slot| async move { (slot, store.inspect(slot).await) });

@@ -8,6 +8,7 @@
 use crate::sys;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,7 +45,7 @@ fn stepped_wall_clock() -> u64 {
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
 ///
 /// Comparable between processes of one machine, meaningless between machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BootInstant(u64);
 
 impl BootInstant {

@@ -6,8 +6,8 @@ use crate::lease::{Late, Term};
 use crate::store::{Claim, Observation, Release, Renewal, StoreError};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::time::Duration;
+use strum::Display;
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -158,9 +158,11 @@ pub struct Interrupt {
 }
 
 /// How COMMAND ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
 pub enum CommandEnd {
+    #[strum(to_string = "exited with {0}")]
     Exited(i32),
+    #[strum(to_string = "ended by signal {0}")]
     Signalled(i32),
 }
 
@@ -170,15 +172,6 @@ impl CommandEnd {
         match self {
             Self::Exited(status) => exit::low_byte(status),
             Self::Signalled(signal) => exit::of_signal(signal),
-        }
-    }
-}
-
-impl fmt::Display for CommandEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exited(status) => write!(f, "exited with {status}"),
-            Self::Signalled(signal) => write!(f, "ended by signal {signal}"),
         }
     }
 }

@@ -10,34 +10,26 @@ use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::time::Duration;
+use strum::Display;
 
 /// The longest time that a candidate stands back, unless twice the retry interval is longer.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How a hook ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
 pub enum HookEnd {
+    #[strum(to_string = "exited with {0}")]
     Exited(i32),
+    #[strum(to_string = "was ended by signal {0}")]
     Signalled(i32),
-    /// The kernel's error number.
-    NotStarted(i32),
+    #[strum(to_string = "could not be started: {0}")]
+    NotStarted(StartError),
+    #[strum(to_string = "took longer than --hook-timeout")]
     TimedOut,
     /// A stop came before it ended.
+    #[strum(to_string = "was stopped")]
     Cut,
-}
-
-impl fmt::Display for HookEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exited(status) => write!(f, "exited with {status}"),
-            Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
-            Self::NotStarted(number) => write!(f, "could not be started: {}", StartError(*number)),
-            Self::TimedOut => f.write_str("took longer than --hook-timeout"),
-            Self::Cut => f.write_str("was stopped"),
-        }
-    }
 }
 
 impl Core {

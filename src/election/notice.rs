@@ -138,8 +138,7 @@ impl fmt::Display for Notice {
             }
             Self::Overran(most) => write!(f, "stopping: the command has run for {}", show(*most)),
             Self::Restarting { end, pause, restart, limit } => {
-                let pause = show(Duration::from_millis(pause.as_millis().try_into().unwrap_or(u64::MAX)));
-                write!(f, "the command {end}; restarting in {pause} ({restart} of {limit})")
+                write!(f, "the command {end}; restarting in {} ({restart} of {limit})", show(*pause))
             }
             Self::GaveUp { end, restarts } => {
                 write!(

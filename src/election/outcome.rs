@@ -3,43 +3,53 @@
 use super::{CommandEnd, Hold, HookEnd, Interrupt, Obstacle, Reason, Skipped, StartError, Unhealthy};
 use crate::exit;
 use crate::store::{Holder, StoreError};
-use std::fmt;
-use strum::IntoStaticStr;
+use strum::{Display, IntoStaticStr};
 
 /// How a leadership ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Display)]
 pub enum Ended {
+    #[strum(to_string = "{0}")]
     ByItself(CommandEnd),
+    #[strum(to_string = "not started: {0}")]
     NotStarted(StartError),
     /// COMMAND was not started, because the hook before it ended like this.
+    #[strum(to_string = "not started: the --pre-start hook {0}")]
     Unready(HookEnd),
     /// The candidate got this signal.
+    #[strum(to_string = "stopped on signal {0}")]
     Asked(i32),
+    #[strum(to_string = "paused")]
     Paused,
+    #[strum(to_string = "stepped down")]
     SteppedDown,
     /// COMMAND ran for as long as it may.
+    #[strum(to_string = "stopped after --max-run")]
     Overran,
     /// COMMAND kept ending by itself, the last time like this.
-    GaveUp {
-        end: CommandEnd,
-        restarts: u32,
-    },
+    #[strum(to_string = "{end}, after {restarts} restarts in a row")]
+    GaveUp { end: CommandEnd, restarts: u32 },
     /// It was another candidate's turn.
+    #[strum(to_string = "relinquished")]
     Relinquished,
     /// COMMAND was stopped because its health check failed.
+    #[strum(to_string = "unhealthy: {0}")]
     Unhealthy(Unhealthy),
+    #[strum(to_string = "lost: {0}")]
     Lost(Loss),
 }
 
 /// Why a leadership ended against our will.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Display)]
 pub enum Loss {
+    #[strum(to_string = "{0} holds the lease")]
     TakenBy(Holder),
+    #[strum(to_string = "the store has no record of it any more")]
     RecordGone,
-    /// An operator took the lease away.
+    #[strum(to_string = "an operator revoked the lease")]
     Revoked,
-    /// The store could not be asked in time.
+    #[strum(to_string = "the lease could not be renewed in time")]
     DeadlinePassed,
+    #[strum(to_string = "the guard was killed or did not answer")]
     GuardFailed,
 }
 
@@ -140,24 +150,6 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ByItself(end) => end.fmt(f),
-            Self::NotStarted(error) => write!(f, "not started: {error}"),
-            Self::Unready(end) => write!(f, "not started: the --pre-start hook {end}"),
-            Self::Asked(signal) => write!(f, "stopped on signal {signal}"),
-            Self::Paused => f.write_str("paused"),
-            Self::SteppedDown => f.write_str("stepped down"),
-            Self::Overran => f.write_str("stopped after --max-run"),
-            Self::GaveUp { end, restarts } => write!(f, "{end}, after {restarts} restarts in a row"),
-            Self::Relinquished => f.write_str("relinquished"),
-            Self::Unhealthy(unhealthy) => write!(f, "unhealthy: {unhealthy}"),
-            Self::Lost(loss) => write!(f, "lost: {loss}"),
-        }
-    }
-}
-
 impl Loss {
     pub fn reason(&self) -> Reason {
         match self {
@@ -169,18 +161,6 @@ impl Loss {
     /// Whether the store has said so.
     pub fn is_certain(&self) -> bool {
         matches!(self, Self::TakenBy(_) | Self::RecordGone | Self::Revoked)
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TakenBy(holder) => write!(f, "{holder} holds the lease"),
-            Self::RecordGone => f.write_str("the store has no record of it any more"),
-            Self::Revoked => f.write_str("an operator revoked the lease"),
-            Self::DeadlinePassed => f.write_str("the lease could not be renewed in time"),
-            Self::GuardFailed => f.write_str("the guard was killed or did not answer"),
-        }
     }
 }
 

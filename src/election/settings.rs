@@ -74,8 +74,10 @@ pub enum Patience {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum OnLoss {
-    /// Become a standby again.
+    /// Wait to lead again
     Standby,
+    /// Exit with status 79
     Exit,
 }

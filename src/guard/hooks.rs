@@ -7,7 +7,7 @@
 use super::Guard;
 use super::policy::Policy;
 use super::wire::Report;
-use crate::election::{CommandEnd, HookEnd};
+use crate::election::{CommandEnd, HookEnd, StartError};
 use crate::exit;
 use crate::lease::TimeForHooks;
 use crate::sys::{self, Birth};
@@ -16,14 +16,15 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
+use strum::Display;
 
 /// The default hook timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Hook {
     /// Runs before COMMAND. If it fails, COMMAND does not start.
     PreStart,
@@ -31,16 +32,6 @@ pub enum Hook {
     PreStop,
     /// Runs after the tree is dead, before the lease is released.
     PostStop,
-}
-
-impl fmt::Display for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PreStart => "pre-start",
-            Self::PreStop => "pre-stop",
-            Self::PostStop => "post-stop",
-        })
-    }
 }
 
 /// The command of each hook, if it has one.
@@ -115,7 +106,7 @@ impl Runner {
                 self.running = Some((hook, pid));
                 Ok(())
             }
-            Err(error) => Err(HookEnd::NotStarted(error.raw_os_error().unwrap_or(libc::EINVAL))),
+            Err(error) => Err(HookEnd::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL)))),
         }
     }
 

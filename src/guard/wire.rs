@@ -236,7 +236,7 @@ mod tests {
     const ENDS: [HookEnd; 5] = [
         HookEnd::Exited(i32::MIN),
         HookEnd::Signalled(i32::MIN),
-        HookEnd::NotStarted(i32::MIN),
+        HookEnd::NotStarted(StartError(i32::MIN)),
         HookEnd::TimedOut,
         HookEnd::Cut,
     ];

@@ -33,16 +33,11 @@ impl Late {
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "guard or backstop was woken {} late, ", show_millis(self.worst))?;
+        write!(f, "guard or backstop was woken {} late, ", show(self.worst))?;
         if self.beyond {
             f.write_str("which is outside the guarantee: raise --lease or the CPU limit")
         } else {
-            write!(f, "so the command is stopped {} earlier than usual", show_millis(self.extra))
+            write!(f, "so the command is stopped {} earlier than usual", show(self.extra))
         }
     }
-}
-
-/// Nobody needs the microseconds.
-fn show_millis(duration: Duration) -> String {
-    show(Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
 }

@@ -275,18 +275,6 @@ impl Deadline {
     }
 }
 
-impl Serialize for BootInstant {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.as_nanos().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for BootInstant {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        u64::deserialize(deserializer).map(Self::from_nanos)
-    }
-}
-
 /// What to change if there is no room. Names the options to lower. Defaults adapt by themselves.
 fn advice(hooks: TimeForHooks) -> &'static str {
     if hooks.around_a_stop().is_zero() {

@@ -2,7 +2,7 @@
 
 use crate::store::Holder;
 use crate::text::on_one_line;
-use std::fmt;
+use strum::Display;
 
 /// The state of a [`Member`](crate::Member).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,16 +46,20 @@ pub struct Leader {
 }
 
 /// Why a leadership ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display)]
 #[non_exhaustive]
 pub enum Ending {
     /// This member was asked to stop, or was dropped. The lease is renewed until the work has ended.
+    #[strum(to_string = "asked to stop")]
     Asked,
     /// An operator paused the shard, or wants another member to lead. The lease is renewed until the work has ended.
+    #[strum(to_string = "ordered by an operator")]
     Ordered,
     /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
+    #[strum(to_string = "the lease could not be renewed in time")]
     Late,
     /// Lost for certain: the store says that another candidate holds the lease, or has no record of it.
+    #[strum(to_string = "the lease is lost")]
     Lost,
 }
 
@@ -70,17 +74,6 @@ pub enum Overrun {
     /// A log line says so, and the work goes on: **beside its successor's**. Choose this only if every effect of the
     /// work carries the term as a fencing token to something that checks it.
     Warn,
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Asked => "asked to stop",
-            Self::Ordered => "ordered by an operator",
-            Self::Late => "the lease could not be renewed in time",
-            Self::Lost => "the lease is lost",
-        })
-    }
 }
 
 impl From<&Holder> for Leader {

@@ -37,7 +37,7 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
         Event::Tick => return None,
         Event::Claimed { sent, answer } => answered("claim", Some(now.since(*sent)), answer, |claim| match claim {
             Claim::Granted(grant) => match grant.start_after.map(|start_after| start_after.since(now)) {
-                Some(wait) => format!("granted, term {}, to start in {}", grant.term, millis(wait)),
+                Some(wait) => format!("granted, term {}, to start in {}", grant.term, show(wait)),
                 None => format!("granted, term {}", grant.term),
             },
             Claim::Refused(holder) => format!("refused: {}", leads(holder)),
@@ -123,7 +123,7 @@ fn answered<T>(
     answer: &Result<T, StoreError>,
     words: impl FnOnce(&T) -> String,
 ) -> String {
-    let took = took.map(|took| format!(" (after {})", millis(took))).unwrap_or_default();
+    let took = took.map(|took| format!(" (after {})", show(took))).unwrap_or_default();
     match answer {
         Ok(answer) => format!("{what}: {}{took}", words(answer)),
         Err(error) => format!("{what}: {}{took}", error.message),
@@ -165,7 +165,7 @@ fn until(deadline: Deadline, now: BootInstant) -> String {
     }
     let term = deadline.term_at.since(now);
     let kill = deadline.kill_at.since(now);
-    format!("stop signal in {}, SIGKILL in {}", millis(term), millis(kill))
+    format!("stop signal in {}, SIGKILL in {}", show(term), show(kill))
 }
 
 fn stops(stop: &Stop) -> String {
@@ -194,9 +194,4 @@ fn left(outcome: &Outcome) -> String {
         Outcome::Lost(loss) => format!("lost: {loss}"),
         Outcome::Done(skipped) => skipped.said.clone(),
     }
-}
-
-/// Rounded down to a millisecond.
-fn millis(duration: Duration) -> String {
-    show(Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX)))
 }

@@ -121,7 +121,7 @@ pub(super) struct Waiting {
 
     /// When leadership is lost: standby or exit [default: standby]
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
-    after_loss: Option<AfterLoss>,
+    after_loss: Option<OnLoss>,
 }
 
 #[derive(Debug, Args)]
@@ -299,14 +299,6 @@ pub(super) struct Advanced {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AfterLoss {
-    /// Wait to lead again
-    Standby,
-    /// Exit with status 79
-    Exit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AfterEnd {
     Never,
     /// With another status than 0, or by a signal
@@ -420,10 +412,7 @@ impl Flags {
     }
 
     pub(super) fn on_loss(&self) -> OnLoss {
-        match self.waiting.after_loss {
-            Some(AfterLoss::Standby) | None => OnLoss::Standby,
-            Some(AfterLoss::Exit) => OnLoss::Exit,
-        }
+        self.waiting.after_loss.unwrap_or(OnLoss::Standby)
     }
 
     /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be

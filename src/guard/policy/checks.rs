@@ -141,6 +141,7 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::StartError;
     use proptest::prelude::*;
 
     const OK: HookEnd = HookEnd::Exited(0);
@@ -183,7 +184,8 @@ mod tests {
     fn failures_count_only_in_a_row_and_are_reported_once() {
         let mut checks = checks();
         let mut told = Vec::new();
-        for (index, end) in [BAD, BAD, OK, BAD, HookEnd::Signalled(9), HookEnd::NotStarted(11)].into_iter().enumerate()
+        for (index, end) in
+            [BAD, BAD, OK, BAD, HookEnd::Signalled(9), HookEnd::NotStarted(StartError(11))].into_iter().enumerate()
         {
             let now = at(10 * (index as u64 + 1));
             assert_eq!(checks.pass_time(now), Some(Due::Start));
@@ -192,7 +194,7 @@ mod tests {
         let signalled = again(HookEnd::Signalled(9), 2);
         assert_eq!(
             told,
-            [again(BAD, 1), again(BAD, 2), again(BAD, 1), signalled, unhealthy(HookEnd::NotStarted(11), 3)]
+            [again(BAD, 1), again(BAD, 2), again(BAD, 1), signalled, unhealthy(HookEnd::NotStarted(StartError(11)), 3)]
         );
         assert_eq!((checks.wake_at(), checks.pass_time(at(1000))), (BootInstant::NEVER, None));
         assert_eq!(checks.ended(at(1000), BAD), None);

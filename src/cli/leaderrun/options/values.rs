@@ -3,8 +3,8 @@
 use crate::cli::config::VERBOSITY;
 use crate::cli::flags;
 use crate::cli::relinquish::Relinquish;
+use crate::lease::MOST_SLOTS;
 use crate::notes::jobs::period::Period;
-use crate::slots::MOST;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,8 +35,8 @@ pub fn status(text: &str) -> Result<u8, String> {
 }
 
 pub fn slots(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|slots| (1..=MOST).contains(slots));
-    number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST}"))
+    let number = text.parse().ok().filter(|slots| (1..=MOST_SLOTS).contains(slots));
+    number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST_SLOTS}"))
 }
 
 pub fn times(text: &str) -> Result<u32, String> {

@@ -1,6 +1,7 @@
 //! Tests of the policy with hooks.
 
 use super::super::*;
+use crate::election::StartError;
 use crate::guard::hooks::HookTimeouts;
 use proptest::prelude::*;
 
@@ -56,7 +57,7 @@ fn a_pre_start_hook_that_fails_or_times_out_starts_nothing_and_the_post_stop_hoo
 #[test]
 fn after_a_pre_start_hook_that_never_started_no_post_stop_hook_runs() {
     let mut policy = policy(ALL);
-    let end = HookEnd::NotStarted(2);
+    let end = HookEnd::NotStarted(StartError(2));
     assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [Effect::ReportUnready(end), Effect::KillTree]);
     assert_eq!(policy.handle(at(2), Input::Empty), [Effect::Finish]);
 }
