@@ -40,30 +40,3 @@ impl fmt::Display for Address {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz;
-
-    #[test]
-    fn addresses_are_read_and_shown() {
-        for (text, shown) in [
-            ("127.0.0.1:9100", "127.0.0.1:9100"),
-            ("[::1]:9100", "[::1]:9100"),
-            (":9100", ":9100"),
-            ("unix:/run/a.sock", "unix:/run/a.sock"),
-            ("/run/a.sock", "unix:/run/a.sock"),
-            ("unix:a.sock", "unix:a.sock"),
-            ("./a.sock", "unix:./a.sock"),
-        ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown, "{text}");
-        }
-        let long = format!("/{}", "x".repeat(107));
-        for bad in
-            ["", "unix:", ":", ":http", ":65536", "9100", "localhost", "localhost:9100", "127.0.0.1", "::1", &long]
-        {
-            fuzz::assert_is_one_line(&bad.parse::<Address>().unwrap_err());
-        }
-    }
-}
