@@ -2,15 +2,12 @@
 
 use super::*;
 use crate::support::fleet::leaderctl;
-use std::process::{Command, Output};
+use crate::support::said::{Runs as _, Said};
+use std::process::Command;
 
-fn run(mut command: Command, url: &str, words: &[&str]) -> Output {
+fn run(mut command: Command, url: &str, words: &[&str]) -> Said {
     command.args(["--store", url]).args(words).envs(ENVIRONMENT.iter().copied());
-    command.output().expect("it starts")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    command.said()
 }
 
 #[tokio::test]
@@ -32,20 +29,13 @@ fn a_server_that_lets_two_writers_win_is_refused_by_init_and_check_and_nobody_le
     let server = Server::dishonest();
     // Moto may also answer a racing writer with an error of its own, which proves nothing.
     let init = || run(leaderctl(), &server.own_url(), &["store", "init"]);
-    let refused = (0..20).map(|_| init()).find(|output| output.status.code() != Some(69)).expect("it is tried");
-    assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
-    assert!(said(&refused).contains("does not honour conditional writes"), "{}", said(&refused));
+    let refused = (0..20).map(|_| init()).find(|said| said.code != 69).expect("it is tried");
+    refused.ended(78).tells("does not honour conditional writes");
     assert!(server.object("leaderrun.json").is_none());
     let check = || run(leaderctl(), &server.own_url(), &["store", "check"]);
-    let refused = (0..20).map(|_| check()).find(|output| output.status.code() != Some(69)).expect("it is tried");
-    assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
-    assert!(
-        said(&refused).contains("bad       s3://locks/a/b/ does not honour conditional writes"),
-        "{}",
-        said(&refused)
-    );
-    let candidate = run(leaderrun(), &server.own_url(), &["-n", "shard", "true"]);
-    assert_eq!(candidate.status.code(), Some(78), "{}", said(&candidate));
+    let refused = (0..20).map(|_| check()).find(|said| said.code != 69).expect("it is tried");
+    refused.ended(78).tells("bad       s3://locks/a/b/ does not honour conditional writes");
+    run(leaderrun(), &server.own_url(), &["-n", "shard", "true"]).ended(78);
 }
 
 #[test]
@@ -60,9 +50,7 @@ fn a_server_that_does_not_name_versions_is_refused_in_one_line() {
     let why = format!("S3 at {} does not say which version of an object it read or wrote", proxy.endpoint());
     let url = crate::support::bucket::url(&proxy.endpoint());
     for verb in ["init", "check"] {
-        let output = run(leaderctl(), &url, &["store", verb]);
-        assert_eq!(output.status.code(), Some(78), "{}", said(&output));
-        assert!(said(&output).contains(&why) && said(&output).lines().count() == 1, "{}", said(&output));
+        run(leaderctl(), &url, &["store", verb]).refused(78, &why);
     }
     assert_eq!(server.object("leaderrun.json"), None);
 }
@@ -70,10 +58,8 @@ fn a_server_that_does_not_name_versions_is_refused_in_one_line() {
 #[test]
 fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
     let server = Server::start();
-    let output = run(leaderrun(), &server.own_url(), &["shard", "true"]);
-    assert_eq!(output.status.code(), Some(78));
-    let said = said(&output);
-    assert!(said.contains("run leaderctl --store URL store init") && said.lines().count() == 1, "{said}");
+    let said = run(leaderrun(), &server.own_url(), &["shard", "true"]);
+    said.refused(78, "run leaderctl --store URL store init");
     assert_eq!(server.keys(), [""; 0]);
 }
 
@@ -84,9 +70,7 @@ fn a_bucket_that_is_missing_is_named() {
     for (command, words) in
         [(leaderrun(), &["-n", "shard", "true"][..]), (leaderctl(), &["store", "init"]), (leaderctl(), &["list"])]
     {
-        let output = run(command, &url, words);
-        assert_eq!(output.status.code(), Some(78), "{}", said(&output));
-        assert!(said(&output).contains("no such bucket: s3://nowhere/a/b/ in S3 at http://"), "{}", said(&output));
+        run(command, &url, words).ended(78).tells("no such bucket: s3://nowhere/a/b/ in S3 at http://");
     }
 }
 

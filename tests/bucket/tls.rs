@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::papers::Papers;
+use crate::support::said::{Runs as _, Said};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -31,11 +32,10 @@ async fn encrypted(server: &Server, papers: &Papers) -> u16 {
     port
 }
 
-async fn run(url: &str) -> (Option<i32>, String) {
+async fn run(url: &str) -> Said {
     let mut command = leaderrun();
     command.args(["--store", url, "-n", "-q", "job", "true"]).envs(ENVIRONMENT.iter().copied());
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().expect("it starts");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    tokio::task::spawn_blocking(move || command.said()).await.unwrap()
 }
 
 #[tokio::test]
@@ -45,13 +45,8 @@ async fn a_candidate_leads_over_tls_where_it_trusts_the_certificate_and_nowhere_
     let port = encrypted(&server, &papers).await;
     let url = url(&format!("https://127.0.0.1:{port}"));
     let named = format!("{url}&ca={}", papers.path("own.pem"));
-    assert_eq!(run(&named).await, (Some(0), String::new()));
-    let (code, said) = run(&url).await;
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("its certificate is self-signed"), "{said}");
-    let (code, said) = run(&named.replace("127.0.0.1", "localhost")).await;
-    assert_eq!(code, Some(69), "{said}");
-    let (code, said) = run(&format!("{url}&ca=/no/such/file")).await;
-    assert_eq!(code, Some(78), "{said}");
-    assert!(said.contains("/no/such/file"), "{said}");
+    assert_eq!(run(&named).await.ended(0).err, "");
+    run(&url).await.ended(69).tells("its certificate is self-signed");
+    run(&named.replace("127.0.0.1", "localhost")).await.ended(69);
+    run(&format!("{url}&ca=/no/such/file")).await.ended(78).tells("/no/such/file");
 }

@@ -93,10 +93,9 @@ async fn a_request_takes_no_longer_than_it_may() {
     let one = candidate("one");
     proxy.rule(|_| Fate::Slow(Duration::from_secs(20)));
     let start = Instant::now();
-    let error = store.claim(&one).await.unwrap_err();
+    let said = unknown(store.claim(&one).await, "");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(error.kind, ErrorKind::Unknown);
-    assert_eq!(error.message, format!("cannot reach DynamoDB at {}: no answer in time", proxy.endpoint()));
+    assert_eq!(said, format!("cannot reach DynamoDB at {}: no answer in time", proxy.endpoint()));
     assert_eq!(proxy.actions(), ["GetItem"; 3], "none was tried again behind our back");
 }
 

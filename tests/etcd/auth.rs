@@ -26,15 +26,6 @@ fn url(server: &Server, user: &str) -> String {
     format!("etcd://{user}@{}", server.host())
 }
 
-#[track_caller]
-fn denied<T: std::fmt::Debug>(answer: Result<T, StoreError>, sign: &str) -> String {
-    let error = answer.expect_err("it is denied");
-    assert_eq!(error.kind, ErrorKind::Denied, "{error}");
-    assert!(error.message.contains(sign), "{error}");
-    assert!(!error.message.contains("hunter2"), "{error}");
-    error.message
-}
-
 #[tokio::test]
 async fn readwrite_on_the_prefix_is_all_that_a_life_of_leaderships_needs() {
     let server = guarded();

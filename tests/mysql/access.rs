@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::fleet::leaderrun;
+use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn each_missing_grant_is_named() {
@@ -11,12 +12,10 @@ async fn each_missing_grant_is_named() {
         let others = ["SELECT", "INSERT", "UPDATE", "DELETE"].into_iter().filter(|&grant| grant != missing);
         table.sql(&format!("GRANT {} ON $T TO {user}", others.collect::<Vec<_>>().join(", ")));
         let store = open(&table.url_as(&user));
-        let error = store.claim(&candidate("one")).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Denied, "{missing}: {error}");
         let needed = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{DATABASE}`.`{}` TO {user} (", table.name);
-        assert!(error.message.contains(&needed) && error.message.contains(missing), "{error}");
-        let again = store.claim(&candidate("two")).await.unwrap_err();
-        assert_eq!(again.kind, ErrorKind::Denied, "nothing is held: {again}");
+        denied(store.claim(&candidate("one")).await, &format!("{needed} … {missing}"));
+        // Nothing is held.
+        denied(store.claim(&candidate("two")).await, "");
     }
 }
 
@@ -71,10 +70,9 @@ async fn a_password_comes_from_the_environment_too() {
     let run = |password: Option<&str>| {
         let mut command = leaderrun();
         command.args(["--store", &table.url_as(&user), "-n", "db/main", "true"]).env_remove("MYSQL_PWD");
-        command.envs(password.map(|password| ("MYSQL_PWD", password)));
-        command.output().unwrap().status.code()
+        command.envs(password.map(|password| ("MYSQL_PWD", password))).said().code
     };
-    assert_eq!((run(None), run(Some("hunter2")), run(Some("hunter3"))), (Some(77), Some(0), Some(77)));
+    assert_eq!((run(None), run(Some("hunter2")), run(Some("hunter3"))), (77, 0, 77));
 }
 
 #[tokio::test]

@@ -1,16 +1,13 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
+use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn init_can_be_run_again_and_check_is_content() {
     let server = tokio::task::spawn_blocking(|| Server::start_with(&["--innodb-flush-log-at-trx-commit=1"])).await;
     let server = server.unwrap();
-    let run = |words: &[&str]| {
-        let output = leaderctl().args(["--store", &server.url_with("")]).args(words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let run = |words: &[&str]| leaderctl().args(["--store", &server.url_with("")]).args(words).said().good();
     let first = run(&["store", "init"]);
     assert!(first.contains(&format!("made table `{DATABASE}`.`leaderrun` in database")), "{first}");
     assert!(first.contains("a DELETE of a lease that is held does nothing"), "{first}");

@@ -1,6 +1,7 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
+use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn tables_may_have_any_name() {
@@ -35,8 +36,7 @@ async fn a_table_of_something_else_is_named_and_left_alone() {
         ] {
             misconfigured(Err::<(), _>(error), &format!("{name} … an earlier release"));
         }
-        let status = leaderctl().args(["--store", &url, "status", "db/main"]).output().unwrap().status;
-        assert_eq!(status.code(), Some(78));
+        leaderctl().args(["--store", &url, "status", "db/main"]).said().ended(78);
         assert_eq!(table.sql(&format!("SELECT COUNT(*) FROM {name}")), "0");
     }
 }
@@ -50,6 +50,6 @@ async fn a_table_without_transactions_is_refused() {
         table.store().check().await.unwrap_err(),
         table.store().claim(&candidate("one")).await.unwrap_err(),
     ] {
-        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("a table of InnoDB"), "{error}");
+        misconfigured(Err::<(), _>(error), "a table of InnoDB");
     }
 }

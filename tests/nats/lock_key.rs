@@ -196,8 +196,7 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
         (json!({ "max_age": 0 }), "forgets nothing, so the key svc/leader of bucket elections would never be free"),
     ] {
         make_bucket(&server, &config);
-        let error = claim(&server).await;
-        assert!(error.kind == ErrorKind::Misconfigured && error.message.contains(part), "{error}");
+        misconfigured(Err::<(), _>(claim(&server).await), part);
         assert_eq!(held(&server), None);
         server.client().api(&format!("STREAM.DELETE.KV_{ELECTIONS}"), &Value::Null);
     }
@@ -273,8 +272,7 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
         serde_json::from_slice(&answer.body).unwrap()
     };
     assert!(write("")["error"].is_null());
-    let error = store.claim(&one).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Misconfigured && error.message.contains("without a TTL"), "{error}");
+    misconfigured(store.claim(&one).await, "without a TTL");
     assert!(write("Nats-TTL: 2s\r\n")["error"].is_null());
     let holder = refused(store.claim(&one).await.unwrap());
     assert!(holder.expires_in.is_some_and(|left| left <= Duration::from_secs(2)), "{holder:?}");

@@ -77,10 +77,8 @@ async fn each_missing_command_is_named() {
         // An election says so too, where it needs it.
         if !["del", "publish", "subscribe", "evalsha"].contains(&command) {
             let store = open(&url(&server)).await.unwrap();
-            let error = store.claim(&candidate("one")).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Denied, "{command}: {error}");
-            assert!(error.message.contains("denied user leaderrun"), "{error}");
-            assert!(error.message.to_lowercase().contains(command), "{error}");
+            let said = denied(store.claim(&candidate("one")).await, "denied user leaderrun");
+            assert!(said.to_lowercase().contains(command), "{said}");
             assert_eq!(server.cli(&["EXISTS", LOCK]), "0", "{command}");
         }
         let left = server.cli(&["KEYS", "*check*"]);
@@ -125,7 +123,7 @@ async fn passwords_are_asked_for_and_never_shown() {
     let at = format!("127.0.0.1:{}", server.port());
     let claim = async |url: &str| {
         let store = open(url).await.unwrap();
-        let claimed = store.claim(&candidate("one")).await.map_err(|error| (error.kind, error.message));
+        let claimed = store.claim(&candidate("one")).await;
         let heard = match store.changed(&shard()).await {
             Ok(()) => String::new(),
             Err(error) => error.message,
@@ -133,28 +131,18 @@ async fn passwords_are_asked_for_and_never_shown() {
         assert!(!heard.contains("hunter"), "{heard}");
         claimed
     };
-    let (kind, message) = claim(&format!("redis://{at}")).await.unwrap_err();
-    assert_eq!(kind, ErrorKind::Denied);
-    assert!(message.contains("asks for a password: write it into the store URL"), "{message}");
-    let (kind, message) = claim(&format!("redis://:hunter3@{at}")).await.unwrap_err();
-    assert_eq!(kind, ErrorKind::Denied);
-    assert_eq!(
-        message,
-        format!("redis at {at} does not accept this password of user default: see USER:PASSWORD@ in the store URL")
-    );
-    let (kind, message) = claim(&format!("redis://me:hunter2@{at}")).await.unwrap_err();
-    assert_eq!(kind, ErrorKind::Denied);
-    assert_eq!(
-        message,
-        format!("redis at {at} does not accept this password of user me: see USER:PASSWORD@ in the store URL")
-    );
+    denied(claim(&format!("redis://{at}")).await, "asks for a password: write it into the store URL");
+    for (login, user) in [(":hunter3", "default"), ("me:hunter2", "me")] {
+        let expected =
+            format!("redis at {at} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL");
+        assert_eq!(denied(claim(&format!("redis://{login}@{at}")).await, ""), expected);
+    }
     assert!(open(&format!("redis://:hunter2@{at}")).await.unwrap().claim(&candidate("one")).await.is_ok());
 
     let open_server = Server::start();
     let at = format!("127.0.0.1:{}", open_server.port());
-    let (kind, message) = claim(&format!("redis://:hunter2@{at}")).await.unwrap_err();
-    assert_eq!(kind, ErrorKind::Misconfigured);
-    assert_eq!(message, format!("redis at {at} has no password: leave it out of the store URL"));
+    let said = misconfigured(claim(&format!("redis://:hunter2@{at}")).await, "");
+    assert_eq!(said, format!("redis at {at} has no password: leave it out of the store URL"));
 }
 
 /// A server that speaks TLS on a port of its own, besides its plain one.
@@ -191,27 +179,18 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await;
     works(&format!("rediss://:hunter2@localhost:{port}?ca={ca}")).await;
 
-    let error = |url: String| async move {
-        match open_with(&url, Duration::from_secs(3)).await {
-            Ok(store) => store.claim(&candidate("one")).await.unwrap_err(),
-            Err(error) => error,
-        }
+    let claim = async |url: String| match open_with(&url, Duration::from_secs(3)).await {
+        Ok(store) => store.claim(&candidate("one")).await,
+        Err(error) => Err(error),
     };
-    let other = issue();
-    let told = error(format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", other.path("ca.pem"))).await;
-    assert_eq!(told.kind, ErrorKind::Misconfigured);
-    assert!(
-        told.message.starts_with(&format!("the certificate of redis at 127.0.0.1:{port} is not trusted")),
-        "{told}"
-    );
-    let told = error(format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port())).await;
-    assert_eq!(told.kind, ErrorKind::NotApplied);
-    assert!(told.message.ends_with("does the server use TLS there?"), "{told}");
-    let told = error(format!("redis://:hunter2@127.0.0.1:{port}")).await;
+    let other = format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", issue().path("ca.pem"));
+    misconfigured(claim(other).await, &format!("the certificate of redis at 127.0.0.1:{port} is not trusted"));
+    let plain = format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port());
+    not_applied(claim(plain).await, "does the server use TLS there?");
+    let told = claim(format!("redis://:hunter2@127.0.0.1:{port}")).await.unwrap_err();
     assert!(!told.message.contains("hunter2") && told.message.contains("does it want TLS, by rediss://?"), "{told}");
-    let told = error(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem")).await;
-    assert_eq!(told.kind, ErrorKind::Misconfigured);
-    assert!(told.message.starts_with("/nowhere/ca.pem cannot be used for TLS"), "{told}");
+    let nowhere = format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem");
+    misconfigured(claim(nowhere).await, "/nowhere/ca.pem cannot be used for TLS");
     assert!(Path::new(&ca).exists());
 }
 
