@@ -162,7 +162,11 @@ impl Play {
 }
 
 fn granted() -> Claim {
-    Claim::Granted(Grant { term: TERM, start_after: None, takeover: Takeover::Expired })
+    granted_in(TERM, None)
+}
+
+fn granted_in(term: Term, start_after: Option<BootInstant>) -> Claim {
+    Claim::Granted(Grant { term, start_after, takeover: Takeover::Expired })
 }
 
 fn other() -> Holder {
@@ -498,16 +502,13 @@ fn denied_permission_ends_a_beginner_and_is_an_outage_for_who_has_worked() {
 fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
     let mut play = Play::asking(|_| {});
     let start_after = Some(BootInstant::from_nanos(13_000_000_000));
-    let actions = play.claimed(Ok(Claim::Granted(Grant { term: TERM, start_after, takeover: Takeover::Expired })));
+    let actions = play.claimed(Ok(granted_in(TERM, start_after)));
     assert!(!actions.iter().any(|action| matches!(action, Action::Start { .. })), "{actions:?}");
     let mut started = None;
     for tenth in 1..200 {
         let actions = play.until(f64::from(tenth) / 10.0);
-        started = started.or(actions.iter().any(|action| matches!(action, Action::Start { .. })).then_some(tenth));
-        if renewals(&actions) > 0 {
-            let actions = play.renewed(Ok(Renewal::Renewed));
-            started = started.or(actions.iter().any(|action| matches!(action, Action::Start { .. })).then_some(tenth));
-        }
+        let more = if renewals(&actions) > 0 { play.renewed(Ok(Renewal::Renewed)) } else { Vec::new() };
+        started = started.or((starts(&actions) || starts(&more)).then_some(tenth));
     }
     assert_eq!(started, Some(130));
 }
@@ -588,11 +589,11 @@ fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
 }
 
 fn paused() -> Directives {
-    Directives { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
+    pausing(false)
 }
 
-fn paused_keeping() -> Directives {
-    Directives { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None }
+fn pausing(keep: bool) -> Directives {
+    Directives { pause: Some(Pause { keep, left: None, said: "by me".to_owned() }), handover: None }
 }
 
 fn handed_over(term: Term, welcome: bool) -> Directives {
@@ -721,11 +722,11 @@ fn orders_that_come_with_a_renewal_start_nothing_and_a_pause_among_them_gives_th
 #[test]
 fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
     let mut play = Play::leading(|_| {});
-    play.orders = Some(Ok(paused_keeping()));
+    play.orders = Some(Ok(pausing(true)));
     assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
     play.renewed(Ok(Renewal::Renewed));
     let mut play = Play::asking(|_| {});
-    play.orders = Some(Ok(paused_keeping()));
+    play.orders = Some(Ok(pausing(true)));
     assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
 }
 
@@ -766,8 +767,7 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     assert!(!has(&actions, &Action::Claim), "{actions:?}");
     assert!(has(&play.until(130.0), &Action::Claim));
     // It may lead again, and says that the handover is over.
-    let grant = Grant { term: Term(9), start_after: None, takeover: Takeover::Expired };
-    let actions = play.claimed(Ok(Claim::Granted(grant)));
+    let actions = play.claimed(Ok(granted_in(Term(9), None)));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: TERM }), "{actions:?}");
 }
 
@@ -791,8 +791,7 @@ fn a_handover_to_another_goes_back_once_and_bars_for_a_bounded_time() {
     play.released();
     assert!(!has(&play.until(29.9), &Action::Claim));
     assert!(has(&play.until(31.0), &Action::Claim));
-    let grant = Grant { term: Term(8), start_after: None, takeover: Takeover::Expired };
-    assert!(starts(&play.claimed(Ok(Claim::Granted(grant)))));
+    assert!(starts(&play.claimed(Ok(granted_in(Term(8), None)))));
 }
 
 #[test]
@@ -905,11 +904,8 @@ fn a_loss_during_a_pause_hurries() {
 #[test]
 fn how_a_leadership_ended_is_reported_once() {
     let told = |play: &mut Play| -> Vec<Ended> {
-        let actions = play.tell(Event::Tree(TreeEvent::Dead));
-        actions
-            .into_iter()
-            .filter_map(|action| if let Action::Ended { how, .. } = action { Some(how) } else { None })
-            .collect()
+        let actions = play.tell(Event::Tree(TreeEvent::Dead)).into_iter();
+        actions.filter_map(|action| if let Action::Ended { how, .. } = action { Some(how) } else { None }).collect()
     };
     let mut play = Play::leading(|_| {});
     play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3))));
@@ -1150,10 +1146,9 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
     assert_eq!(play.tell(settled(Ok(()))), [Action::End(Outcome::Lost(Loss::TakenBy(other())))]);
 
     let mut play = running_a_job();
-    let pause = Pause { keep: false, left: None, said: "by me".to_owned() };
     play.orders = None;
     play.renewed_at(5.0);
-    play.ordered(Directives { pause: Some(pause), handover: None });
+    play.ordered(paused());
     let end = CommandEnd::Signalled(15);
     play.tell(Event::Tree(TreeEvent::Ended(end)));
     assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Paused, Some(end))]);
