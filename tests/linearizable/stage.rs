@@ -13,7 +13,7 @@ use crate::support::note::note;
 use crate::support::random::Random;
 use crate::support::server::{self, Server};
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::Location;
+use leaderrun::internals::store::{Location, parallel};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Barrier, PoisonError, RwLock, mpsc};
 use std::thread;
@@ -177,7 +177,7 @@ fn take_seat(me: usize, server: Option<&dyn Server>, directory: &str) -> Script 
             while let Ok(round) = ordered.recv() {
                 round.together.wait();
                 let plays = round.plans.iter().map(|plan| Player::new(&seat, plan, me).play());
-                let events = all(plays.collect()).await;
+                let events = parallel::all(plays).await;
                 if done.send(events).is_err() {
                     return;
                 }
@@ -185,22 +185,4 @@ fn take_seat(me: usize, server: Option<&dyn Server>, directory: &str) -> Script 
         });
     });
     (orders, finished)
-}
-
-/// The results of all of them, which run side by side.
-async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (future, result) in futures.iter_mut().zip(&mut results) {
-            if result.is_none()
-                && let std::task::Poll::Ready(done) = future.as_mut().poll(context)
-            {
-                *result = Some(done);
-            }
-        }
-        if results.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    results.into_iter().map(|result| result.expect("it is done")).collect()
 }

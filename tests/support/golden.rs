@@ -4,12 +4,11 @@
 //! writes its file and says so, and the run fails. A person must then read the change to the file.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Lines around a difference that are shown with it.
+/// How many lines before and after a difference are shown with it.
 const CONTEXT: usize = 2;
 
 /// Panics where `text` is not what tests/golden/NAME.txt holds.
@@ -69,57 +68,27 @@ fn write(name: &str, text: &str) {
     eprintln!("wrote {}: read the change, and run this again without TEST_GOLDEN", path.display());
 }
 
-/// For people.
+/// For people: all from the first line that differs to the last one.
 pub fn difference(name: &str, before: &str, now: &str) -> String {
     let (before, now): (Vec<&str>, Vec<&str>) = (before.lines().collect(), now.lines().collect());
-    let lines = compare(&before, &now);
-    let mut text = format!("tests/golden/{name}.txt differs (- expected, + found):\n");
-    let mut shown_to = 0;
-    for (index, (sign, _)) in lines.iter().enumerate() {
-        if *sign == ' ' {
-            continue;
-        }
-        let from = index.saturating_sub(CONTEXT).max(shown_to);
-        if from > shown_to {
-            text += "  ...\n";
-        }
-        let to = (index + CONTEXT + 1).min(lines.len());
-        for (sign, line) in lines.get(from..to).unwrap_or_default() {
-            let _ = writeln!(text, "{sign} {line}");
-        }
-        shown_to = shown_to.max(to);
-    }
-    text + "TEST_GOLDEN=write writes the file again, where the change is wanted"
+    let same = |(one, other): &(&&str, &&str)| one == other;
+    let head = before.iter().zip(&now).take_while(same).count();
+    let tails = before[head..].iter().rev().zip(now[head..].iter().rev());
+    let tail = tails.take_while(same).count();
+    let from = head.saturating_sub(CONTEXT);
+    let to = before.len() - tail.saturating_sub(CONTEXT);
+    [
+        format!("tests/golden/{name}.txt differs (- expected, + found):\n"),
+        if from > 0 { "  ...\n".to_owned() } else { String::new() },
+        signed("  ", &before[from..head]),
+        signed("- ", &before[head..before.len() - tail]),
+        signed("+ ", &now[head..now.len() - tail]),
+        signed("  ", &before[before.len() - tail..to]),
+        "TEST_GOLDEN=write writes the file again, where the change is wanted".to_owned(),
+    ]
+    .concat()
 }
 
-/// Every line of both, with a sign before it: `-` where only the first has it, `+` where only the second.
-fn compare<'a>(before: &[&'a str], now: &[&'a str]) -> Vec<(char, &'a str)> {
-    // The length of the longest common subsequence of what is left, from each pair of lines on.
-    let width = now.len() + 1;
-    let mut common = vec![0_usize; (before.len() + 1) * width];
-    for row in (0..before.len()).rev() {
-        for column in (0..now.len()).rev() {
-            let at = row * width + column;
-            common[at] = if before[row] == now[column] {
-                common[at + width + 1] + 1
-            } else {
-                common[at + width].max(common[at + 1])
-            };
-        }
-    }
-    let (mut row, mut column, mut lines) = (0, 0, Vec::new());
-    while row < before.len() || column < now.len() {
-        let at = row * width + column;
-        if row < before.len() && column < now.len() && before[row] == now[column] {
-            lines.push((' ', before[row]));
-            (row, column) = (row + 1, column + 1);
-        } else if column == now.len() || (row < before.len() && common[at + width] >= common[at + 1]) {
-            lines.push(('-', before[row]));
-            row += 1;
-        } else {
-            lines.push(('+', now[column]));
-            column += 1;
-        }
-    }
-    lines
+fn signed(sign: &str, lines: &[&str]) -> String {
+    lines.iter().flat_map(|line| [sign, line, "\n"]).collect()
 }
