@@ -20,7 +20,7 @@ use restarts::{
 };
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{Life, children_of, leaderctl, wait_until};
+use support::fleet::{Life, helpers_of, leaderctl, wait_until};
 use support::load::Load;
 use support::operator::Operator;
 use support::proxy::NetworkFault;
@@ -121,15 +121,14 @@ fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
 fn processes_are_frozen(story: Story, frozen: [bool; 3]) {
     let world = World::new(story, DAEMON);
     let leader = world.leader();
-    let candidate = world.fleet.pid(&leader.owner);
-    let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
-    let chosen = || [candidate, backstop, guard].into_iter().zip(frozen).filter(|(_, frozen)| *frozen);
-    for (process, _) in chosen() {
+    let keepers = world.processes(&leader.owner);
+    let chosen: Vec<Pid> =
+        keepers.into_iter().zip(frozen).filter_map(|(keeper, frozen)| frozen.then_some(keeper)).collect();
+    for &process in &chosen {
         kill(process, Signal::SIGSTOP).unwrap();
     }
     sleep(2 * LEASE);
-    for (process, _) in chosen() {
+    for process in chosen {
         let _ = kill(process, Signal::SIGCONT);
     }
     // A frozen guard is noticed at the deadline at the latest; a frozen backstop alone does no harm.
@@ -150,10 +149,9 @@ fn candidate_and_backstop_are_frozen(story: Story) {
 fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
     let world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
-    let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
-    let guard = Pid::from_raw(children_of(backstop)[0]);
+    let [backstop, guard] = helpers_of(world.fleet.pid(&leader.owner));
     kill(guard, Signal::SIGSTOP).unwrap();
-    kill(Pid::from_raw(backstop), Signal::SIGSTOP).unwrap();
+    kill(backstop, Signal::SIGSTOP).unwrap();
     world.set(&leader.owner, NetworkFault::Partition);
     world.successor(&leader);
     world.conclude();
@@ -301,16 +299,15 @@ fn all_records_are_deleted_by_hand_under_a_leader(story: Story) {
 fn the_whole_tree_is_killed(story: Story) {
     let mut world = World::new(story, PLAIN);
     let leader = world.leader();
-    let backstop = children_of(world.fleet.pid(&leader.owner).as_raw())[0];
-    let guard = children_of(backstop)[0];
+    let helpers = helpers_of(world.fleet.pid(&leader.owner));
     let killed = BootInstant::now();
     // In this order nobody is left who could release the lease.
-    for pid in [backstop, guard] {
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    for helper in helpers {
+        kill(helper, Signal::SIGSTOP).unwrap();
     }
     world.fleet.kill(&leader.owner);
-    for pid in [backstop, guard] {
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    for helper in helpers {
+        kill(helper, Signal::SIGKILL).unwrap();
     }
     let next = world.successor(&leader);
     // One lease and a second are promised where the store pushes, and a poll or two more where it does not.

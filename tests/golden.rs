@@ -10,6 +10,8 @@ mod support;
 mod environment;
 #[path = "golden/exit.rs"]
 mod exit;
+#[path = "golden/former.rs"]
+mod former;
 #[path = "support/golden.rs"]
 #[allow(dead_code, reason = "what is pinned here are whole files")]
 mod golden;

@@ -15,32 +15,33 @@ use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
-use support::fleet::{Fleet, children_of, leaderrun, processes_naming, wait_until};
+use std::process::{Command, Stdio};
+use support::fleet::{Fleet, children_of, helpers_of, leaderrun, processes_naming, wait_until};
+use support::place::Place;
 use support::process::Process;
 use support::said::Runs as _;
 use tempfile::TempDir;
 
 const GRACE: &[&str] = &["--kill-after", "300ms", "--stop-timeout", "300ms"];
 
-fn fleet(owners: &[&str], stamp_flags: &[&str]) -> Fleet {
-    let mut fleet = Fleet::new();
-    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+/// On local files.
+fn fleet(owners: &[&str], stamp_flags: &[&str]) -> Place {
+    let mut place = Place::local();
     for owner in owners {
-        fleet.start(owner, &[GRACE, &["--store", &store]].concat(), stamp_flags, &[]);
+        let flags = [GRACE, &["--store", &place.url]].concat();
+        place.fleet.start(owner, &flags, stamp_flags, &[]);
     }
-    fleet
+    place
 }
 
-/// Tells a story about a leader and its successor; `act` does harm to (candidate, backstop, guard).
-fn story(stamp_flags: &[&str], harm: impl Fn(&Fleet, &str, Pid, Pid)) {
-    let fleet = fleet(&["one", "two"], stamp_flags);
+/// Tells a story about a leader and its successor; `harm` is done to candidate, backstop and guard.
+fn story<T>(stamp_flags: &[&str], harm: impl Fn([Pid; 3]) -> T) {
+    let Place { fleet, .. } = fleet(&["one", "two"], stamp_flags);
     let leader = fleet.leader();
     let begun = BootInstant::now().as_nanos();
     let candidate = fleet.pid(&leader.owner);
-    let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
-    harm(&fleet, &leader.owner, backstop, guard);
+    let [backstop, guard] = helpers_of(candidate);
+    harm([candidate, backstop, guard]);
     let next = fleet.leader_where(|life| life.term > leader.term);
     assert!(next.first > begun);
     conclude_after_harm(fleet, candidate);
@@ -61,74 +62,56 @@ fn slay(pid: Pid) {
     assert!(matches!(kill(pid, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH)));
 }
 
-#[test]
-fn a_killed_candidate_takes_a_daemon_that_ignores_sigterm_along() {
-    story(&["ignore-term", "daemon"], |fleet, leader, _, _| slay(fleet.pid(leader)));
+/// A test of each name, in which these of the three are killed one after the other.
+macro_rules! killed {
+    ($($name:ident: [$($who:expr),*],)*) => {
+        $(
+            #[test]
+            fn $name() {
+                story(&["ignore-term", "daemon"], |three| [$($who),*].map(|who: usize| slay(three[who])));
+            }
+        )*
+    };
 }
 
-#[test]
-fn a_killed_guard_takes_a_daemon_that_ignores_sigterm_along() {
-    story(&["ignore-term", "daemon"], |_, _, _, guard| slay(guard));
-}
+const CANDIDATE: usize = 0;
+const BACKSTOP: usize = 1;
+const GUARD: usize = 2;
 
-#[test]
-fn a_killed_backstop_ends_the_leadership() {
-    story(&["ignore-term", "daemon"], |_, _, backstop, _| slay(backstop));
-}
-
-#[test]
-fn candidate_and_guard_killed_together_leave_nobody() {
-    story(&["ignore-term", "daemon"], |fleet, leader, _, guard| {
-        slay(fleet.pid(leader));
-        slay(guard);
-    });
-}
-
-#[test]
-fn candidate_and_backstop_killed_together_leave_nobody() {
-    story(&["ignore-term", "daemon"], |fleet, leader, backstop, _| {
-        slay(fleet.pid(leader));
-        slay(backstop);
-    });
-}
-
-#[test]
-fn backstop_and_guard_killed_together_leave_nobody() {
-    story(&["ignore-term", "daemon"], |_, _, backstop, guard| {
-        slay(backstop);
-        slay(guard);
-    });
+killed! {
+    a_killed_candidate_takes_a_daemon_that_ignores_sigterm_along: [CANDIDATE],
+    a_killed_guard_takes_a_daemon_that_ignores_sigterm_along: [GUARD],
+    a_killed_backstop_ends_the_leadership: [BACKSTOP],
+    candidate_and_guard_killed_together_leave_nobody: [CANDIDATE, GUARD],
+    candidate_and_backstop_killed_together_leave_nobody: [CANDIDATE, BACKSTOP],
+    backstop_and_guard_killed_together_leave_nobody: [BACKSTOP, GUARD],
 }
 
 #[test]
 fn all_three_killed_together_take_command_itself_along() {
-    story(&[], |fleet, leader, backstop, guard| {
+    story(&[], |three| {
         // Frozen first, so that none of them sees another die.
-        for process in [guard, backstop, fleet.pid(leader)] {
+        for &process in three.iter().rev() {
             kill(process, Signal::SIGSTOP).unwrap();
         }
-        for process in [fleet.pid(leader), backstop, guard] {
-            slay(process);
-        }
+        three.map(slay)
     });
 }
 
 #[test]
 fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
-    story(&["ignore-term", "daemon"], |fleet, leader, _, guard| {
-        kill(guard, Signal::SIGSTOP).unwrap();
-        slay(fleet.pid(leader));
+    story(&["ignore-term", "daemon"], |three| {
+        kill(three[GUARD], Signal::SIGSTOP).unwrap();
+        slay(three[CANDIDATE]);
     });
 }
 
 #[test]
 fn a_frozen_candidate_keeps_the_lock_and_nobody_else_leads() {
-    let mut fleet = fleet(&["one"], &[]);
+    let Place { mut fleet, url, .. } = fleet(&["one"], &[]);
     let leader = fleet.leader();
     fleet.signal(&leader.owner, Signal::SIGSTOP);
-    let store = format!("file:{}", fleet.scratch.path().join("store").display());
-    let status = leaderrun().args(["-n", "--store", &store, "shard", "true"]).stderr(Stdio::null()).status().unwrap();
-    assert_eq!(status.code(), Some(75));
+    leaderrun().args(["-n", "--store", &url, "shard", "true"]).said().ended(75);
     fleet.signal(&leader.owner, Signal::SIGCONT);
     assert_eq!(fleet.stop("one").code(), Some(143));
     fleet.conclude();
@@ -136,7 +119,7 @@ fn a_frozen_candidate_keeps_the_lock_and_nobody_else_leads() {
 
 #[test]
 fn an_orderly_stop_hands_over() {
-    let mut fleet = fleet(&["one", "two"], &["daemon"]);
+    let mut fleet = fleet(&["one", "two"], &["daemon"]).fleet;
     let leader = fleet.leader();
     fleet.stop(&leader.owner);
     fleet.leader_where(|life| life.term > leader.term);
@@ -146,11 +129,10 @@ fn an_orderly_stop_hands_over() {
 
 #[test]
 fn deleted_files_do_not_let_two_lead() {
-    let mut fleet = fleet(&["one"], &[]);
+    let Place { mut fleet, url, .. } = fleet(&["one"], &[]);
     let leader = fleet.leader();
     fs::remove_dir_all(fleet.scratch.path().join("store")).unwrap();
-    let store = format!("file:{}", fleet.scratch.path().join("store").display());
-    fleet.start("two", &["--store", &store], &[], &[]);
+    fleet.start("two", &["--store", &url], &[], &[]);
     // The first notices at its next renewal, and both try again; the next one leads after the first.
     fleet.leader_where(|life| life.term > leader.term);
     fleet.conclude();
@@ -159,14 +141,13 @@ fn deleted_files_do_not_let_two_lead() {
 #[test]
 fn thirty_leaders_killed_among_twenty_candidates_never_overlap() {
     let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
-    let mut fleet = fleet(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
-    let store = format!("file:{}", fleet.scratch.path().join("store").display());
+    let Place { mut fleet, url, .. } = fleet(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let mut last = 0;
     for _ in 0..30 {
         let leader = fleet.leader_where(|life| life.term > last);
         last = leader.term;
         fleet.kill(&leader.owner);
-        fleet.start(&leader.owner, &[GRACE, &["--store", &store]].concat(), &[], &[]);
+        fleet.start(&leader.owner, &[GRACE, &["--store", &url]].concat(), &[], &[]);
     }
     fleet.leader_where(|life| life.term > last);
     let lives = fleet.conclude();
@@ -351,8 +332,7 @@ fn a_tree_that_forks_without_end_dies_by_the_candidates_hand_alone() {
     let mut run = Script::start(&["--after-loss", "exit"], &script);
     run.wait_for("up");
     wait_until("it forks", || !processes_naming(&chain).is_empty());
-    let backstop = Pid::from_raw(children_of(run.child.id().cast_signed())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    let [backstop, guard] = helpers_of(run.child.pid());
     kill(backstop, Signal::SIGSTOP).unwrap();
     slay(guard);
     slay(backstop);
@@ -404,20 +384,16 @@ fn command_sees_no_settings_and_no_descriptors_of_ours() {
     let count = "ls /proc/self/fd | wc -l";
     let script = format!("env | grep ^LEADERRUN_ | sort; {count}");
     let scratch = TempDir::new().unwrap();
-    let without = std::process::Command::new("/bin/sh").args(["-c", count]).output().unwrap();
-    let output = leaderrun()
-        .env("LEADERRUN_STORE", format!("file:{}", scratch.path().display()))
-        .env("LEADERRUN_OWNER", "me")
-        .env("LEADERRUN_LOG_FORMAT", "json")
-        .args(["shard", "-c", &script])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let without = Command::new("/bin/sh").args(["-c", count]).said().out;
+    let mut command = leaderrun();
+    command.env("LEADERRUN_STORE", format!("file:{}", scratch.path().display()));
+    command.env("LEADERRUN_OWNER", "me").env("LEADERRUN_LOG_FORMAT", "json").args(["shard", "-c", &script]);
+    let text = command.said().out;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..2], ["LEADERRUN_CANDIDATE=me", "LEADERRUN_SHARD=shard"], "{text}");
     assert!(lines[2].starts_with("LEADERRUN_SOCKET=") && lines[3].starts_with("LEADERRUN_SOCKET_KEY="), "{text}");
     assert!(lines[4] == "LEADERRUN_TAKEOVER=first" && lines[5].starts_with("LEADERRUN_TERM="), "{text}");
-    assert_eq!(lines[6..], [String::from_utf8(without.stdout).unwrap().trim()], "{text}");
+    assert_eq!(lines[6..], [without.trim()], "{text}");
 }
 
 #[test]
@@ -426,7 +402,7 @@ fn what_nohup_ignores_stays_ignored() {
     let store = format!("file:{}", scratch.path().display());
     let script = r#"trap "" HUP; exec "$0" --store "$1" shard grep SigIgn /proc/self/status"#;
     let program = env!("CARGO_BIN_EXE_leaderrun");
-    let text = std::process::Command::new("sh").args(["-c", script, program, &store]).said().out;
+    let text = Command::new("sh").args(["-c", script, program, &store]).said().out;
     let mask = u64::from_str_radix(text.split_whitespace().last().expect("a mask"), 16).unwrap();
     assert_eq!(mask & 1, 1, "SIGHUP is not ignored: {text}");
 }
@@ -449,38 +425,36 @@ fn as_the_first_process_of_a_container_it_reaps_strangers_and_passes_signals() {
         "trap 'exit 4' TERM; echo up > {}; while :; do sleep 0.02; done",
         marker.display()
     );
-    let mut child = std::process::Command::new("unshare")
-        .args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"])
-        .arg(env!("CARGO_BIN_EXE_leaderrun"))
-        .args(["--store", &format!("file:{}", scratch.path().display()), "shard", "-c", &script])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("unshare runs");
+    let mut child = Process::start(as_process_1(&scratch).args(["shard", "-c", &script]).stderr(Stdio::null()));
     wait_until("the command runs", || marker.exists());
-    let first = Pid::from_raw(children_of(child.id().cast_signed())[0]);
+    let first = Pid::from_raw(children_of(child.pid().as_raw())[0]);
     // A stranger: double-forked inside the namespace by a process that came from outside.
-    let entered = std::process::Command::new("nsenter")
+    let entered = Command::new("nsenter")
         .args(["--user", "--pid", "--mount", "--preserve-credentials", "-t", &first.to_string()])
         .args(["sh", "-c", "sh -c 'sleep 0.1' & exit 0"])
         .status()
         .expect("nsenter runs");
     assert!(entered.success());
-    wait_until("strangers are reaped", || {
-        let children = children_of(first.as_raw());
-        children.len() == 1
-    });
+    wait_until("strangers are reaped", || children_of(first.as_raw()).len() == 1);
     kill(first, Signal::SIGTERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(4));
+    assert_eq!(child.ends().code(), Some(4));
+}
+
+/// A leaderrun that is the first process of a container, on local files.
+fn as_process_1(scratch: &TempDir) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["--store", &format!("file:{}", scratch.path().display())]);
+    command
 }
 
 #[test]
 fn a_candidate_that_is_asked_to_stop_while_it_waits_ends_at_once() {
-    let mut fleet = fleet(&["one"], &[]);
+    let Place { mut fleet, url, .. } = fleet(&["one"], &[]);
     fleet.leader();
-    let store = format!("file:{}", fleet.scratch.path().join("store").display());
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut standby = leaderrun()
-            .args(["-v", "--store", &store, "shard", "--", "sh", "-c", "echo ran"])
+            .args(["-v", "--store", &url, "shard", "--", "sh", "-c", "echo ran"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -508,51 +482,40 @@ fn from_sigint_a_leader_dies_once_the_lease_is_free_and_without_a_core_file() {
     for (signal, died_of, status) in [(Signal::SIGINT, Some(2), None), (Signal::SIGTERM, None, Some(3))] {
         let _ = fs::remove_file(&up);
         // With leave to write a core file where it works.
-        let mut leader = std::process::Command::new("sh")
-            .args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_leaderrun")])
-            .args(["-q", "--store", &store, "shard", "-c", &script])
-            .current_dir(scratch.path())
-            .spawn()
-            .unwrap();
+        let mut leader = Command::new("sh");
+        leader.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_leaderrun")]);
+        leader.args(["-q", "--store", &store, "shard", "-c", &script]).current_dir(scratch.path());
+        let mut leader = Process::start(&mut leader);
         wait_until("the command runs", || up.exists());
-        kill(Pid::from_raw(leader.id().cast_signed()), signal).unwrap();
-        let ended = leader.wait().unwrap();
+        leader.signal(signal);
+        let ended = leader.ends();
         assert_eq!((ended.signal(), ended.code(), ended.core_dumped()), (died_of, status, false));
-        let next = leaderrun().args(["-n", "--store", &store, "shard", "true"]).status().unwrap();
-        assert!(next.success(), "the lease was given back");
+        // The lease was given back.
+        leaderrun().args(["-n", "--store", &store, "shard", "true"]).said().good();
     }
 }
 
 #[test]
 fn as_process_1_it_cannot_die_from_a_signal_and_exits_with_130() {
     let scratch = TempDir::new().unwrap();
-    let ended = std::process::Command::new("unshare")
-        .args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"])
-        .arg(env!("CARGO_BIN_EXE_leaderrun"))
-        .args(["-q", "--store", &format!("file:{}", scratch.path().display()), "shard", "-c"])
-        .arg("trap 'exit 3' TERM; kill -INT 1; while :; do sleep 0.02; done")
-        .status()
-        .expect("unshare runs");
-    assert_eq!(ended.code(), Some(130));
+    let script = "trap 'exit 3' TERM; kill -INT 1; while :; do sleep 0.02; done";
+    as_process_1(&scratch).args(["-q", "shard", "-c", script]).said().ended(130);
 }
 
 #[test]
 fn a_guard_started_by_hand_does_nothing() {
     let script = r#"exec -a lr-guard "$0" 99"#;
     let program = env!("CARGO_BIN_EXE_leaderrun");
-    let said = std::process::Command::new("bash").args(["-c", script, program]).said();
+    let said = Command::new("bash").args(["-c", script, program]).said();
     said.ended(64).tells("only leaderrun starts this program");
 }
 
 /// A frozen guard or backstop cannot keep a leader from leaving.
 fn a_frozen_process_is_passed_over(backstop: bool) {
-    let mut fleet = fleet(&["one"], &["daemon"]);
+    let mut fleet = fleet(&["one"], &["daemon"]).fleet;
     let leader = fleet.leader();
-    let mut frozen = Pid::from_raw(children_of(fleet.pid(&leader.owner).as_raw())[0]);
-    if !backstop {
-        frozen = Pid::from_raw(children_of(frozen.as_raw())[0]);
-    }
-    kill(frozen, Signal::SIGSTOP).unwrap();
+    let [first, second] = helpers_of(fleet.pid(&leader.owner));
+    kill(if backstop { first } else { second }, Signal::SIGSTOP).unwrap();
     // The stop timeout is 300 ms, so one request is enough.
     fleet.stop("one");
     fleet.conclude();

@@ -1,7 +1,9 @@
 //! `--listen`: what a candidate tells over HTTP, asked as probes and Prometheus ask, and by those who mean no good.
 
+#[macro_use]
 mod support;
 
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,23 +12,18 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderctl, leaderrun, wait_until, wait_until_or};
+use support::fleet::{leaderrun, wait_until, wait_until_or};
+use support::http::{Answer, ask};
+use support::place::Place;
 use support::ports::free_port;
+use support::process::{Process, told_of};
 use support::said::Runs as _;
-use support::world::TIMING;
 use tempfile::TempDir;
 
 /// As in examples/kubernetes: a probe that has no answer by then has failed.
 const PROBE: Duration = Duration::from_secs(5);
 /// Where it does not matter how long an answer takes.
 const PATIENT: Duration = Duration::from_secs(20);
-
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
 
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
@@ -48,14 +45,7 @@ fn send(address: &str, request: &str) -> io::Result<Answer> {
 }
 
 fn send_within(patience: Duration, address: &str, request: &str) -> io::Result<Answer> {
-    let mut stream = connect(address, patience)?;
-    stream.write_all(request.as_bytes())?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let broken = || io::Error::other(format!("not an answer: {text:?}"));
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
-    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(broken)?;
-    Ok(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
+    ask(connect(address, patience)?, request)
 }
 
 fn try_get(address: &str, path: &str) -> io::Result<Answer> {
@@ -109,33 +99,34 @@ fn is(value: f64, wanted: u64) -> bool {
     format!("{value}") == wanted.to_string()
 }
 
-fn local(fleet: &Fleet) -> String {
-    format!("file:{}", fleet.scratch.path().join("store").display())
+impl Place {
+    /// Starts a candidate, and answers where it listens.
+    fn start(&mut self, owner: &str, flags: &[&str]) -> String {
+        let address = format!("127.0.0.1:{}", free_port());
+        self.start_at(owner, &address, flags);
+        address
+    }
+
+    fn start_at(&mut self, owner: &str, address: &str, flags: &[&str]) {
+        self.launch_with(owner, &[&["--listen", address], flags].concat(), &[]);
+        self.wait_until("it listens", || try_get(address, "/livez").is_ok_and(|answer| answer.status == 200));
+    }
+
+    fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until_or(what, || self.fleet.logs(), condition);
+    }
+
+    fn wait_until_it_leads(&self, address: &str) {
+        self.wait_until("it leads", || leader(address).0 == 200);
+    }
 }
 
-/// Starts a candidate, and answers where it listens.
-fn start(fleet: &mut Fleet, store: &str, owner: &str) -> String {
-    let address = format!("127.0.0.1:{}", free_port());
-    start_at(fleet, store, owner, &address, &[]);
-    address
-}
-
-fn start_at(fleet: &mut Fleet, store: &str, owner: &str, address: &str, flags: &[&str]) {
-    let flags = [&TIMING[..], &["--store", store, "--listen", address], flags].concat();
-    fleet.start(owner, &flags, &[], &[]);
-    wait_until_or(
-        "it listens",
-        || fleet.logs(),
-        || try_get(address, "/livez").is_ok_and(|answer| answer.status == 200),
-    );
-}
-
-fn compare(store: &str, mut fleet: Fleet) {
-    let first = start(&mut fleet, store, "one");
-    wait_until_or("it leads", || fleet.logs(), || leader(&first).0 == 200);
-    let second = start(&mut fleet, store, "two");
-    wait_until_or("it stands by", || fleet.logs(), || get(&second, "/readyz").status == 200);
-    let life = fleet.leader();
+fn a_leader_and_its_standby_tell_who_they_are(mut place: Place) {
+    let first = place.start("one", &[]);
+    place.wait_until_it_leads(&first);
+    let second = place.start("two", &[]);
+    place.wait_until("it stands by", || get(&second, "/readyz").status == 200);
+    let life = place.fleet.leader();
     let (status, said) = leader(&first);
     assert_eq!((status, &said["leader"], said["term"].as_u64()), (200, &true.into(), Some(life.term)), "{said}");
     assert_eq!((&said["shard"], &said["owner"]), (&"shard".into(), &"one".into()), "{said}");
@@ -153,7 +144,7 @@ fn compare(store: &str, mut fleet: Fleet) {
     let seen = format!("leaderrun_observed_leader_term{{host=\"{host}\",owner=\"one\",shard=\"shard\"}}");
     assert!(is(standing[&seen], life.term), "{standing:?}");
 
-    if store.starts_with("file:") {
+    if place.server.is_none() {
         assert!(!leading.keys().any(|name| name.contains("deadline_seconds")), "this lease does not expire");
     } else {
         wait_until("it renews", || own(&metrics(&first), "renew_seconds_count") >= 2.0);
@@ -163,42 +154,36 @@ fn compare(store: &str, mut fleet: Fleet) {
         assert!(stop > 0.0 && kill < 6.0 && (kill - stop - 1.0).abs() < 0.001, "{stop} {kill}");
     }
 
-    fleet.kill("one");
-    wait_until_or("the other one leads", || fleet.logs(), || leader(&second).0 == 200);
+    place.fleet.kill("one");
+    place.wait_until_it_leads(&second);
     assert!(leader(&second).1["term"].as_u64() > Some(life.term));
-    fleet.leader_where(|next| next.term > life.term);
-    fleet.conclude();
+    place.fleet.leader_where(|next| next.term > life.term);
+    place.fleet.conclude();
 }
 
-fn tell_of_slots(store: &str, mut fleet: Fleet) {
-    let addresses = ["one", "two", "three"].map(|owner| {
-        let address = format!("127.0.0.1:{}", free_port());
-        start_at(&mut fleet, store, owner, &address, &["--slots", "2"]);
-        address
-    });
+fn leaders_tell_their_slots(mut place: Place) {
+    let addresses = ["one", "two", "three"].map(|owner| place.start(owner, &["--slots", "2"]));
     let slots = || addresses.each_ref().map(|address| leader(address).1["slot"].as_u64());
     let both_are_led = || {
         let mut slots = slots();
         slots.sort_unstable();
         slots == [None, Some(1), Some(2)]
     };
-    wait_until_or("both slots are led", || fleet.logs(), both_are_led);
+    place.wait_until("both slots are led", both_are_led);
     // The term and the name by which a fencing token is checked belong together.
     for (_, told) in addresses.each_ref().map(|address| leader(address)) {
         let expected = told["slot"].as_u64().map_or("shard".to_owned(), |slot| format!("shard#{slot}"));
         assert_eq!(told["shard"], expected.as_str(), "{told}");
         assert_eq!(told["term"].is_u64(), told["slot"].is_u64(), "{told}");
         if let Some(term) = told["term"].as_u64() {
-            let mut verify = leaderctl();
-            verify.args(["--store", store, "verify", &expected, "--term", &term.to_string()]);
-            assert!(verify.status().unwrap().success(), "{told}");
+            place.ask(&["verify", &expected, "--term", &term.to_string()]).good();
         }
     }
     for (address, slot) in addresses.iter().zip(slots()) {
         assert!(is(own(&metrics(address), "slot"), slot.unwrap_or(0)), "{:?}", metrics(address));
     }
-    let (_, evidence) = fleet.end();
-    assert_eq!(evidence.orphans, 0, "{}", fleet.logs());
+    let (_, evidence) = place.fleet.end();
+    assert_eq!(evidence.orphans, 0, "{}", place.fleet.logs());
 }
 
 /// Opens hundreds of connections that say little or nothing, for as long as `meanwhile` takes, and others that ask as
@@ -250,10 +235,10 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn besiege(store: &str, mut fleet: Fleet) {
-    let address = start(&mut fleet, store, "one");
-    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
-    let life = fleet.leader();
+fn hundreds_of_slow_connections_do_not_disturb_a_leader(mut place: Place) {
+    let address = place.start("one", &[]);
+    place.wait_until_it_leads(&address);
+    let life = place.fleet.leader();
     let before = own(&metrics(&address), "renew_seconds_count");
     let begun = Instant::now();
     let (mut asked, mut answered, mut most_open) = (0, 0, 0);
@@ -262,126 +247,81 @@ fn besiege(store: &str, mut fleet: Fleet) {
     under_siege(&address, || {
         while begun.elapsed() < siege {
             asked += 1;
-            most_open = most_open.max(fs::read_dir(format!("/proc/{}/fd", fleet.pid("one"))).unwrap().count());
+            most_open = most_open.max(fs::read_dir(format!("/proc/{}/fd", place.fleet.pid("one"))).unwrap().count());
             answered += u32::from(probe(&address, "/leader").is_ok_and(|answer| answer.status == 200));
             std::thread::sleep(Duration::from_millis(100));
         }
     });
     let after = metrics(&address);
     let failures: f64 = after.iter().filter(|(name, _)| name.contains("renew_failures")).map(|(_, value)| value).sum();
-    assert!(is(failures, 0), "{after:?}\n{}", fleet.logs());
+    assert!(is(failures, 0), "{after:?}\n{}", place.fleet.logs());
     let renewals = own(&after, "renew_seconds_count") - before;
     assert!(renewals >= 7.0, "{renewals} in {siege:?}");
     // Its own, and those of 32 connections.
     assert!(most_open < 80, "{most_open} descriptors");
     assert!(answered * 10 >= asked * 9, "of {asked} probes {answered} were answered");
-    assert_eq!(fleet.leader().term, life.term);
+    assert_eq!(place.fleet.leader().term, life.term);
     assert_eq!(leader(&address).1["term"].as_u64(), Some(life.term));
-    assert_eq!(fleet.conclude().len(), 1);
+    assert_eq!(place.fleet.conclude().len(), 1);
 }
 
-mod file {
-    use super::*;
-
-    #[test]
-    fn a_leader_and_its_standby_tell_who_they_are() {
-        let fleet = Fleet::new();
-        compare(&local(&fleet), fleet);
-    }
-
-    #[test]
-    fn leaders_tell_their_slots() {
-        let fleet = Fleet::new();
-        tell_of_slots(&local(&fleet), fleet);
-    }
+fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life(mut place: Place) {
+    let address = place.start("one", &[]);
+    place.wait_until_it_leads(&address);
+    let life = place.fleet.leader();
+    place.server().freeze();
+    let ready = || get(&address, "/readyz");
+    place.wait_until("it leads no more", || leader(&address).0 == 503);
+    place.wait_until("it is not ready", || {
+        let answer = ready();
+        let silent = answer.body.starts_with("not ready: the store has not answered for ");
+        assert!(answer.body.lines().count() == 1 && (!silent || answer.status == 503), "{answer:?}");
+        silent
+    });
+    assert_eq!(get(&address, "/livez").status, 200);
+    let seen = metrics(&address);
+    assert!(own(&seen, "store_trouble_seconds") > 6.0 && is(own(&seen, "is_leader"), 0), "{seen:?}");
+    assert!(labelled(&seen, "renew_failures_total", "conclusion=\"unknown\"") > 0.0, "{seen:?}");
+    assert!(is(labelled(&seen, "leadership_ends_total", "reason=\"lost\""), 1), "{seen:?}");
+    place.server().thaw();
+    place.wait_until_it_leads(&address);
+    assert_eq!(ready().status, 200);
+    assert!(is(own(&metrics(&address), "command_restarts_total"), 0), "another leadership");
+    place.fleet.leader_where(|next| next.term > life.term);
+    place.fleet.conclude();
 }
+
+on_two_stores!(
+    [
+        hundreds_of_slow_connections_do_not_disturb_a_leader,
+        a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life,
+    ]:
+    a_leader_and_its_standby_tell_who_they_are,
+    leaders_tell_their_slots,
+);
 
 #[cfg(feature = "redis")]
-mod redis {
-    use super::*;
-    use support::redis::Server;
-    use support::server::Server as _;
-
-    fn aged() -> Server {
-        let server = Server::start();
-        server.age();
-        server
+#[test]
+fn nothing_that_is_secret_is_shown() {
+    let mut place = Place::local();
+    place.url = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
+    let address = place.start("one", &[]);
+    wait_until("the store is in trouble", || own(&metrics(&address), "store_trouble_seconds") > 0.0);
+    for path in ["/livez", "/readyz", "/leader", "/metrics"] {
+        let answer = get(&address, path);
+        assert!(!format!("{answer:?}").contains("hunter2") && !answer.body.contains("redis"), "{answer:?}");
     }
-
-    #[test]
-    fn a_leader_and_its_standby_tell_who_they_are() {
-        let server = aged();
-        compare(&server.own_url(), Fleet::new());
-    }
-
-    #[test]
-    fn leaders_tell_their_slots() {
-        let server = aged();
-        tell_of_slots(&server.own_url(), Fleet::new());
-    }
-
-    #[test]
-    fn hundreds_of_slow_connections_do_not_disturb_a_leader() {
-        let server = aged();
-        besiege(&server.own_url(), Fleet::new());
-    }
-
-    #[test]
-    fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_life() {
-        let (server, mut fleet) = (aged(), Fleet::new());
-        let address = format!("127.0.0.1:{}", free_port());
-        start_at(&mut fleet, &server.own_url(), "one", &address, &[]);
-        wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
-        let life = fleet.leader();
-        server.freeze();
-        let ready = || get(&address, "/readyz");
-        wait_until_or("it leads no more", || fleet.logs(), || leader(&address).0 == 503);
-        wait_until_or(
-            "it is not ready",
-            || fleet.logs(),
-            || {
-                let answer = ready();
-                let silent = answer.body.starts_with("not ready: the store has not answered for ");
-                assert!(answer.body.lines().count() == 1 && (!silent || answer.status == 503), "{answer:?}");
-                silent
-            },
-        );
-        assert_eq!(get(&address, "/livez").status, 200);
-        let seen = metrics(&address);
-        assert!(own(&seen, "store_trouble_seconds") > 6.0 && is(own(&seen, "is_leader"), 0), "{seen:?}");
-        assert!(labelled(&seen, "renew_failures_total", "conclusion=\"unknown\"") > 0.0, "{seen:?}");
-        assert!(is(labelled(&seen, "leadership_ends_total", "reason=\"lost\""), 1), "{seen:?}");
-        server.thaw();
-        wait_until_or("it leads again", || fleet.logs(), || leader(&address).0 == 200);
-        assert_eq!(ready().status, 200);
-        assert!(is(own(&metrics(&address), "command_restarts_total"), 0), "another leadership");
-        fleet.leader_where(|next| next.term > life.term);
-        fleet.conclude();
-    }
-
-    #[test]
-    fn nothing_that_is_secret_is_shown() {
-        let mut fleet = Fleet::new();
-        let store = format!("redis://me:hunter2@127.0.0.1:{}", free_port());
-        let address = start(&mut fleet, &store, "one");
-        wait_until("the store is in trouble", || own(&metrics(&address), "store_trouble_seconds") > 0.0);
-        for path in ["/livez", "/readyz", "/leader", "/metrics"] {
-            let answer = get(&address, path);
-            assert!(!format!("{answer:?}").contains("hunter2") && !answer.body.contains("redis"), "{answer:?}");
-        }
-        assert_eq!(get(&address, "/readyz").body, "not ready: the store has not answered yet\n");
-        fleet.stop("one");
-    }
+    assert_eq!(get(&address, "/readyz").body, "not ready: the store has not answered yet\n");
+    place.fleet.stop("one");
 }
 
 #[test]
 fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
-    let mut fleet = Fleet::new();
-    let store = local(&fleet);
-    let address = start(&mut fleet, &store, "a\"b\"\\é");
-    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    let mut place = Place::local();
+    let address = place.start("a\"b\"\\é", &[]);
+    place.wait_until_it_leads(&address);
     // Its COMMAND has started as well.
-    fleet.leader();
+    place.fleet.leader();
     for path in ["/", "/leader/", "/Leader", "//leader", "/metrics/../leader", "*"] {
         assert_eq!(get(&address, path).status, 404, "{path}");
     }
@@ -405,14 +345,13 @@ fn what_is_not_there_is_not_found_and_nothing_can_be_changed() {
     }
     assert_eq!(leader(&address).1["owner"], "a\"b\"\\é");
     metrics(&address);
-    fleet.conclude();
+    place.fleet.conclude();
 }
 
 #[test]
 fn a_client_that_says_nothing_is_cut_off() {
-    let mut fleet = Fleet::new();
-    let store = local(&fleet);
-    let address = start(&mut fleet, &store, "one");
+    let mut place = Place::local();
+    let address = place.start("one", &[]);
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.write_all(b"GET /livez HT").unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -420,14 +359,12 @@ fn a_client_that_says_nothing_is_cut_off() {
     // Whether by an end or by a reset is of no interest.
     let _ = stream.read(&mut [0]);
     assert!(begun.elapsed() < Duration::from_secs(29), "{:?}", begun.elapsed());
-    fleet.conclude();
+    place.fleet.conclude();
 }
 
 /// Resident memory at its highest, in KiB.
-fn peak_memory(fleet: &Fleet, owner: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", fleet.pid(owner))).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells");
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+fn peak_memory(process: Pid) -> u64 {
+    told_of(process, "VmHWM").expect("it lives")
 }
 
 /// Writes `beginning`, and then `more` again and again until it is cut off.
@@ -450,11 +387,11 @@ fn who_writes_without_end_or_connects_a_thousand_times_takes_neither_memory_nor_
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     assert!(hard >= 2048, "this test wants 2048 descriptors");
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(4096), hard).unwrap();
-    let mut fleet = Fleet::new();
-    let store = local(&fleet);
-    let address = start(&mut fleet, &store, "one");
-    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
-    let (life, before) = (fleet.leader(), peak_memory(&fleet, "one"));
+    let mut place = Place::local();
+    let address = place.start("one", &[]);
+    place.wait_until_it_leads(&address);
+    let process = place.fleet.pid("one");
+    let (life, before) = (place.fleet.leader(), peak_memory(process));
     std::thread::scope(|scope| {
         for (beginning, more) in [
             ("", "x"),
@@ -470,15 +407,15 @@ fn who_writes_without_end_or_connects_a_thousand_times_takes_neither_memory_nor_
     });
     let crowd: Vec<_> = (0..1000).filter_map(|_| TcpStream::connect(&address).ok()).collect();
     assert!(crowd.len() > 900, "{}", crowd.len());
-    let descriptors = || fs::read_dir(format!("/proc/{}/fd", fleet.pid("one"))).unwrap().count();
+    let descriptors = || fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
     // Who came before has gone, or is among the last 32.
-    wait_until_or("it answers", || fleet.logs(), || probe(&address, "/leader").is_ok_and(|it| it.status == 200));
+    place.wait_until("it answers", || probe(&address, "/leader").is_ok_and(|it| it.status == 200));
     assert!(descriptors() < 80, "{} descriptors", descriptors());
     drop(crowd);
-    let after = peak_memory(&fleet, "one");
+    let after = peak_memory(process);
     assert!(after < before + 8 * 1024, "{before} KiB, and then {after} KiB");
-    assert_eq!(fleet.leader().term, life.term);
-    fleet.conclude();
+    assert_eq!(place.fleet.leader().term, life.term);
+    place.fleet.conclude();
 }
 
 /// Runs a candidate whose COMMAND leaves a file behind, and expects it to be refused in one line.
@@ -515,23 +452,23 @@ fn an_address_in_use_is_refused_before_anything_is_started() {
 
 #[test]
 fn a_socket_in_use_is_refused_and_one_that_was_left_over_is_replaced() {
-    let mut fleet = Fleet::new();
-    let path = fleet.scratch.path().join("own.sock");
-    let (store, address) = (local(&fleet), format!("unix:{}", path.display()));
-    start_at(&mut fleet, &store, "one", &address, &[]);
-    wait_until_or("it leads", || fleet.logs(), || leader(&address).0 == 200);
+    let mut place = Place::local();
+    let path = place.path("own.sock");
+    let address = format!("unix:{}", path.display());
+    place.start_at("one", &address, &[]);
+    place.wait_until_it_leads(&address);
     refused(&address, 71, &format!("cannot listen on {address}: address already in use"));
     refused(path.to_str().unwrap(), 71, "address already in use");
     assert_eq!(leader(&address).1["owner"], "one");
 
-    fleet.kill("one");
+    place.fleet.kill("one");
     assert!(path.exists() && try_get(&address, "/livez").is_err(), "nobody listens, not even its guard");
-    start_at(&mut fleet, &store, "two", &address, &[]);
-    wait_until_or("the next one leads", || fleet.logs(), || leader(&address).0 == 200);
+    place.start_at("two", &address, &[]);
+    place.wait_until_it_leads(&address);
     assert_eq!(leader(&address).1["owner"], "two");
-    fleet.stop("two");
+    place.fleet.stop("two");
     assert!(!path.exists(), "who ends in order takes its socket along");
-    fleet.conclude();
+    place.fleet.conclude();
 }
 
 #[test]
@@ -543,7 +480,7 @@ fn of_many_who_replace_a_socket_at_once_one_listens() {
         let store = format!("file:{}", scratch.path().join(number.to_string()).display());
         let mut command = leaderrun();
         command.arg("--listen").arg(&path).args(["--store", &store, "shard", "sleep", "60"]).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
     };
     let mut children: Vec<_> = (0..8).map(one).collect();
     wait_until("all but one have ended", || {
@@ -552,7 +489,5 @@ fn of_many_who_replace_a_socket_at_once_one_listens() {
     });
     wait_until("the last one leads", || try_get(path.to_str().unwrap(), "/leader").is_ok_and(|it| it.status == 200));
     assert_eq!(children.len(), 1);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(children[0].id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    children[0].wait().unwrap();
+    children.remove(0).stops();
 }

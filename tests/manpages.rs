@@ -280,7 +280,7 @@ fn a_page_has_every_variable_and_no_other() {
         match program {
             Program::Leaderrun => {
                 variables.extend(told_to_command.iter().cloned());
-                // Those that --on-leader-change finds, which tests/standby.rs reads.
+                // Those that --on-leader-change finds, which tests/options/standby.rs reads.
                 variables
                     .extend(["EVENT", "LEADER", "LEADER_TERM", "LEADER_HOST"].map(|name| format!("LEADERRUN_{name}")));
             }

@@ -1,24 +1,24 @@
 //! Under a service manager: what it is told, when its watchdog is fed, what its journal gets, and the units to start
 //! from. The service manager is the test itself, with a real socket.
 
+#[macro_use]
 mod support;
 
 use leaderrun::internals::exit;
 use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
-use support::said::Runs as _;
-#[cfg(feature = "redis")]
-use support::server::Server;
+use support::place::Place;
+use support::process::Process;
+use support::said::{Runs as _, objects};
 use tempfile::TempDir;
 
 /// Leases that end soon.
@@ -30,7 +30,7 @@ struct Service {
     name: String,
     /// Every line that it was told so far.
     told: RefCell<Vec<String>>,
-    child: Option<Child>,
+    child: Option<Process>,
 }
 
 impl Service {
@@ -65,7 +65,7 @@ impl Service {
             command.env("WATCHDOG_USEC", patience.as_micros().to_string());
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        self.child = Some(command.spawn().unwrap());
+        self.child = Some(Process::start(&mut command));
         self
     }
 
@@ -105,26 +105,16 @@ impl Service {
         wait_until_or("fed", || format!("{:?}", self.told()), || self.fed() >= before + times);
     }
 
-    fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.as_ref().unwrap().id()).unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).unwrap();
+    fn process(&self) -> &Process {
+        self.child.as_ref().expect("it was started")
     }
 
     fn end(&mut self) -> ExitStatus {
-        let mut status = None;
-        let child = self.child.as_mut().unwrap();
-        wait_until("the service ends", || {
-            status = child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
+        self.child.as_mut().expect("it was started").ends()
     }
 
     fn stop(&mut self) -> ExitStatus {
-        self.signal(Signal::SIGTERM);
+        self.process().signal(Signal::SIGTERM);
         self.end()
     }
 }
@@ -134,41 +124,20 @@ impl Drop for Service {
         let Some(child) = &mut self.child else { return };
         if let Ok(None) = child.try_wait() {
             // In order, so that it leaves nothing and says nothing: COMMAND ends at once.
-            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-            let _ = kill(pid, Signal::SIGCONT).and_then(|()| kill(pid, Signal::SIGTERM));
+            child.signal(Signal::SIGCONT);
+            child.signal(Signal::SIGTERM);
         }
         let begun = BootInstant::now();
         while let Ok(None) = child.try_wait() {
             if BootInstant::now().since(begun) > Duration::from_secs(10) {
-                let _ = child.kill();
+                child.end();
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Where a store is, and a directory for whatever else a story needs.
-struct Scene {
-    scratch: TempDir,
-    url: String,
-}
-
-impl Scene {
-    fn file() -> Self {
-        let scratch = TempDir::new().unwrap();
-        let url = format!("file:{}", scratch.path().join("store").display());
-        Self { scratch, url }
-    }
-
-    #[cfg(feature = "redis")]
-    fn on(server: &dyn Server) -> Self {
-        Self { scratch: TempDir::new().unwrap(), url: server.own_url() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.scratch.path().join(name)
-    }
-
+impl Place {
     fn service(&self, name: &str) -> Service {
         Service::at(&self.path(name))
     }
@@ -177,28 +146,15 @@ impl Scene {
         let own = ["-q", "--store", &self.url, "--owner", owner];
         [&own, &TIMING[..], flags, &["shard", "--"], command].concat()
     }
-
-    /// As an operator.
-    fn order(&self, verb: &[&str]) {
-        assert!(leaderctl().args(["--store", &self.url]).args(verb).stdout(Stdio::null()).status().unwrap().success());
-    }
-}
-
-#[cfg(feature = "redis")]
-fn redis() -> support::redis::Server {
-    let mut server = support::redis::Server::start();
-    support::server::prepare(&server);
-    server.grow_old();
-    server
 }
 
 const WAIT: [&str; 2] = ["sleep", "1000"];
 
-fn a_candidate_is_ready_when_it_waits_or_leads(scene: &Scene) {
-    let mut leader = scene.service("one").start(None, &scene.arguments("one", &[], &WAIT));
+fn a_candidate_is_ready_when_it_waits_or_leads(place: &Place) {
+    let mut leader = place.service("one").start(None, &place.arguments("one", &[], &WAIT));
     leader.wait_for("READY=1");
     leader.wait_for_status("leading in term ");
-    let mut standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    let mut standby = place.service("two").start(None, &place.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
     standby.wait_for_status("standby: one ");
     assert!(standby.status().ends_with(" leads"), "{}", standby.status());
@@ -212,42 +168,27 @@ fn a_candidate_is_ready_when_it_waits_or_leads(scene: &Scene) {
     assert!(standby.was_told("STOPPING=1"));
 }
 
-#[test]
-fn with_files_a_candidate_is_ready_when_it_waits_or_leads() {
-    a_candidate_is_ready_when_it_waits_or_leads(&Scene::file());
-}
-
-#[test]
-#[cfg(feature = "redis")]
-fn with_redis_a_candidate_is_ready_when_it_waits_or_leads() {
-    a_candidate_is_ready_when_it_waits_or_leads(&Scene::on(&redis()));
-}
-
-#[test]
-fn a_standby_that_is_stopped_says_so_and_ends_with_143() {
-    let scene = Scene::file();
-    let leader = scene.service("one").start(None, &scene.arguments("one", &[], &WAIT));
+fn a_standby_that_is_stopped_says_so_and_ends_with_143(place: &Place) {
+    let leader = place.service("one").start(None, &place.arguments("one", &[], &WAIT));
     leader.wait_for("READY=1");
-    let mut standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    let mut standby = place.service("two").start(None, &place.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
     assert_eq!(standby.stop().code(), Some(143), "as SuccessExitStatus= says in the units");
     assert!(standby.was_told("STOPPING=1"));
 }
 
-#[test]
-fn with_leader_it_is_ready_when_command_was_started() {
-    let scene = Scene::file();
+fn with_leader_it_is_ready_when_command_was_started(place: &Place) {
     let flags = ["--notify", "leader"];
-    scene.order(&["pause", "shard"]);
-    let file = scene.path("up");
+    place.order(&["pause", "shard"]);
+    let file = place.path("up");
     let script = format!("touch {}; exec sleep 1000", file.display());
-    let service = scene.service("one").start(None, &scene.arguments("one", &flags, &["sh", "-c", &script]));
+    let service = place.service("one").start(None, &place.arguments("one", &flags, &["sh", "-c", &script]));
     service.wait_for_status("standby: paused ");
     assert!(!service.was_told("READY=1"));
-    let standby = scene.service("two").start(None, &scene.arguments("two", &flags, &WAIT));
+    let standby = place.service("two").start(None, &place.arguments("two", &flags, &WAIT));
     standby.wait_for_status("standby: paused ");
     // One of them leads from here on, and the other is never ready.
-    scene.order(&["resume", "shard"]);
+    place.order(&["resume", "shard"]);
     wait_until("one is ready", || service.was_told("READY=1") || standby.was_told("READY=1"));
     let (leads, waits) = if service.was_told("READY=1") { (&service, &standby) } else { (&standby, &service) };
     assert!(leads.status().starts_with("leading in term "), "{}", leads.status());
@@ -255,10 +196,16 @@ fn with_leader_it_is_ready_when_command_was_started() {
     assert!(!waits.was_told("READY=1"));
 }
 
+on_two_stores!(
+    &a_candidate_is_ready_when_it_waits_or_leads,
+    &a_standby_that_is_stopped_says_so_and_ends_with_143,
+    &with_leader_it_is_ready_when_command_was_started,
+);
+
 #[test]
 fn with_command_it_is_ready_when_command_says_so() {
-    let scene = Scene::file();
-    let go = scene.path("go");
+    let place = Place::local();
+    let go = place.path("go");
     // The shell's own words to the service manager; any language has some.
     let script = format!(
         "while [ ! -e {} ]; do sleep 0.01; done
@@ -268,8 +215,8 @@ fn with_command_it_is_ready_when_command_says_so() {
          exec sleep 1000",
         go.display()
     );
-    let arguments = scene.arguments("one", &["--notify", "command"], &["sh", "-c", &script]);
-    let service = scene.service("one").start(None, &arguments);
+    let arguments = place.arguments("one", &["--notify", "command"], &["sh", "-c", &script]);
+    let service = place.service("one").start(None, &arguments);
     service.wait_for_status("leading in term ");
     assert!(!service.was_told("READY=1"));
     File::create(go).unwrap();
@@ -280,11 +227,11 @@ fn with_command_it_is_ready_when_command_says_so() {
 #[test]
 fn command_gets_the_socket_only_where_it_is_to_use_it_and_never_the_watchdog() {
     for (when, expected) in [("candidate", false), ("leader", false), ("command", true)] {
-        let scene = Scene::file();
-        let file = scene.path("environment");
+        let place = Place::local();
+        let file = place.path("environment");
         let script = format!("env >{0}.part; mv {0}.part {0}", file.display());
-        let arguments = scene.arguments("one", &["--notify", when], &["sh", "-c", &script]);
-        let mut service = scene.service("one").start(Some(Duration::from_mins(1)), &arguments);
+        let arguments = place.arguments("one", &["--notify", when], &["sh", "-c", &script]);
+        let mut service = place.service("one").start(Some(Duration::from_mins(1)), &arguments);
         assert!(service.end().success());
         let environment = fs::read_to_string(&file).unwrap();
         assert_eq!(environment.contains(&format!("NOTIFY_SOCKET={}\n", service.name)), expected, "{when}");
@@ -295,17 +242,17 @@ fn command_gets_the_socket_only_where_it_is_to_use_it_and_never_the_watchdog() {
 
 #[test]
 fn a_name_in_the_abstract_namespace_is_a_socket_as_well() {
-    let scene = Scene::file();
-    let service = Service::abstractly().start(None, &scene.arguments("one", &[], &WAIT));
+    let place = Place::local();
+    let service = Service::abstractly().start(None, &place.arguments("one", &[], &WAIT));
     service.wait_for("READY=1");
 }
 
 #[test]
 fn without_a_service_manager_nothing_is_sent_and_nothing_is_said() {
     for name in [None, Some("")] {
-        let scene = Scene::file();
+        let place = Place::local();
         let mut command = leaderrun();
-        command.args(&scene.arguments("one", &["--notify", "leader"], &["true"])[1..]);
+        command.args(&place.arguments("one", &["--notify", "leader"], &["true"])[1..]);
         match name {
             Some(name) => command.env("NOTIFY_SOCKET", name),
             None => command.env_remove("NOTIFY_SOCKET"),
@@ -318,9 +265,9 @@ fn without_a_service_manager_nothing_is_sent_and_nothing_is_said() {
 #[test]
 fn a_service_manager_that_is_not_there_is_no_reason_not_to_run() {
     for name in ["/nowhere/notify", "@leaderrun-test-nobody", "vsock:2:9999"] {
-        let scene = Scene::file();
+        let place = Place::local();
         let mut command = leaderrun();
-        command.args(&scene.arguments("one", &[], &["true"])[1..]).env("NOTIFY_SOCKET", name);
+        command.args(&place.arguments("one", &[], &["true"])[1..]).env("NOTIFY_SOCKET", name);
         let said = command.said().ended(0).err;
         assert_eq!(said.matches("cannot tell the service manager").count(), 1, "{said}");
     }
@@ -330,9 +277,9 @@ fn a_service_manager_that_is_not_there_is_no_reason_not_to_run() {
 fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
     const TIMES: u32 = 20;
     let patience = Duration::from_millis(200);
-    let scene = Scene::file();
-    let leader = scene.service("one").start(Some(patience), &scene.arguments("one", &[], &WAIT));
-    let standby = scene.service("two").start(Some(patience), &scene.arguments("two", &[], &WAIT));
+    let place = Place::local();
+    let leader = place.service("one").start(Some(patience), &place.arguments("one", &[], &WAIT));
+    let standby = place.service("two").start(Some(patience), &place.arguments("two", &[], &WAIT));
     for service in [&leader, &standby] {
         service.wait_for_food(1);
         let (begun, before) = (BootInstant::now(), service.fed());
@@ -347,25 +294,25 @@ fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
 #[test]
 fn a_frozen_candidate_is_not_fed() {
     let patience = Some(Duration::from_millis(100));
-    let scene = Scene::file();
-    let leader = scene.service("one").start(patience, &scene.arguments("one", &[], &WAIT));
+    let place = Place::local();
+    let leader = place.service("one").start(patience, &place.arguments("one", &[], &WAIT));
     leader.wait_for("READY=1");
-    let standby = scene.service("two").start(patience, &scene.arguments("two", &[], &WAIT));
+    let standby = place.service("two").start(patience, &place.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
     for (frozen, clock) in [(&standby, &leader), (&leader, &standby)] {
         frozen.wait_for_food(2);
-        frozen.signal(Signal::SIGSTOP);
-        wait_until("it is stopped", || state(frozen.pid()) == 'T');
+        frozen.process().signal(Signal::SIGSTOP);
+        wait_until("it is stopped", || state(frozen.process().id()) == 'T');
         let before = frozen.fed();
         clock.wait_for_food(10);
         assert_eq!(frozen.fed(), before);
-        frozen.signal(Signal::SIGCONT);
+        frozen.process().signal(Signal::SIGCONT);
         frozen.wait_for_food(2);
     }
 }
 
 /// As `ps` shows it.
-fn state(pid: Pid) -> char {
+fn state(pid: u32) -> char {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     line.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
@@ -374,23 +321,22 @@ fn state(pid: Pid) -> char {
 #[cfg(feature = "redis")]
 fn an_outage_of_the_store_starves_no_watchdog() {
     let patience = Some(Duration::from_millis(400));
-    let server = redis();
-    let scene = Scene::on(&server);
-    let leader = scene.service("one").start(patience, &scene.arguments("one", &[], &WAIT));
+    let place = Place::remote(Box::new(support::redis::Server::start()));
+    let leader = place.service("one").start(patience, &place.arguments("one", &[], &WAIT));
     leader.wait_for_status("leading in term ");
-    let standby = scene.service("two").start(patience, &scene.arguments("two", &[], &WAIT));
+    let standby = place.service("two").start(patience, &place.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
-    server.freeze();
+    place.server().freeze();
     leader.wait_for_status("standby");
     for service in [&standby, &leader] {
         service.wait_for_status("trouble with the store: ");
         service.wait_for_food(10);
     }
     // One that starts now is fed as well, and not ready before the store has answered.
-    let late = scene.service("three").start(patience, &scene.arguments("three", &[], &WAIT));
+    let late = place.service("three").start(patience, &place.arguments("three", &[], &WAIT));
     late.wait_for_food(10);
     assert!(!late.was_told("READY=1"));
-    server.thaw();
+    place.server().thaw();
     late.wait_for("READY=1");
     for service in [&leader, &standby, &late] {
         wait_until_or("no trouble", || service.status(), || !service.status().contains("trouble"));
@@ -398,67 +344,60 @@ fn an_outage_of_the_store_starves_no_watchdog() {
     }
 }
 
-/// What it writes to a file that the environment says is the journal, or that it does not.
-fn said_to_the_journal(flags: &[&str], is_journal: bool) -> String {
-    let scene = Scene::file();
-    let path = scene.path("journal");
+/// What `command` writes to a file that the environment says is the journal, or that it does not, and its status.
+fn said_to_the_journal(flags: &[&str], command: &[&str], is_journal: bool) -> (String, Option<i32>) {
+    let place = Place::local();
+    let path = place.path("journal");
     let journal = File::create(&path).unwrap();
     let metadata = journal.metadata().unwrap();
     let inode = if is_journal { metadata.ino() } else { metadata.ino() + 1 };
-    let mut command = leaderrun();
-    command.args(flags).args(&scene.arguments("one", &[], &["sh", "-c", "echo mine >&2"])[1..]);
-    command.env("JOURNAL_STREAM", format!("{}:{inode}", metadata.dev())).stderr(journal);
-    assert!(command.status().unwrap().success());
-    fs::read_to_string(path).unwrap()
+    let mut candidate = leaderrun();
+    candidate.args(flags).args(&place.arguments("one", &[], command)[1..]);
+    candidate.env("JOURNAL_STREAM", format!("{}:{inode}", metadata.dev())).stderr(journal);
+    let status = candidate.status().unwrap().code();
+    (fs::read_to_string(path).unwrap(), status)
 }
+
+const SAYING: [&str; 3] = ["sh", "-c", "echo mine >&2"];
 
 #[test]
 fn lines_for_the_journal_begin_with_their_priority() {
-    let said = said_to_the_journal(&["-v"], true);
+    let (said, _) = said_to_the_journal(&["-v"], &SAYING, true);
     for line in said.lines().filter(|line| *line != "mine") {
         assert!(line.starts_with("<6>leaderrun: ") || line.starts_with("<7>leaderrun: "), "{line}");
     }
     assert!(said.contains("<6>leaderrun: leading") && said.contains("<7>leaderrun: "), "{said}");
     assert!(said.contains("\nmine\n"), "what COMMAND says is its own: {said}");
-    let said = said_to_the_journal(&["--log-format", "json"], true);
-    let objects: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("<6>")).collect();
-    assert!(!objects.is_empty(), "{said}");
-    for object in objects {
-        serde_json::from_str::<serde_json::Value>(object).unwrap_or_else(|error| panic!("{object}: {error}"));
-    }
+    let (said, _) = said_to_the_journal(&["--log-format", "json"], &SAYING, true);
+    let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("<6>")).collect();
+    assert!(!objects(&lines.join("\n")).is_empty(), "{said}");
 }
 
 #[test]
 fn lines_for_anybody_else_do_not() {
-    let said = said_to_the_journal(&["-v"], false);
+    let (said, status) = said_to_the_journal(&["-v"], &SAYING, false);
+    assert_eq!(status, Some(0));
     assert!(said.contains("leaderrun: leading") && !said.contains('<'), "{said}");
 }
 
 #[test]
 fn the_last_word_is_an_error_in_the_journal_too() {
-    let scene = Scene::file();
-    let path = scene.path("journal");
-    let journal = File::create(&path).unwrap();
-    let metadata = journal.metadata().unwrap();
-    let mut command = leaderrun();
-    command.args(scene.arguments("one", &[], &["/nowhere/command"])).stderr(journal);
-    command.env("JOURNAL_STREAM", format!("{}:{}", metadata.dev(), metadata.ino()));
-    assert_eq!(command.status().unwrap().code(), Some(127));
-    let said = fs::read_to_string(path).unwrap();
+    let (said, status) = said_to_the_journal(&["-q"], &["/nowhere/command"], true);
+    assert_eq!(status, Some(127));
     assert!(said.starts_with("<3>leaderrun: /nowhere/command: "), "{said}");
 }
 
 #[test]
 fn a_reload_reaches_the_leaders_command_and_leaves_a_standby_alone() {
-    let scene = Scene::file();
-    let up = scene.path("up");
+    let place = Place::local();
+    let up = place.path("up");
     let script = format!("trap 'touch {0}.reloaded' HUP; touch {0}; while :; do sleep 0.05; done", up.display());
-    let leader = scene.service("one").start(None, &scene.arguments("one", &[], &["sh", "-c", &script]));
+    let leader = place.service("one").start(None, &place.arguments("one", &[], &["sh", "-c", &script]));
     wait_until("COMMAND is up", || up.exists());
-    let standby = scene.service("two").start(None, &scene.arguments("two", &[], &WAIT));
+    let standby = place.service("two").start(None, &place.arguments("two", &[], &WAIT));
     standby.wait_for("READY=1");
-    standby.signal(Signal::SIGHUP);
-    leader.signal(Signal::SIGHUP);
+    standby.process().signal(Signal::SIGHUP);
+    leader.process().signal(Signal::SIGHUP);
     wait_until("COMMAND was told", || up.with_extension("reloaded").exists());
     for service in [&leader, &standby] {
         assert!(!service.was_told("STOPPING=1") && !service.was_told("RELOADING=1"));

@@ -13,10 +13,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
 use support::process::Process;
+use support::said::Said;
+use support::squatting::as_nobody;
 
 /// More than what never blocks needs on a busy machine, and less than the patience of other tests.
 const PROMPTLY: Duration = Duration::from_secs(30);
@@ -48,12 +50,12 @@ impl Place {
     }
 
     /// `leaderrun FLAGS shard WORDS`.
-    fn run(&self, flags: &[&str], words: &[&str]) -> Ran {
-        Ran::of(leaderrun().args(["--store", &self.url()]).args(flags).arg("shard").args(words))
+    fn run(&self, flags: &[&str], words: &[&str]) -> Said {
+        end_of(leaderrun().args(["--store", &self.url()]).args(flags).arg("shard").args(words))
     }
 
-    fn ctl(&self, words: &[&str]) -> Ran {
-        Ran::of(leaderctl().args(["--store", &self.url()]).args(words))
+    fn ctl(&self, words: &[&str]) -> Said {
+        end_of(leaderctl().args(["--store", &self.url()]).args(words))
     }
 
     /// Starts a candidate whose COMMAND stamps.
@@ -72,54 +74,15 @@ fn mode_of(path: &Path) -> u32 {
 }
 
 /// What came of a program that ended by itself, promptly.
-#[derive(Debug)]
-struct Ran {
-    status: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ran {
-    #[track_caller]
-    fn of(command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self::end_of(child)
-    }
-
-    #[track_caller]
-    fn end_of(mut child: Child) -> Self {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() > PROMPTLY {
-                let _ = child.kill();
-                panic!("it went on for more than {PROMPTLY:?}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let text = |from: Option<&mut dyn Read>| {
-            let mut text = String::new();
-            from.map(|from| from.read_to_string(&mut text).unwrap());
-            text
-        };
-        let stdout = text(child.stdout.as_mut().map(|pipe| pipe as &mut dyn Read));
-        let stderr = text(child.stderr.as_mut().map(|pipe| pipe as &mut dyn Read));
-        Self { status: status.code(), stdout, stderr }
-    }
-
-    /// One line that has `sign` in it.
-    #[track_caller]
-    fn refused(&self, status: i32, sign: &str) {
-        assert_eq!(self.status, Some(status), "{self:?}");
-        assert!(self.stderr.lines().count() == 1 && self.stderr.contains(sign), "not {sign:?}: {self:?}");
-    }
-
-    #[track_caller]
-    fn succeeded(&self) {
-        assert_eq!(self.status, Some(0), "{self:?}");
-    }
+#[track_caller]
+fn end_of(command: &mut Command) -> Said {
+    let begun = Instant::now();
+    let mut child = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut output = Output { status: child.ends(), stdout: Vec::new(), stderr: Vec::new() };
+    assert!(begun.elapsed() < PROMPTLY, "it went on for more than {PROMPTLY:?}");
+    child.stdout.as_mut().unwrap().read_to_end(&mut output.stdout).unwrap();
+    child.stderr.as_mut().unwrap().read_to_end(&mut output.stderr).unwrap();
+    output.into()
 }
 
 /// A user who may not write the directory, at work until it is dropped.

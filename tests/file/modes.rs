@@ -10,7 +10,7 @@ fn write_everything(place: &Place, umask: &str) {
         let script = format!("umask {umask}; exec {words}");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).env("LEADERRUN_CONFIG", "/dev/null").env("LEADERRUN_STORE", &url);
-        Ran::of(&mut command).succeeded();
+        end_of(&mut command).good();
     };
     let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
     shell(&format!("{run} shard true"));
@@ -50,7 +50,7 @@ fn what_is_open_to_others_is_closed_when_it_is_used() {
     }
     set_mode(&place.directory(), 0o755);
     write_everything(&place, "0");
-    place.run(&["--once", "another"], &["true"]).succeeded();
+    place.run(&["--once", "another"], &["true"]).good();
     for name in ["shard.lock", "shard.json", "+lock", "shard+orders", "shard+history", "shard+once"] {
         let path = place.directory().join(name);
         assert!(!path.exists() || mode_of(&path) & 0o7077 == 0, "{name} {:o}", mode_of(&path));
@@ -93,12 +93,12 @@ fn all_members_of_the_group_that_a_directory_belongs_to_share_it() {
     for umask in ["0", "022", "077"] {
         for member in [&one, &other, &root, &one] {
             for words in [&["-n", "shard", "true"][..], &["--once", "job", "shard", "true"]] {
-                Ran::of(&mut member.command(umask, "leaderrun", words)).succeeded();
+                end_of(&mut member.command(umask, "leaderrun", words)).good();
             }
             for words in
                 [&["pause", "--keep", "shard"][..], &["resume", "shard"], &["status", "shard"], &["history", "shard"]]
             {
-                Ran::of(&mut member.command(umask, "leaderctl", words)).succeeded();
+                end_of(&mut member.command(umask, "leaderctl", words)).good();
             }
         }
         for path in &all_below(&place.directory())[1..] {
@@ -116,12 +116,12 @@ fn one_member_of_the_group_is_kept_out_while_another_one_leads() {
     let mut leader = Member(&place, "20001").command("077", "leaderrun", &["shard", "sleep", "1000"]).spawn().unwrap();
     let other = Member(&place, "20002");
     wait_until("it leads", || {
-        Ran::of(&mut other.command("077", "leaderctl", &["status", "shard"])).stdout.contains("led by")
+        end_of(&mut other.command("077", "leaderctl", &["status", "shard"])).out.contains("led by")
     });
-    assert_eq!(Ran::of(&mut other.command("077", "leaderrun", &["-n", "shard", "true"])).status, Some(75));
+    assert_eq!(end_of(&mut other.command("077", "leaderrun", &["-n", "shard", "true"])).code, 75);
     leader.kill().unwrap();
     leader.wait().unwrap();
-    Ran::of(&mut other.command("077", "leaderrun", &["shard", "true"])).succeeded();
+    end_of(&mut other.command("077", "leaderrun", &["shard", "true"])).good();
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn what_root_writes_into_the_directory_of_a_user_stays_that_users() {
     std::os::unix::fs::chown(place.directory(), Some(20001), Some(20001)).unwrap();
     set_mode(&place.directory(), 0o755);
     let user = Member(&place, "20001");
-    place.run(&[], &["true"]).succeeded();
-    Ran::of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).succeeded();
-    place.run(&[], &["true"]).succeeded();
-    place.ctl(&["pause", "--keep", "shard"]).succeeded();
-    Ran::of(&mut user.command("022", "leaderctl", &["resume", "shard"])).succeeded();
-    Ran::of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).succeeded();
+    place.run(&[], &["true"]).good();
+    end_of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).good();
+    place.run(&[], &["true"]).good();
+    place.ctl(&["pause", "--keep", "shard"]).good();
+    end_of(&mut user.command("022", "leaderctl", &["resume", "shard"])).good();
+    end_of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).good();
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn root_gives_nobody_a_file_or_a_directory_that_was_moved_in() {
         for path in [&secret, &folder] {
             std::os::unix::fs::chown(path, Some(0), Some(0)).unwrap();
         }
-        place.run(&["--once", "job"], &["true"]).succeeded();
+        place.run(&["--once", "job"], &["true"]).good();
         for path in [&secret, &folder] {
             let found = fs::metadata(path).unwrap();
             assert_eq!((found.uid(), found.gid(), found.mode() & 0o77), (0, 0, 0), "{}", path.display());

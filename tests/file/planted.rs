@@ -6,17 +6,17 @@ use nix::unistd::mkfifo;
 use std::os::unix::fs::symlink;
 
 /// One that reads what it should not read runs out of memory instead.
-fn within_memory(place: &Place, program: &str, words: &[&str]) -> Ran {
+fn within_memory(place: &Place, program: &str, words: &[&str]) -> Said {
     let mut command = Command::new("prlimit");
     command.args(["--as=1500000000", program, "--store", &place.url()]).args(words);
-    Ran::of(command.env("LEADERRUN_CONFIG", "/dev/null"))
+    end_of(command.env("LEADERRUN_CONFIG", "/dev/null"))
 }
 
-fn run(place: &Place, flags: &[&str]) -> Ran {
+fn run(place: &Place, flags: &[&str]) -> Said {
     within_memory(place, env!("CARGO_BIN_EXE_leaderrun"), &[&["-q"], flags, &["shard", "true"]].concat())
 }
 
-fn ctl(place: &Place, words: &[&str]) -> Ran {
+fn ctl(place: &Place, words: &[&str]) -> Said {
     within_memory(place, env!("CARGO_BIN_EXE_leaderctl"), words)
 }
 
@@ -40,8 +40,7 @@ fn in_place_of_the_record() {
         run(&place, &["-n"]).refused(78, &expected);
         ctl(&place, &["status", "shard"]).refused(78, &expected);
         let list = ctl(&place, &["list"]);
-        list.succeeded();
-        assert!(list.stdout.contains("something_that_writes_other_records"), "{list:?}");
+        list.ended(0).tells("something_that_writes_other_records");
     }
 }
 
@@ -84,8 +83,8 @@ fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
         for name in ["shard.json.new", "+lock.new", "shard.lock.new"] {
             plant(&place.directory().join(name));
         }
-        run(&place, &[]).succeeded();
-        ctl(&place, &["pause", "shard"]).succeeded();
+        run(&place, &[]).good();
+        ctl(&place, &["pause", "shard"]).good();
     }
     let place = Place::new();
     fs::create_dir(place.directory()).unwrap();
@@ -94,8 +93,8 @@ fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
     for name in ["shard.json.new", "+lock.new", "shard.lock.new"] {
         symlink(&precious, place.directory().join(name)).unwrap();
     }
-    run(&place, &[]).succeeded();
-    ctl(&place, &["pause", "shard"]).succeeded();
+    run(&place, &[]).good();
+    ctl(&place, &["pause", "shard"]).good();
     assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
 }
 
@@ -130,18 +129,18 @@ fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
 #[test]
 fn forgetting_removes_drafts_as_well_and_no_directory_of_another() {
     let place = Place::new();
-    run(&place, &["--once", "job"]).succeeded();
+    run(&place, &["--once", "job"]).good();
     for name in ["shard.json.new", "shard.lock.new", "shard.lock.old"] {
         fs::write(place.directory().join(name), "").unwrap();
     }
-    ctl(&place, &["forget", "shard"]).succeeded();
+    ctl(&place, &["forget", "shard"]).good();
     let left: Vec<_> = fs::read_dir(place.directory()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["+lock"]);
-    run(&place, &["--once", "job"]).succeeded();
+    run(&place, &["--once", "job"]).good();
     let precious = place.directory().join("shard+backup");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("precious"), "").unwrap();
     let refused = ctl(&place, &["forget", "shard"]);
-    assert!(refused.status == Some(78) && refused.stderr.contains("shard+backup"), "{refused:?}");
+    assert!(refused.code == 78 && refused.err.contains("shard+backup"), "{refused:?}");
     assert!(precious.join("precious").exists());
 }

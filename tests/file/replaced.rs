@@ -145,10 +145,10 @@ fn two_directories_of_one_name_in_two_mount_namespaces_are_two_stores() {
     let mut leader = private("shard sh -c 'echo up; exec sleep 1000'").stdout(Stdio::piped()).spawn().unwrap();
     let mut up = [0; 3];
     leader.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
-    let other = Ran::of(&mut private("-n shard true"));
+    let other = end_of(&mut private("-n shard true"));
     leader.kill().unwrap();
     leader.wait().unwrap();
-    other.succeeded();
+    other.good();
 }
 
 #[test]

@@ -6,9 +6,9 @@ use nix::sys::signal::Signal;
 #[test]
 fn a_stranger_gets_no_hold_on_any_file_of_ours() {
     let place = Place::new();
-    place.run(&[], &["true"]).succeeded();
-    place.ctl(&["pause", "shard"]).succeeded();
-    place.ctl(&["resume", "shard"]).succeeded();
+    place.run(&[], &["true"]).good();
+    place.ctl(&["pause", "shard"]).good();
+    place.ctl(&["resume", "shard"]).good();
     // An administrator may open the directory to strangers.
     set_mode(&place.directory(), 0o755);
     let files: Vec<String> = fs::read_dir(place.directory())
@@ -20,21 +20,21 @@ fn a_stranger_gets_no_hold_on_any_file_of_ours() {
     for file in &files {
         assert_eq!(stranger.says(), "refused: Permission denied", "{file}");
     }
-    place.run(&["-n"], &["true"]).succeeded();
+    place.run(&["-n"], &["true"]).good();
 }
 
 #[test]
 fn a_read_lock_on_a_file_that_everybody_may_read_keeps_nobody_from_leading() {
     let place = Place::new();
     lay_out_readable(&place);
-    place.run(&[], &["true"]).succeeded();
+    place.run(&[], &["true"]).good();
     lay_out_again(&place, "shard.lock");
     let lock = place.directory().join("shard.lock");
     let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
     assert_eq!(stranger.says(), "locked");
     let status = place.ctl(&["status", "--json", "shard"]);
-    assert!(status.stdout.contains("\"held\":false"), "{status:?}");
-    place.run(&["-n"], &["true"]).succeeded();
+    assert!(status.out.contains("\"held\":false"), "{status:?}");
+    place.run(&["-n"], &["true"]).good();
     assert_eq!(mode_of(&lock), 0o600);
 }
 
@@ -53,8 +53,8 @@ fn a_read_lock_on_the_lock_of_notes_keeps_nobody_from_giving_orders() {
     let lock = place.directory().join("+lock");
     let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
     assert_eq!(stranger.says(), "locked");
-    place.ctl(&["pause", "shard"]).succeeded();
-    place.ctl(&["resume", "shard"]).succeeded();
+    place.ctl(&["pause", "shard"]).good();
+    place.ctl(&["resume", "shard"]).good();
     assert_eq!(mode_of(&lock), 0o600);
 }
 
@@ -97,7 +97,7 @@ fn a_stranger_on_the_names_of_a_leader_keeps_nobody_from_leading_or_leaving() {
     for seat in &seats {
         assert_eq!(stranger.says(), "full", "{seat}");
     }
-    place.run(&["-n"], &["true"]).succeeded();
+    place.run(&["-n"], &["true"]).good();
     place.start("two", &[]);
     place.fleet.leader_where(|life| life.owner == "two");
     place.fleet.stop("two");
@@ -118,17 +118,16 @@ fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_
     }
     fs::remove_dir_all(place.directory()).unwrap();
     let ran = place.run(&["-n"], &["true"]);
-    assert!(ran.status == Some(75) && ran.stderr.contains("not started: "), "{ran:?}");
-    let mut waiting =
-        leaderrun().args(["--store", &url, "-v", "shard", "true"]).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(ran.code == 75 && ran.err.contains("not started: "), "{ran:?}");
+    let mut waiting = Process::start(leaderrun().args(["--store", &url, "-v", "shard", "true"]).stderr(Stdio::piped()));
     let mut log = BufReader::new(waiting.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("waiting") {
         line.clear();
         assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
     }
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(waiting.id().cast_signed()), Signal::SIGTERM).unwrap();
-    assert_eq!(Ran::end_of(waiting).status, Some(143));
+    waiting.signal(Signal::SIGTERM);
+    assert_eq!(waiting.ends().code(), Some(143));
     assert_eq!(place.fleet.leader().term, leader.term);
     place.fleet.conclude();
 }
@@ -136,15 +135,12 @@ fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_
 #[test]
 fn a_stranger_who_asks_how_things_stand_is_denied_in_one_line() {
     let place = Place::new();
-    place.run(&[], &["true"]).succeeded();
-    let ctl = place.path("leaderctl");
-    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_leaderctl")).arg(&ctl).status().unwrap().success());
+    place.run(&[], &["true"]).good();
     for mode in [0o700, 0o755] {
         set_mode(&place.directory(), mode);
         for verb in [&["status", "shard"][..], &["list"], &["history", "shard"]] {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&ctl);
-            Ran::of(command.args(["--store", &place.url()]).args(verb)).refused(77, "permission denied");
+            let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
+            end_of(command.args(["--store", &place.url()]).args(verb)).refused(77, "permission denied");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The last process that can kill a tree goes on until the tree is dead.
 
-use crate::support::fleet::{children_of, processes_naming, wait_until};
+use crate::support::fleet::{children_of, helpers_of, processes_naming, wait_until};
 use crate::{GRACE, Script, slay};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -31,9 +31,8 @@ fn a_candidate_is_killed_while_it_kills(more: &str, harm: impl Fn(Pid, Pid, Pid)
     let mut leader = Script::start(GRACE, &crowd(more));
     let mark = leader.scratch.path().join("file");
     wait_until("the crowd is there", || processes_naming(&mark).len() >= 300);
-    let candidate = Pid::from_raw(leader.child.id().cast_signed());
-    let backstop = Pid::from_raw(children_of(candidate.as_raw())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    let candidate = leader.child.pid();
+    let [backstop, guard] = helpers_of(candidate);
     hurry(true);
     let left = harm(candidate, backstop, guard);
     while !left.iter().any(|&pid| has_ended(pid)) {
@@ -76,8 +75,7 @@ fn a_candidate_killed_while_it_stands_in_for_a_frozen_guard_leaves_nobody() {
 fn a_guard_whose_backstop_is_frozen_is_missed() {
     let mut leader = Script::start(&["--after-loss", "exit"], "setsid -f sleep 1000; echo up > $FILE; exec sleep 1000");
     leader.wait_for("up");
-    let backstop = Pid::from_raw(children_of(leader.child.id().cast_signed())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    let [backstop, guard] = helpers_of(leader.child.pid());
     kill(backstop, Signal::SIGSTOP).unwrap();
     slay(guard);
     // Nobody reports the end of COMMAND.
@@ -125,8 +123,7 @@ fn a_guard_that_is_left_alone_goes_on_however_long_the_tree_takes_to_die() {
     let member = Pid::from_raw(leader.file().trim().parse().unwrap());
     // Its parent cannot reap a dead process before the one that traces it has.
     nix::sys::ptrace::seize(member, nix::sys::ptrace::Options::empty()).unwrap();
-    let backstop = Pid::from_raw(children_of(leader.child.id().cast_signed())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+    let [backstop, guard] = helpers_of(leader.child.pid());
     leader.signal(Signal::SIGSTOP);
     slay(backstop);
     let next = Script::start_on(Some(&store), &flags, "echo up > $FILE; exec sleep 1000");

@@ -11,7 +11,7 @@ const CHECKED: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --
 
 impl Process {
     fn guard(&self) -> Pid {
-        Pid::from_raw(children_of(children_of(self.pid().as_raw())[0])[0])
+        helpers_of(self.pid())[1]
     }
 
     fn stop(&mut self) -> Option<i32> {
@@ -179,7 +179,7 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         wait_until("both are there", || processes_naming(&marker).len() == 2);
         let pid = match victim {
             "candidate" => one.pid(),
-            "backstop" => Pid::from_raw(children_of(one.pid().as_raw())[0]),
+            "backstop" => helpers_of(one.pid())[0],
             "guard" => one.guard(),
             _ => Pid::from_raw(fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap()),
         };

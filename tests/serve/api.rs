@@ -1,5 +1,6 @@
 //! Metrics and JSON.
 
+use crate::runs::assert_is_good_to_promtool;
 use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
 use crate::support::said::Runs as _;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -48,16 +49,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
     let serve = Serve::start(&store, &["--interval", "200ms"]);
     serve.wait_for("the job shows", || serve.get("/metrics").contains("leaderrun_job_last_status{"));
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("tests/run installs prometheus");
-    promtool.stdin.take().unwrap().write_all(serve.get("/metrics").as_bytes()).unwrap();
-    let said = promtool.wait_with_output().unwrap();
-    assert!(said.status.success() && said.stderr.is_empty(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert_is_good_to_promtool(&serve.get("/metrics"));
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! A real Prometheus that scrapes a real `serve`: each query of the dashboard and of the alerts finds metrics there.
 
-use crate::server::{Serve, answer};
+use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until_or};
+use crate::support::http;
 use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::world::TIMING;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -42,12 +42,9 @@ impl Prometheus {
     /// The result of a query; None while Prometheus does not answer.
     fn ask(&self, query: &str) -> Option<Vec<Value>> {
         let query = utf8_percent_encode(query, NON_ALPHANUMERIC);
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         let request = format!("GET /api/v1/query?query={query} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        let answer = answer(&text.replacen("HTTP/1.0", "HTTP/1.1", 1)).ok()?;
+        let answer = http::ask(stream, &request).ok()?;
         let said: Value = serde_json::from_str(&answer.body).ok()?;
         assert!(answer.status != 400, "{said}");
         Some(said["data"]["result"].as_array()?.clone())

@@ -1,6 +1,7 @@
 //! `--metrics-file`.
 
 use crate::support::fleet::leaderrun;
+use crate::support::said::Said;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -41,13 +42,15 @@ fn each_run_replaces_the_file_and_a_failure_keeps_the_last_success() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "a draft was left: {left:?}");
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("tests/run installs prometheus");
-    promtool.stdin.take().unwrap().write_all(&fs::read(&file).unwrap()).unwrap();
-    assert!(promtool.wait().unwrap().success());
+    assert_is_good_to_promtool(&fs::read_to_string(&file).unwrap());
+}
+
+pub fn assert_is_good_to_promtool(metrics: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = promtool.spawn().expect("tests/run installs prometheus");
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    assert_eq!(Said::from(promtool.wait_with_output().unwrap()).ended(0).err, "");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A `leaderctl serve` of a store, and what it answers.
 
 use crate::support::fleet::{leaderctl, wait_until_or};
+use crate::support::http::{Answer, ask};
 use crate::support::place::Place;
 use crate::support::ports::free_port;
 use crate::support::process::Process;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,13 +17,6 @@ pub struct Serve {
     _child: Process,
     pub port: u16,
     scratch: TempDir,
-}
-
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
 }
 
 impl Serve {
@@ -70,12 +64,9 @@ impl Serve {
 
     /// Sends these bytes.
     pub fn send(&self, request: &str) -> io::Result<Answer> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
-        stream.write_all(request.as_bytes())?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        answer(&text)
+        ask(stream, request)
     }
 
     pub fn try_get(&self, path: &str) -> io::Result<Answer> {
@@ -109,11 +100,4 @@ impl Serve {
             || format!("{}\n{}", self.log(), self.try_get("/api/shards").map_or_else(|e| e.to_string(), |it| it.body));
         wait_until_or(what, seen, &mut holds);
     }
-}
-
-pub fn answer(text: &str) -> io::Result<Answer> {
-    let broken = || io::Error::other(format!("not an answer: {text:?}"));
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
-    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(broken)?;
-    Ok(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
 }

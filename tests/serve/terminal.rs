@@ -1,6 +1,7 @@
 //! `top` and `history --timeline`, in a terminal.
 
 use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::said::Runs as _;
 use crate::support::shell::Shell;
 use std::process::Stdio;
 use tempfile::TempDir;
@@ -58,8 +59,7 @@ fn a_timeline_has_a_line_for_each_host_and_one_for_nobody() {
     for command in ["true", "exit 3", "kill -9 $$"] {
         leaderrun().args(["--store", &store, "-c", command, "shard"]).stderr(Stdio::null()).status().unwrap();
     }
-    let output = leaderctl().args(["--store", &store, "history", "--timeline", "shard"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = leaderctl().args(["--store", &store, "history", "--timeline", "shard"]).said().out;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[0].contains('F') && lines[0].contains('K') && lines[1].contains('#'), "{text}");
@@ -68,7 +68,5 @@ fn a_timeline_has_a_line_for_each_host_and_one_for_nobody() {
 
 #[test]
 fn without_a_terminal_top_says_what_to_use() {
-    let output = leaderctl().args(["top"]).stdin(Stdio::null()).output().unwrap();
-    assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leaderctl watch"), "{output:?}");
+    leaderctl().arg("top").stdin(Stdio::null()).said().ended(64).tells("leaderctl watch");
 }

@@ -2,9 +2,10 @@
 
 use super::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until, wait_until_or};
 use super::process::Process;
+use super::said::Runs as _;
 use serde_json::Value;
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -39,9 +40,7 @@ impl<'a> User<'a> {
 
     /// All of it that does not change by the mere passing of time, or with each renewal.
     fn status(self) -> Value {
-        let output = self.ctl(&["status", "--json", SHARD]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let mut status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut status = self.ctl(&["status", "--json", SHARD]).said().ended(0).json();
         status["expires_in_seconds"].take();
         status["renewed_seconds_ago"].take();
         status
@@ -52,23 +51,12 @@ fn candidacy<'a>(lease: &'a str, words: &[&'a str]) -> Vec<&'a str> {
     [&["--lease", lease], &TIMING[..], &["-q", SHARD], words].concat()
 }
 
-#[track_caller]
-fn assert_denied(command: &mut Command, sign: &str) -> Output {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    println!("{command:?}: {said}");
-    assert_eq!(output.status.code(), Some(77), "{command:?}: {output:?}");
-    assert!(said.lines().count() == 1 && said.contains(sign), "{command:?}: {said}");
-    assert!(output.stdout.is_empty(), "{command:?}: {output:?}");
-    output
-}
-
 /// A candidate leads, as `owner`. The user of `ctl` changes nothing of that; each refusal has `sign` in it.
 pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sign: &str) -> Process {
     let mut leader = owner.lead("6s", &["sleep", "1000"]);
     let leader = Process::start(leader.stdout(Stdio::null()).stderr(Stdio::inherit()));
     wait_until("somebody leads", || owner.status()["held"] == true);
-    let history = || owner.ctl(&["history", SHARD]).output().unwrap().stdout;
+    let history = || owner.ctl(&["history", SHARD]).said().out;
     wait_until("it is written down", || !history().is_empty());
     let term = owner.status()["term"].to_string();
     let before = owner.status();
@@ -84,10 +72,10 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
     // Nobody ends a kernel's lease by way of the store.
     let release = if owner.url.starts_with("file:") { &[] } else { release };
     for words in [orders, release].concat() {
-        assert_denied(&mut ctl(words), sign);
+        ctl(words).said().refused(77, sign);
         assert_eq!(owner.status(), before, "{words:?} changed something");
     }
-    assert!(owner.ctl(&["pause", "--keep", SHARD]).output().unwrap().status.success());
+    owner.ctl(&["pause", "--keep", SHARD]).said().good();
     let before = owner.status();
     assert_eq!(before["paused"], true);
     let orders: &[&[&str]] = &[
@@ -97,7 +85,7 @@ pub fn assert_changes_nothing(owner: User, ctl: impl Fn(&[&str]) -> Command, sig
         &["step-down", "--force", SHARD],
     ];
     for words in [orders, release].concat() {
-        assert_denied(&mut ctl(words), sign);
+        ctl(words).said().refused(77, sign);
         assert_eq!(owner.status(), before, "{words:?} changed something");
     }
     leader
@@ -108,8 +96,7 @@ pub fn assert_may_only_look(owner: User, looker: User, sign: &str) {
     let _leader = assert_changes_nothing(owner, |words| looker.ctl(words), sign);
     for verb in [&["status", SHARD][..], &["list"], &["list", "--standbys", "db"], &["history", SHARD], &["why", SHARD]]
     {
-        let output = looker.ctl(verb).output().unwrap();
-        assert!(output.status.success() && !output.stdout.is_empty(), "{verb:?}: {output:?}");
+        assert_ne!(looker.ctl(verb).said().good(), "", "{verb:?}");
     }
 }
 
@@ -119,14 +106,14 @@ pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign
     let scratch = TempDir::new().unwrap();
     let started = scratch.path().join("started");
     let touch = ["touch", started.to_str().unwrap()];
-    let output = assert_denied(&mut lead(&candidacy("60s", &touch)), sign);
-    assert!(!fs::exists(&started).unwrap(), "COMMAND was started: {output:?}");
+    lead(&candidacy("60s", &touch)).said().refused(77, sign);
+    assert!(!fs::exists(&started).unwrap(), "COMMAND was started");
     let status = owner.status();
     assert!(status["held"] == false && status["paused"] == false, "{status}");
     // Nor does it keep anybody else waiting.
     let begun = Instant::now();
-    let next = owner.lead("60s", &touch).output().unwrap();
-    assert!(next.status.success() && fs::exists(&started).unwrap(), "{next:?}");
+    owner.lead("60s", &touch).said().good();
+    assert!(fs::exists(&started).unwrap());
     assert!(begun.elapsed() < Duration::from_secs(30), "it waited for {:?}", begun.elapsed());
 }
 
@@ -152,6 +139,5 @@ pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
     let uncounted: Vec<&str> = said.lines().filter(|line| line.contains("cannot be counted")).collect();
     assert!(uncounted.len() == 1 && uncounted[0].contains(sign), "{said}");
     assert!(uncounted[0].contains("\"level\":\"WARN\""), "{said}");
-    let history = owner.ctl(&["history", SHARD]).output().unwrap();
-    assert!(String::from_utf8_lossy(&history.stdout).contains("relinquished"), "{history:?}");
+    owner.ctl(&["history", SHARD]).said().tells("relinquished");
 }

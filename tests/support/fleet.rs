@@ -1,6 +1,7 @@
 //! Several candidates of one shard, as real processes, and the stamps that their COMMANDs wrote.
 
 use super::evidence::Evidence;
+use super::process::told_of;
 pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;
 use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
 use leaderrun::internals::time::BootInstant;
@@ -292,11 +293,7 @@ pub fn example_program(name: &str) -> PathBuf {
 /// Waits until the first thread of a process wakes less than `most` times in a second (proc_pid_status(5)), on the average
 /// of three. Its start may not be over when this begins, and an answer that a busy machine delivers in parts wakes it twice.
 pub fn wait_until_it_sleeps(process: Pid, most: u64) {
-    let wakes = || -> u64 {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
-        let wakes = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        wakes.and_then(|wakes| wakes.trim().parse().ok()).expect("the kernel counts them")
-    };
+    let wakes = || told_of(process, "voluntary_ctxt_switches").expect("it lives, and the kernel counts them");
     let last = Cell::new(0);
     wait_until_or(
         &format!("it wakes less than {most} times in a second"),
@@ -326,6 +323,12 @@ pub fn processes_naming(marker: &Path) -> Vec<i32> {
 /// The direct children of a process.
 pub fn children_of(parent: i32) -> Vec<i32> {
     all_children().remove(&parent).unwrap_or_default()
+}
+
+/// The backstop and the guard of a candidate.
+pub fn helpers_of(candidate: Pid) -> [Pid; 2] {
+    let backstop = children_of(candidate.as_raw())[0];
+    [backstop, children_of(backstop)[0]].map(Pid::from_raw)
 }
 
 /// The direct children of each process that has any.

@@ -12,6 +12,7 @@ pub mod etcd;
 pub mod evidence;
 pub mod fleet;
 pub mod gate;
+pub mod http;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod load;

@@ -1,8 +1,9 @@
 //! The place where candidates meet: a store, and a directory for their files.
 
-use super::fleet::{Fleet, leaderctl};
+use super::fleet::{ANNOUNCED, Fleet, leaderctl};
 use super::said::{Runs as _, Said, objects};
 use super::server::{Server, prepare};
+use super::world::TIMING;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -53,6 +54,17 @@ impl Place {
         self.fleet.scratch.path().join(name)
     }
 
+    /// Starts a candidate, which announces itself.
+    pub fn launch(&mut self, owner: &str, flags: &[&str]) {
+        self.launch_with(owner, &[&["-v"], flags].concat(), &[ANNOUNCED]);
+    }
+
+    /// `flags` go before [`TIMING`].
+    pub fn launch_with(&mut self, owner: &str, flags: &[&str], environment: &[(&str, &str)]) {
+        let flags = [&["--store", &self.url], &usual_but(&TIMING, flags)[..]].concat();
+        self.fleet.start(owner, &flags, &[], &[self.environment, environment].concat());
+    }
+
     pub fn ctl(&self, words: &[&str]) -> Command {
         let mut command = leaderctl();
         command.args(["--store", &self.url]).args(words).envs(self.environment.iter().copied());
@@ -85,6 +97,12 @@ impl Place {
         let [object] = <[Value; 1]>::try_from(self.objects(words)).expect("one object");
         object
     }
+}
+
+/// `flags`, and of the `usual` ones, each with a value, those that they do not set.
+pub fn usual_but<'a>(usual: &[&'a str], flags: &[&'a str]) -> Vec<&'a str> {
+    let others = usual.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten();
+    others.chain(flags).copied().collect()
 }
 
 /// Makes a test of each story, which gets a place of its own; `&story` only looks at it.

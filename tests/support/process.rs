@@ -3,6 +3,7 @@
 use super::fleet::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, ExitStatus};
 
@@ -54,6 +55,13 @@ impl Process {
         });
         !ended
     }
+}
+
+/// A number that the kernel tells of a process: proc_pid_status(5). Of one that has ended it tells nothing any more.
+pub fn told_of(process: impl Display, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 impl From<Child> for Process {

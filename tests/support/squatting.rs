@@ -1,4 +1,4 @@
-//! Other users who bind names of sockets that candidates need.
+//! Other users of this machine, and what they do: bind names of sockets that candidates need.
 
 use super::fleet::{copy_program, example_program};
 use super::process::Process;
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
+pub const NOBODY: u32 = 65534;
+
 /// Until it is dropped.
 pub struct Squatter {
     child: Process,
@@ -18,18 +20,18 @@ pub struct Squatter {
 impl Squatter {
     /// Answers on each of `names` as `user`: `word` is what `squatter.rs` takes.
     pub fn start(user: u32, word: &str, names: &[String]) -> Self {
-        Self::start_by(&mut Command::new("setpriv"), user, word, names)
+        Self::start_by(by_user(user), word, names)
     }
 
     /// The same in a network namespace of its own, where no other test asks.
     pub fn start_apart(user: u32, word: &str, names: &[String]) -> Self {
-        Self::start_by(Command::new("unshare").args(["--net", "setpriv"]), user, word, names)
+        let mut command = Command::new("unshare");
+        command.args(["--net", "setpriv"]).args(by_user(user).get_args());
+        Self::start_by(command, word, names)
     }
 
-    fn start_by(command: &mut Command, user: u32, word: &str, names: &[String]) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "only root can be somebody else as well: run this test as root");
+    fn start_by(mut command: Command, word: &str, names: &[String]) -> Self {
         let (scratch, program) = copied(example_program("squatter"));
-        command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
         let mut child = Process::start(command.arg(program).arg(word).args(names).stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -57,4 +59,21 @@ pub fn copied(program: impl AsRef<Path>) -> (TempDir, PathBuf) {
     let copy = scratch.path().join(program.file_name().unwrap());
     copy_program(program, &copy);
     (scratch, copy)
+}
+
+/// Runs the program that follows as this user, who has to reach it.
+pub fn by_user(user: u32) -> Command {
+    assert!(nix::unistd::geteuid().is_root(), "only root can be somebody else as well: run this test as root");
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+    command.env("LEADERRUN_CONFIG", "/dev/null");
+    command
+}
+
+/// `program` as nobody, who reaches a copy of it for as long as the directory lives.
+pub fn as_nobody(program: impl AsRef<Path>) -> (TempDir, Command) {
+    let (scratch, copy) = copied(program);
+    let mut command = by_user(NOBODY);
+    command.arg(copy);
+    (scratch, command)
 }

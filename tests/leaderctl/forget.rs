@@ -1,21 +1,18 @@
 //! `leaderctl forget`: all that a store keeps of a shard is gone, and never while it is led or may still have a tree.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{Life, helpers_of, wait_until};
+use crate::support::place::Place;
+#[cfg(feature = "redis")]
+use crate::support::proxy::{NetworkFault, Proxy};
+use crate::support::random::Random;
+use crate::support::said::{Runs as _, Said};
+use crate::support::world::TIMING;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::thread::{sleep, spawn};
 #[cfg(feature = "redis")]
 use std::time::{Duration, Instant};
-use support::fleet::{ANNOUNCED, Life, children_of, wait_until};
-use support::place::Place;
-#[cfg(feature = "redis")]
-use support::proxy::{NetworkFault, Proxy};
-use support::random::Random;
-use support::world::TIMING;
 
 impl Place {
     fn forgetting(&self, shard: &str) -> Command {
@@ -25,39 +22,14 @@ impl Place {
         self.ctl(&["--request-timeout", "30s", "forget", "--lease", lease, shard])
     }
 
-    fn start(&mut self, owner: &str) {
-        let flags = [&TIMING, &["-v", "--store", &self.url][..]].concat();
-        self.fleet.start(owner, &flags, &[], &[self.environment, &[ANNOUNCED]].concat());
-    }
-
-    fn forget(&self, shard: &str) -> Output {
-        self.forgetting(shard).output().unwrap()
-    }
-
     #[track_caller]
-    fn forgets(&self, shard: &str) -> String {
-        let output = self.forget(shard);
-        assert!(output.status.success(), "{output:?}\n{}", self.fleet.logs());
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Why it does not.
-    #[track_caller]
-    fn keeps(&self, shard: &str) -> String {
-        let output = self.forget(shard);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(75), "{said}");
-        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{said}");
-        said
-    }
-
-    fn status(&self, shard: &str) -> Value {
-        serde_json::from_str(&self.order(&["status", "--json", shard])).unwrap()
+    fn forget(&self, shard: &str) -> Said {
+        self.forgetting(shard).said()
     }
 
     #[track_caller]
     fn assert_knows_nothing_of(&self, shard: &str) {
-        let status = self.status(shard);
+        let status = self.object(&["status", "--json", shard]);
         for member in ["last_term", "holder", "owner", "term", "pause", "handover", "last_run"] {
             assert!(status.get(member).is_none_or(Value::is_null), "{member}: {status}");
         }
@@ -69,7 +41,7 @@ impl Place {
 
     /// Leads it, and ends.
     fn run_once(&mut self, owner: &str) -> Life {
-        self.start(owner);
+        self.launch(owner, &[]);
         let leader = self.fleet.leader_where(|life| life.owner == owner);
         self.fleet.stop(owner);
         leader
@@ -77,18 +49,15 @@ impl Place {
 }
 
 fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
-    let said = place.keeps("shard");
-    assert!(said.contains("c0 (term ") && said.contains("stop its candidates"), "{said}");
+    place.forget("shard").refused(75, "c0 (term  … stop its candidates");
     place.fleet.stop("c0");
     place.order(&["pause", "shard", "--reason", "it goes"]);
 
-    assert_eq!(place.forgets("shard"), "shard: forgotten\n");
+    assert_eq!(place.forget("shard").good(), "shard: forgotten\n");
     place.assert_knows_nothing_of("shard");
-    let again = place.forget("shard");
-    assert_eq!(again.status.code(), Some(66), "{again:?}");
-    assert!(String::from_utf8_lossy(&again.stderr).contains("nobody has led shard so far"), "{again:?}");
+    place.forget("shard").ended(66).tells("nobody has led shard so far");
     place.assert_knows_nothing_of("shard");
 
     let next = place.run_once("c1");
@@ -99,20 +68,20 @@ fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut 
 fn a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten(mut place: Place) {
     place.order(&["pause", "shard", "--keep"]);
     // A store that is young may have forgotten a leader.
-    wait_until("the store is old enough", || place.forget("shard").status.success());
+    wait_until("the store is old enough", || place.forget("shard").code == 0);
     place.assert_knows_nothing_of("shard");
     place.fleet.end_all();
 }
 
 fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: Place) {
     for shard in ["shard", "shard.x"] {
-        let mut command = support::fleet::leaderrun();
+        let mut command = crate::support::fleet::leaderrun();
         command.args(TIMING).args(["--store", &place.url, "--once", "a.job", shard, "--", "true"]);
         command.envs(place.environment.iter().copied());
         place.fleet.launch(shard, command);
         assert!(place.fleet.end_of(shard).success(), "{}", place.fleet.logs());
     }
-    place.forgets("shard");
+    place.forget("shard").good();
     let told = |shard| place.ask(&["jobs", "--json", shard, "a.job"]);
     // The store knows no such shard.
     told("shard").ended(66);
@@ -122,19 +91,17 @@ fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: 
 
 fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: Place) {
     for owner in ["c0", "c1"] {
-        let flags = [&TIMING, &["-v", "--slots", "2", "--store", &place.url][..]].concat();
-        place.fleet.start(owner, &flags, &[], place.environment);
+        place.launch_with(owner, &["-v", "--slots", "2"], &[]);
     }
     wait_until("both slots are led", || [1, 2].iter().all(|&slot| !place.fleet.lives_in_slot(slot).is_empty()));
     let led_in = |slot| place.fleet.lives_in_slot(slot).last().unwrap().owner.clone();
     let (one, two) = (led_in(1), led_in(2));
     place.fleet.stop(&one);
-    let said = place.keeps("shard");
-    assert!(said.contains(&two) && said.contains("shard#2"), "{said}");
+    place.forget("shard").refused(75, &format!("{two} … shard#2"));
     // What was free was given back.
-    assert!(place.status("shard#1")["last_term"].is_u64());
+    assert!(place.object(&["status", "--json", "shard#1"])["last_term"].is_u64());
     place.fleet.stop(&two);
-    assert_eq!(place.forgets("shard"), "shard: forgotten, as are shard#1, shard#2\n");
+    assert_eq!(place.forget("shard").good(), "shard: forgotten, as are shard#1, shard#2\n");
     for shard in ["shard", "shard#1", "shard#2"] {
         place.assert_knows_nothing_of(shard);
     }
@@ -146,8 +113,7 @@ fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: 
 fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
     let owners = ["c0", "c1", "c2"];
     for owner in owners {
-        let flags = [&TIMING, &["-v", "--slots", "3", "--store", &place.url][..]].concat();
-        place.fleet.start(owner, &flags, &[], place.environment);
+        place.launch(owner, &["--slots", "3"]);
     }
     wait_until("all slots are led", || (1..=3).all(|slot| !place.fleet.lives_in_slot(slot).is_empty()));
     for owner in owners {
@@ -168,11 +134,10 @@ fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
 }
 
 fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
     // Nobody is left who could release it.
-    let backstop = children_of(place.fleet.pid("c0").as_raw())[0];
-    let others = [backstop, children_of(backstop)[0]].map(Pid::from_raw);
+    let others = helpers_of(place.fleet.pid("c0"));
     for &pid in &others {
         kill(pid, Signal::SIGSTOP).unwrap();
     }
@@ -180,9 +145,8 @@ fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) 
     for &pid in &others {
         kill(pid, Signal::SIGKILL).unwrap();
     }
-    let said = place.keeps("shard");
-    assert!(said.contains("c0 (term ") && said.contains("if it is not renewed"), "{said}");
-    wait_until("its lease has ended", || place.forget("shard").status.success());
+    place.forget("shard").refused(75, "c0 (term  … if it is not renewed");
+    wait_until("its lease has ended", || place.forget("shard").code == 0);
     place.assert_knows_nothing_of("shard");
     let next = place.run_once("c1");
     assert!(next.term > leader.term, "{next:?} after {leader:?}");
@@ -190,11 +154,11 @@ fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) 
 }
 
 fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
     place.fleet.signal("c0", Signal::SIGSTOP);
     place.order(&["revoke", "--force", "--term", &leader.term.to_string(), "shard"]);
-    let said = place.keeps("shard");
+    let said = place.forget("shard").refused(75, "").err;
     assert!(said.contains("may live for") || said.contains("has the lease, for"), "{said}");
     place.fleet.signal("c0", Signal::SIGCONT);
     place.fleet.conclude();
@@ -204,7 +168,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
     let mut random = Random::new(11);
     let owners = ["c0", "c1", "c2"];
     for owner in owners {
-        place.start(owner);
+        place.launch(owner, &[]);
     }
     let mut forgotten = 0;
     for _ in 0..3 {
@@ -217,7 +181,7 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
             (0..6).filter(|_| verb.output().unwrap().status.success()).count()
         });
         place.fleet.stop(&leader.owner);
-        place.start(&leader.owner);
+        place.launch(&leader.owner, &[]);
         forgotten += asking.join().unwrap();
     }
     // Those who led meanwhile have terms that rise, and ran alone.
@@ -240,8 +204,4 @@ on_two_stores!(
 on_a_metered_store!(the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it);
 
 #[cfg(feature = "redis")]
-stories_at!(
-    slow,
-    crate::support::place::Place::remote(Box::new(crate::support::redis::Server::start())),
-    [many_slots_are_forgotten_in_a_slow_store]
-);
+remote_stories!(slow, crate::support::redis::Server::start(), [many_slots_are_forgotten_in_a_slow_store]);

@@ -1,12 +1,9 @@
 //! The examples of leaderrun(7), section FENCING: the very text of the page is run, and refuses an older term.
 #![cfg(any(feature = "postgres", feature = "dynamodb"))]
 
-mod support;
-
 /// The literal blocks of the section, as a reader copies them.
 fn examples() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/man/leaderrun.7");
-    let page = std::fs::read_to_string(path).expect("the page is there");
+    let page = crate::text("man/leaderrun.7");
     let (_, section) = page.split_once("\n.Sh FENCING\n").expect("there is such a section");
     let section = section.split("\n.Sh ").next().expect("a split has a first part");
     let blocks = section.split(".Bd -literal").skip(1).map(|block| {
@@ -28,11 +25,12 @@ fn example(part: &str) -> String {
 
 #[cfg(feature = "postgres")]
 mod sql {
-    use super::{example, support};
+    use super::example;
+    use crate::support::fleet::leaderrun;
+    use crate::support::postgres::Server;
+    use crate::support::said::Runs as _;
+    use crate::support::server::{Server as _, prepare};
     use std::process::Command;
-    use support::fleet::leaderrun;
-    use support::postgres::Server;
-    use support::server::{Server as _, prepare};
 
     fn server() -> Server {
         let server = Server::start();
@@ -55,10 +53,8 @@ mod sql {
     /// What the script prints when it is run in that term.
     fn write(server: &Server, term: u64) -> String {
         let mut shell = Command::new("sh");
-        let output = at(server, shell.args(["-ec", &script()]).env("LEADERRUN_TERM", term.to_string())).output();
-        let output = output.expect("sh starts");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        let shell = shell.args(["-ec", &script()]).env("LEADERRUN_TERM", term.to_string());
+        at(server, shell).said().good().trim().to_owned()
     }
 
     /// With what changes at every write of a row, whatever is written.
@@ -91,10 +87,8 @@ mod sql {
         let mut terms = Vec::new();
         for _ in 0..2 {
             let mut command = leaderrun();
-            let output = at(&server, command.args(["--store", &store, "-c", &script(), "report"])).output();
-            let output = output.expect("leaderrun starts");
-            assert!(output.status.success(), "{output:?}");
-            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "INSERT 0 1");
+            let said = at(&server, command.args(["--store", &store, "-c", &script(), "report"])).said();
+            assert_eq!(said.good().trim(), "INSERT 0 1");
             let written: u64 = server.sql("SELECT term FROM report").parse().expect("a number");
             let led: u64 = server
                 .sql("SELECT text::json ->> 'term' FROM leaderrun WHERE shard = 'report' AND part = 'lease'")
@@ -112,24 +106,22 @@ mod sql {
 
 #[cfg(feature = "dynamodb")]
 mod dynamodb {
-    use super::{example, support};
+    use super::example;
+    use crate::support::dynamo::{Server, make_table};
+    use crate::support::said::Runs as _;
     use aws_sdk_dynamodb::Client;
     use aws_sdk_dynamodb::error::SdkError;
     use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
     use aws_sdk_dynamodb::types::{AttributeValue, KeyType};
     use std::collections::HashMap;
     use std::process::Command;
-    use support::dynamo::{Server, make_table};
 
     type Item = HashMap<String, AttributeValue>;
 
     /// The words that aws(1) gets, as a shell makes them.
     fn words(term: u64) -> Vec<String> {
         let script = format!("aws() {{ printf '%s\\0' \"$@\"; }}\n{}", example("aws dynamodb"));
-        let output = Command::new("sh").args(["-ec", &script]).env("LEADERRUN_TERM", term.to_string()).output();
-        let output = output.expect("sh starts");
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8(output.stdout).expect("the example is text");
+        let text = Command::new("sh").args(["-ec", &script]).env("LEADERRUN_TERM", term.to_string()).said().good();
         text.split_terminator('\0').map(str::to_owned).collect()
     }
 

@@ -1,19 +1,17 @@
 //! Leaders are spread over the hosts, with real candidates: twelve shards on four hosts, and what goes wrong meanwhile.
 //! Whatever happens, no two trees of a shard run at once, and nobody is left.
 
-#[macro_use]
-mod support;
-
+use crate::support::evidence::Evidence;
+use crate::support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
+use crate::support::place::Place;
+use crate::support::said::{Runs as _, Said};
+use crate::support::world::TIMING;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use support::evidence::Evidence;
-use support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
-use support::place::Place;
-use support::world::TIMING;
 
 /// What each candidate is called.
 fn owner(host: u32, shard: u32) -> String {
@@ -21,11 +19,11 @@ fn owner(host: u32, shard: u32) -> String {
 }
 
 impl Place {
-    fn start(&mut self, host: u32, shard: u32) {
-        self.start_with(host, shard, &[], &[ANNOUNCED]);
+    fn start_on(&mut self, host: u32, shard: u32) {
+        self.start_on_with(host, shard, &[], &[ANNOUNCED]);
     }
 
-    fn start_with(&mut self, host: u32, shard: u32, flags: &[&str], environment: &[(&str, &str)]) {
+    fn start_on_with(&mut self, host: u32, shard: u32, flags: &[&str], environment: &[(&str, &str)]) {
         let mut command = leaderrun();
         command.args(["--owner", &owner(host, shard), "--host", &format!("web{host}"), "--store", &self.url]);
         command.args(TIMING).args(flags).arg(format!("queue/{shard}")).arg("--").arg(stamp_program());
@@ -37,10 +35,10 @@ impl Place {
     /// Starts a candidate of each shard on each host. The first host leads all of them, for as long as leaders are left
     /// alone.
     fn lopsided(&mut self, hosts: u32, shards: u32) {
-        (1..=shards).for_each(|shard| self.start(1, shard));
+        (1..=shards).for_each(|shard| self.start_on(1, shard));
         wait_until_or("the first host leads", || self.fleet.logs(), || self.led() == BTreeMap::from([(1, shards)]));
         for host in 2..=hosts {
-            (1..=shards).for_each(|shard| self.start(host, shard));
+            (1..=shards).for_each(|shard| self.start_on(host, shard));
         }
         // The first are older than a minute then, and all standbys have announced themselves.
         let waiting = u64::from((hosts - 1) * shards);
@@ -90,10 +88,6 @@ impl Place {
     }
 }
 
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap()
-}
-
 fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
     place.lopsided(4, 12);
     let listed = place.ask(&["list", "queue/"]).err;
@@ -113,8 +107,8 @@ fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
     let second = place.ask(&["balance", "queue/"]);
     second.refused(75, "leaderctl: leaderctl-balance- …  is balancing already\n");
     told.extend(moves);
-    let done = first.wait_with_output().unwrap();
-    assert!(done.status.success(), "{told:?} {}\n{}", text(done.stderr), place.fleet.logs());
+    let done = Said::from(first.wait_with_output().unwrap());
+    assert_eq!(done.code, 0, "{told:?} {done:?}\n{}", place.fleet.logs());
     assert_eq!(told.len(), 10, "nine moves and what came of them: {told:?}");
     assert!(told[..9].iter().all(|line| line.contains(" stepped down; web")), "{told:?}");
     assert_eq!(
@@ -127,7 +121,7 @@ fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
     let again = place.order(&["balance", "queue/", "--dry-run"]);
     assert!(again.starts_with("even enough: web1 leads 3 of 12, web2 3, web3 3, web4 3\nqueue/"), "{again}");
     assert!(again.contains(": stays: it has had this leader for less than 1m\n"), "{again}");
-    let told: Value = serde_json::from_str(&place.order(&["balance", "queue/", "--json"])).unwrap();
+    let told = place.object(&["balance", "queue/", "--json"]);
     assert_eq!((&told["result"], &told["moves"]), (&"even".into(), &serde_json::json!([])), "{told}");
     place.conclude(12);
 }
@@ -146,10 +140,9 @@ fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut 
     for shard in 1..=6 {
         place.fleet.kill(&owner(target, shard));
     }
-    let stopped = first.wait_with_output().unwrap();
-    let said = text(stopped.stderr);
-    assert_eq!(stopped.status.code(), Some(75), "{said}\n{}", place.fleet.logs());
-    assert!(said.contains(" moves were made") || said.contains(" move was made"), "{said}");
+    let stopped = Said::from(first.wait_with_output().unwrap());
+    assert_eq!(stopped.code, 75, "{stopped:?}\n{}", place.fleet.logs());
+    assert!(stopped.err.contains(" moves were made") || stopped.err.contains(" move was made"), "{stopped:?}");
     wait_until_or(
         "the others lead",
         || place.fleet.logs(),
@@ -173,10 +166,10 @@ fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut 
 }
 
 fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
-    (1..=4).for_each(|shard| place.start(1, shard));
+    (1..=4).for_each(|shard| place.start_on(1, shard));
     wait_until_or("the first host leads", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 4)]));
     for (host, shard) in [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)] {
-        place.start(host, shard);
+        place.start_on(host, shard);
     }
     wait_until_or("they stand by", || place.fleet.logs(), || place.waiting() == 6);
     let emptied = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h"]);
@@ -245,7 +238,7 @@ stories_at!(
 fn the_crontab_of_the_manual_spreads_them_and_only_the_host_that_does_it_prints_something() {
     let mut place = Place::local();
     place.lopsided(2, 4);
-    let page = include_str!("../man/leaderctl.1");
+    let page = include_str!("../../man/leaderctl.1");
     let block = page.split(".Bd -literal").find(|block| block.contains("*/10 * * * * ")).expect("a crontab");
     let file = place.path("url");
     fs::write(&file, &place.url).unwrap();
@@ -261,9 +254,9 @@ fn the_crontab_of_the_manual_spreads_them_and_only_the_host_that_does_it_prints_
     };
     let mail = |children: [Child; 2]| {
         let mails = children.map(|child| {
-            let output = child.wait_with_output().unwrap();
-            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}\n{}", place.fleet.logs());
-            text(output.stdout)
+            let said = Said::from(child.wait_with_output().unwrap());
+            assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", place.fleet.logs());
+            said.out
         });
         mails.concat()
     };
@@ -278,18 +271,17 @@ fn the_crontab_of_the_manual_spreads_them_and_only_the_host_that_does_it_prints_
 #[test]
 fn what_is_left_alone_is_told_and_shards_of_jobs_and_the_own_one_are_not_counted() {
     let mut place = Place::local();
-    place.start(1, 1);
-    place.start(1, 2);
-    place.start_with(2, 3, &["--every", "1h"], &[]);
-    place.start_with(1, 4, &["--slots", "2"], &[]);
-    place.start_with(3, 4, &["--slots", "2"], &[]);
-    place.start_with(2, 4, &["--slots", "2"], &[]);
+    place.start_on(1, 1);
+    place.start_on(1, 2);
+    place.start_on_with(2, 3, &["--every", "1h"], &[]);
+    place.start_on_with(1, 4, &["--slots", "2"], &[]);
+    place.start_on_with(3, 4, &["--slots", "2"], &[]);
+    place.start_on_with(2, 4, &["--slots", "2"], &[]);
     wait_until_or("all lead", || place.fleet.logs(), || place.led().values().sum::<u32>() == 5);
     place.order(&["pause", "queue/2", "--keep"]);
     let told = |shard: &str| -> Value {
         let mut plan = place.ctl(&["balance", "queue/", "--dry-run", "--json"]);
-        let output = plan.env("LEADERRUN_SHARD", shard).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
+        plan.env("LEADERRUN_SHARD", shard).said().json()
     };
     let plan = told("other");
     let slots = ["queue/4#1", "queue/4#2"];
@@ -316,12 +308,12 @@ fn what_is_left_alone_is_told_and_shards_of_jobs_and_the_own_one_are_not_counted
 #[cfg(feature = "dynamodb")]
 #[test]
 fn where_no_standby_announces_itself_it_says_what_to_set() {
-    let mut place = Place::remote(Box::new(support::dynamo::Server::durable()));
+    let mut place = Place::remote(Box::new(crate::support::dynamo::Server::durable()));
     for (host, shard) in [(1, 1), (1, 2), (1, 3), (2, 4)] {
-        place.start_with(host, shard, &[], &[]);
+        place.start_on_with(host, shard, &[], &[]);
     }
     wait_until_or("all are led", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 3), (2, 1)]));
-    place.start_with(2, 1, &[], &[]);
+    place.start_on_with(2, 1, &[], &[]);
     let said = place.ask(&["balance", "queue/"]).ended(0);
     said.tells(" they announce themselves only with leaderrun --announce always\n");
     let told = place.object(&["balance", "queue/", "--json"]);

@@ -1,18 +1,15 @@
 //! What the manual shows of leaderctl is what it prints: each example of leaderctl(1) is run here, in a store where things
 //! stand as they stand there, and its output is compared line by line, but for names of hosts, numbers and times.
 
-#![cfg(all(feature = "dynamodb", feature = "redis"))]
+use crate::support::fleet::{leaderrun, wait_until_or};
+use crate::support::process::Process;
+use crate::support::said::Runs as _;
+use crate::support::server::Server;
+use crate::support::{dynamo, redis};
+use nix::sys::signal::Signal;
+use std::process::{Command, Stdio};
 
-mod support;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::process::{Child, Command, Stdio};
-use support::fleet::{leaderrun, wait_until_or};
-use support::said::Runs as _;
-use support::server::Server;
-
-const PAGE: &str = include_str!("../man/leaderctl.1");
+const PAGE: &str = include_str!("../../man/leaderctl.1");
 /// In the manual.
 const HOSTS: [&str; 3] = ["db1", "db2", "db3"];
 
@@ -95,7 +92,7 @@ fn numbers_and_times_have_one_shape_and_words_have_their_own() {
 struct Stage {
     url: String,
     environment: &'static [(&'static str, &'static str)],
-    candidates: Vec<Child>,
+    candidates: Vec<Process>,
 }
 
 impl Stage {
@@ -111,12 +108,11 @@ impl Stage {
     }
 
     fn start(&mut self, words: &[&str]) {
-        let child = self.candidate(words).args(["-c", "exec sleep 1000"]).spawn().unwrap();
-        self.candidates.push(child);
+        self.candidates.push(Process::start(self.candidate(words).args(["-c", "exec sleep 1000"])));
     }
 
     fn run(&self, words: &[&str]) {
-        assert!(self.candidate(words).status().unwrap().success(), "{words:?}");
+        self.candidate(words).said().good();
     }
 
     fn shell(&self, line: &str) -> String {
@@ -146,9 +142,8 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.candidates {
-            let pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-            let _ = kill(pid, Signal::SIGTERM);
-            let _ = child.wait();
+            child.signal(Signal::SIGTERM);
+            child.ends();
         }
     }
 }
@@ -167,7 +162,7 @@ fn examples_of(scheme: Option<&str>) -> Vec<Example> {
 
 #[test]
 fn the_examples_with_a_new_table_are_what_leaderctl_prints() {
-    let server = support::dynamo::Server::start();
+    let server = dynamo::Server::start();
     let mut stage = Stage::of(&server);
     let examples = examples_of(Some("dynamodb://"));
     let (init, others) = examples.split_first().unwrap();
@@ -182,7 +177,7 @@ fn the_examples_with_a_new_table_are_what_leaderctl_prints() {
 
 #[test]
 fn the_other_examples_are_what_leaderctl_prints() {
-    let mut server = support::redis::Server::start();
+    let mut server = redis::Server::start();
     server.grow_old();
     let mut stage = Stage::of(&server);
     stage.run(&["backup/orders", "true"]);

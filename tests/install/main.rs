@@ -1,9 +1,17 @@
-//! install.sh: what it installs, that it can be run again, and what it says when it cannot.
+//! install.sh: what it installs, that it can be run again, and what it says when it cannot. And what a shell
+//! completes.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod complete;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+use support::said::{Runs as _, Said};
 
 const FILES: [&str; 13] = [
     "bin/leaderctl",
@@ -31,11 +39,11 @@ fn binaries() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_leaderrun")).parent().expect("a program lies in a directory")
 }
 
-fn install(arguments: &[&str]) -> Output {
-    Command::new(script()).args(arguments).env_remove("DESTDIR").output().expect("sh is there")
+fn install(arguments: &[&str]) -> Said {
+    Command::new(script()).args(arguments).env_remove("DESTDIR").said()
 }
 
-fn install_below(prefix: &Path) -> Output {
+fn install_below(prefix: &Path) -> Said {
     let binaries = binaries().to_str().expect("the target directory has a name in UTF-8");
     install(&["--prefix", name(prefix), "--binaries", binaries])
 }
@@ -44,18 +52,15 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("temporary directories have names in UTF-8")
 }
 
-fn succeeded(output: &Output) {
-    assert!(output.status.success(), "{output:?}");
-    assert!(output.stderr.is_empty(), "{output:?}");
+fn succeeded(said: Said) -> String {
+    assert_eq!(said.err, "", "{said:?}");
+    said.good()
 }
 
 /// It ended with `status`, said one line that has `part` in it, and printed nothing else.
-fn failed(output: &Output, status: i32, part: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{output:?}");
-    assert!(said.starts_with("install.sh: ") && said.contains(part), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(output.stdout.is_empty(), "{output:?}");
+fn failed(said: Said, status: i32, part: &str) {
+    let said = said.refused(status, part);
+    assert!(said.err.starts_with("install.sh: "), "{said:?}");
 }
 
 /// Every file below `directory`, by its path from there.
@@ -81,7 +86,7 @@ fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
     let scratch = tempfile::tempdir().unwrap();
     let prefix = scratch.path().join("a prefix");
     for _ in 0..2 {
-        succeeded(&install_below(&prefix));
+        succeeded(install_below(&prefix));
         assert_eq!(files_below(&prefix), FILES);
     }
     for file in FILES {
@@ -91,7 +96,7 @@ fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
         assert!(metadata.len() > 0, "{file} is empty");
     }
     for _ in 0..2 {
-        succeeded(&install(&["--prefix", name(&prefix), "--uninstall"]));
+        succeeded(install(&["--prefix", name(&prefix), "--uninstall"]));
         assert_eq!(files_below(&prefix), Vec::<String>::new());
     }
 }
@@ -99,22 +104,21 @@ fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
 #[test]
 fn what_it_installed_runs() {
     let prefix = tempfile::tempdir().unwrap();
-    succeeded(&install_below(prefix.path()));
+    succeeded(install_below(prefix.path()));
     let run = |program: &str, arguments: &[&str]| {
         let store = format!("file:{}", name(&prefix.path().join("store")));
         let program = prefix.path().join("bin").join(program);
-        Command::new(program).args(["--store", &store]).args(arguments).output().unwrap()
+        Command::new(program).args(["--store", &store]).args(arguments).said().out
     };
-    let leader = run("leaderrun", &["-q", "hello", "--", "echo", "I lead"]);
-    assert_eq!(String::from_utf8_lossy(&leader.stdout), "I lead\n", "{leader:?}");
+    assert_eq!(run("leaderrun", &["-q", "hello", "--", "echo", "I lead"]), "I lead\n");
     let status = run("leaderctl", &["status", "hello"]);
-    assert!(String::from_utf8_lossy(&status.stdout).starts_with("hello: free (last term "), "{status:?}");
+    assert!(status.starts_with("hello: free (last term "), "{status}");
 }
 
 #[test]
 fn each_completion_is_of_its_program_and_its_shell() {
     let prefix = tempfile::tempdir().unwrap();
-    succeeded(&install_below(prefix.path()));
+    succeeded(install_below(prefix.path()));
     let read = |file: &str| fs::read_to_string(prefix.path().join("share").join(file)).unwrap();
     for program in ["leaderrun", "leaderctl"] {
         assert!(read(&format!("bash-completion/completions/{program}")).contains(&format!("_{program}()")));
@@ -128,17 +132,14 @@ fn each_completion_is_of_its_program_and_its_shell() {
 /// What `shell` makes of `script`, which finds in `$SHARE` what was installed.
 fn completed(shell: &str, flags: &[&str], script: &str) -> String {
     let prefix = tempfile::tempdir().unwrap();
-    succeeded(&install_below(prefix.path()));
+    succeeded(install_below(prefix.path()));
     let share = prefix.path().join("share");
     let mut command = Command::new(shell);
     command.args(flags).args(["-c", script]);
     command.env("HOME", prefix.path()).env("SHARE", &share).env("XDG_DATA_DIRS", &share);
     // fish completes nothing for a program that is not there.
     let path = format!("{}:{}", name(&prefix.path().join("bin")), std::env::var("PATH").unwrap_or_default());
-    command.env("PATH", path);
-    let output = command.output().unwrap_or_else(|error| panic!("{shell}: {error}"));
-    succeeded(&output);
-    String::from_utf8(output.stdout).unwrap()
+    succeeded(command.env("PATH", path).said())
 }
 
 /// Prints what bash would offer for the last of some words.
@@ -197,12 +198,12 @@ fn fish_completes_options_values_and_verbs() {
 #[test]
 fn a_program_that_runs_is_replaced_and_goes_on() {
     let prefix = tempfile::tempdir().unwrap();
-    succeeded(&install_below(prefix.path()));
+    succeeded(install_below(prefix.path()));
     let program = prefix.path().join("bin/leaderrun");
     let store = format!("file:{}", name(&prefix.path().join("store")));
     let before = fs::metadata(&program).unwrap().ino();
     let mut leader = Command::new(&program).args(["--store", &store, "-q", "hello", "sleep", "1"]).spawn().unwrap();
-    succeeded(&install_below(prefix.path()));
+    succeeded(install_below(prefix.path()));
     assert_ne!(fs::metadata(&program).unwrap().ino(), before);
     assert!(leader.wait().unwrap().success());
 }
@@ -210,12 +211,9 @@ fn a_program_that_runs_is_replaced_and_goes_on() {
 #[test]
 fn a_packager_gets_it_below_destdir() {
     let scratch = tempfile::tempdir().unwrap();
-    let output = Command::new(script())
-        .args(["--binaries", name(binaries()), "--prefix=/usr"])
-        .env("DESTDIR", scratch.path())
-        .output()
-        .unwrap();
-    succeeded(&output);
+    let mut command = Command::new(script());
+    command.args(["--binaries", name(binaries()), "--prefix=/usr"]).env("DESTDIR", scratch.path());
+    succeeded(command.said());
     assert_eq!(files_below(&scratch.path().join("usr")), FILES);
 }
 
@@ -234,7 +232,7 @@ fn an_archive_needs_no_cargo_and_no_argument() {
     }
     let mut command = Command::new("sh");
     command.arg(archive.join("install.sh")).args(["--prefix", name(&prefix)]).env_remove("DESTDIR");
-    succeeded(&command.output().unwrap());
+    succeeded(command.said());
     assert_eq!(files_below(&prefix), FILES);
 }
 
@@ -263,15 +261,15 @@ fn bad_arguments_are_named_in_one_line() {
         (&["operand"], "unknown argument operand"),
         (&["--uninstall", "now"], "unknown argument now"),
     ] {
-        failed(&install(arguments), 64, part);
+        failed(install(arguments), 64, part);
     }
 }
 
 #[test]
 fn a_directory_without_the_programs_is_refused_before_anything_is_installed() {
     let prefix = tempfile::tempdir().unwrap();
-    let output = install(&["--prefix", name(prefix.path()), "--binaries", name(prefix.path())]);
-    failed(&output, 66, "no program leaderrun in ");
+    let said = install(&["--prefix", name(prefix.path()), "--binaries", name(prefix.path())]);
+    failed(said, 66, "no program leaderrun in ");
     assert_eq!(files_below(prefix.path()), Vec::<String>::new());
 }
 
@@ -280,21 +278,18 @@ fn a_prefix_that_cannot_be_written_is_named_in_one_line() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("file");
     fs::write(&file, "").unwrap();
-    failed(&install_below(&file.join("below")), 73, "is not a directory");
+    failed(install_below(&file.join("below")), 73, "is not a directory");
     // Not even root can make directories there.
-    failed(&install_below(Path::new("/proc/leaderrun")), 73, "cannot ");
+    failed(install_below(Path::new("/proc/leaderrun")), 73, "cannot ");
 }
 
 #[test]
 fn help_is_no_error() {
-    let output = install(&["--help"]);
-    succeeded(&output);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("--uninstall"));
+    assert!(succeeded(install(&["--help"])).contains("--uninstall"));
 }
 
 #[test]
 #[ignore = "needs shellcheck"]
 fn shellcheck_finds_nothing() {
-    let output = Command::new("shellcheck").arg(script()).output().expect("shellcheck is there");
-    assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(Command::new("shellcheck").arg(script()).said().good(), "");
 }

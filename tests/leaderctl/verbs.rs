@@ -1,31 +1,22 @@
 //! What every verb says to programs: one object a line, which jq reads, with the members that leaderctl(1) tells of and no
 //! others; and a status and one line, soon, where the store is away.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{leaderctl, wait_until};
+use crate::support::place::Place;
+use crate::support::said::Runs as _;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{ANNOUNCED, leaderctl, wait_until};
-use support::place::Place;
-use support::said::Runs as _;
-use support::world::TIMING;
 
 impl Place {
-    fn start(&mut self, owner: &str) {
-        let flags = [&TIMING, &["-q", "--store", &self.url][..]].concat();
-        self.fleet.start(owner, &flags, &[], &[self.environment, &[ANNOUNCED]].concat());
-    }
-
     /// What it prints where it succeeds.
     #[track_caller]
-    fn told(&self, words: &[&str]) -> Vec<u8> {
-        let told = self.order(words);
-        assert!(!told.is_empty(), "{words:?}");
-        told.into_bytes()
+    fn prints(&self, words: &[&str]) -> Vec<u8> {
+        let printed = self.order(words);
+        assert!(!printed.is_empty(), "{words:?}");
+        printed.into_bytes()
     }
 
     /// The first line of a verb that goes on.
@@ -65,8 +56,8 @@ mod manual {
     /// The types, and the members of an object, by the name of the member.
     pub type Members = BTreeMap<String, Vec<String>>;
 
-    const PAGE: &str = include_str!("../man/leaderctl.1");
-    const FORMATS: &str = include_str!("../man/leaderrun-formats.5");
+    const PAGE: &str = include_str!("../../man/leaderctl.1");
+    const FORMATS: &str = include_str!("../../man/leaderrun-formats.5");
 
     /// The rows of the table in a section: `.It Va NAME Ta TYPE or TYPE Ta MEANING`, and after an object `.Va NAME` for
     /// each member.
@@ -141,11 +132,11 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
             .contains(&name.as_str())
     });
     assert_eq!(with_orders.len(), without.len() + 8);
-    let full = |place: &Place, words: &[&str]| assert_as_in_table(&place.told(words), &with_orders);
+    let full = |place: &Place, words: &[&str]| assert_as_in_table(&place.prints(words), &with_orders);
 
     full(&place, &["status", "--json", "nobody/ever/led"]);
     for owner in ["c0", "c1"] {
-        place.start(owner);
+        place.launch(owner, &[]);
     }
     let leader = place.fleet.leader();
     let term = leader.term.to_string();
@@ -165,7 +156,7 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     // Where that costs money, nobody gets more unasked.
     let listed = if place.is_metered() { &without } else { &with_orders };
     for words in [&["list", "--json"][..], &["list", "--standbys", "--json", "sh"]] {
-        assert_as_in_table(&place.told(words), listed);
+        assert_as_in_table(&place.prints(words), listed);
         full(&place, &[words, &["--orders"]].concat());
     }
     for words in [&["watch", "--json", "shard"][..], &["watch", "--json"]] {
@@ -173,15 +164,15 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
         assert_as_in_table(&place.first_line(&[words, &["--orders"]].concat()), &with_orders);
     }
     full(&place, &["wait", "--json", "shard"]);
-    assert_as_said_of("verify", &place.told(&["verify", "shard", "--json", "--term", &term]));
+    assert_as_said_of("verify", &place.prints(&["verify", "shard", "--json", "--term", &term]));
     let lost = place.ask(&["verify", "shard", "--json", "--term", "1"]).ended(79);
     assert_as_said_of("verify", lost.out.as_bytes());
     for words in [&["why", "--json", "shard"][..], &["why", "--json", "--host", "elsewhere", "shard"]] {
-        assert_as_said_of("why", &place.told(words));
+        assert_as_said_of("why", &place.prints(words));
     }
     let history = ["history", "--json", "shard"];
     wait_until("it is written down", || !place.ask(&history).out.is_empty());
-    assert_as_said_of("history", &place.told(&history));
+    assert_as_said_of("history", &place.prints(&history));
 
     full(&place, &["pause", "--keep", "--for", "1h", "--reason", "\"quotes\" and \\", "--json", "shard"]);
     full(&place, &["status", "--json", "shard"]);
@@ -198,12 +189,12 @@ fn jq_reads_what_every_verb_says_and_finds_what_the_manual_tells(mut place: Plac
     } else {
         // A lease that is the kernel's is ended by nobody else.
         assert_as_in_table(
-            &place.told(&["selftest", "--json", "--only", "stop", "--only", "partition"]),
+            &place.prints(&["selftest", "--json", "--only", "stop", "--only", "partition"]),
             &manual::table("SELFTEST AS JSON"),
         );
     }
     place.fleet.leader();
-    assert_as_said_of("history", &place.told(&history));
+    assert_as_said_of("history", &place.prints(&history));
     full(&place, &["pause", "--json", "nobody/ever/led"]);
     full(&place, &["forget", "--json", "nobody/ever/led"]);
     place.fleet.conclude();
@@ -242,7 +233,7 @@ fn assert_says(place: &Place, words: &[&str], status: i32, told: &str, said: &st
 }
 
 fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     place.fleet.leader();
     let meant = if place.is_metered() { SEE_THE_LIST } else { "; did you mean shard?" };
     let line = format!("leaderctl: nobody has led shrad so far{meant}\n");
@@ -268,7 +259,7 @@ fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut pla
     assert_says(&place, &["wait", "--free", "shrad"], 0, "shrad: nobody leads\n", "");
     assert_eq!(known("shrad"), true);
     place.ask(&["status", "shrad"]).tells("shrad: paused, never led\n");
-    place.told(&["resume", "shrad"]);
+    place.prints(&["resume", "shrad"]);
     assert_says(&place, &["resume", "shrad"], 66, "", &line);
     place.fleet.conclude();
 }
@@ -277,9 +268,9 @@ fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut pla
 #[test]
 #[cfg(feature = "redis")]
 fn a_shard_never_seen_is_a_miss_also_where_the_store_denies_a_list() {
-    use support::redis::{Server, cli};
+    use crate::support::redis::{Server, cli};
     let mut place = Place::remote(Box::new(Server::start()));
-    place.start("c0");
+    place.launch("c0", &[]);
     place.fleet.leader();
     let port = place.server().address().port();
     let denied = ["ACL", "SETUSER", "reader", "on", ">x", "~*", "&*", "+@all", "-scan", "-keys"];

@@ -1,17 +1,29 @@
-//! The recipes, run as they stand in the examples, the manual, the guide and the README: by cron, as a container, as a script.
+//! What the manual, the guide, the README and the examples show is run as it stands there, and does what they say: by
+//! cron, as a container, as a script.
 //!
 //! Each is run where it would be: the programs in `/usr/local/bin` (in a mount namespace), with no more environment than
 //! there is. Only the store's URL is another.
 
-#[path = "recipes/lines.rs"]
+#[cfg(all(feature = "dynamodb", feature = "redis"))]
+mod examples;
+mod fencing;
+#[cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
+mod infrastructure;
 mod lines;
+#[path = "../support/mod.rs"]
 mod support;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -19,6 +31,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{children_of, wait_until, wait_until_or};
+use support::http::ask;
 use support::ports::free_port;
 use support::process::Process;
 use support::said::Runs as _;
@@ -212,13 +225,10 @@ impl Container {
 
     /// Status and body.
     fn get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-        Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+        let answer = ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n")).ok()?;
+        Some((answer.status, answer.body))
     }
 
     fn answers(&self, path: &str) -> bool {

@@ -1,12 +1,14 @@
 //! What a former version has left in a store is read by this one: tests/former/VERSION, which packaging/keep made.
 
-mod support;
-
+#[cfg(feature = "redis")]
+use crate::support::fleet::wait_until;
+use crate::support::process::Process;
+use crate::support::said::{Runs as _, Said, objects};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// The versions that are kept.
@@ -21,16 +23,7 @@ fn versions() -> Vec<PathBuf> {
 struct Former {
     url: String,
     _directory: TempDir,
-    server: Option<Child>,
-}
-
-impl Drop for Former {
-    fn drop(&mut self) {
-        if let Some(server) = &mut self.server {
-            server.kill().unwrap();
-            server.wait().unwrap();
-        }
-    }
+    _server: Option<Process>,
 }
 
 impl Former {
@@ -38,7 +31,7 @@ impl Former {
         let directory = TempDir::new().unwrap();
         copy(&version.join("file"), &directory.path().join("store"));
         let url = format!("file:{}", directory.path().join("store").display());
-        Self { url, _directory: directory, server: None }
+        Self { url, _directory: directory, _server: None }
     }
 
     #[cfg(feature = "redis")]
@@ -46,29 +39,22 @@ impl Former {
         let directory = TempDir::new().unwrap();
         fs::copy(version.join("redis.rdb"), directory.path().join("dump.rdb")).unwrap();
         let socket = directory.path().join("socket");
-        let server = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--maxmemory-policy", "noeviction", "--unixsocket"])
-            .arg(&socket)
-            .arg("--dir")
-            .arg(directory.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        support::fleet::wait_until("Redis listens", || socket.exists());
-        Self { url: format!("redis+unix://{}", socket.display()), _directory: directory, server: Some(server) }
+        let mut server = Command::new("redis-server");
+        server.args(["--port", "0", "--save", "", "--maxmemory-policy", "noeviction", "--unixsocket"]).arg(&socket);
+        let server = Process::start(server.arg("--dir").arg(directory.path()).stdout(Stdio::null()));
+        wait_until("Redis listens", || socket.exists());
+        Self { url: format!("redis+unix://{}", socket.display()), _directory: directory, _server: Some(server) }
     }
 
-    fn run(&self, program: &str, words: &[&str]) -> Output {
+    fn run(&self, program: &str, words: &[&str]) -> Said {
         let mut command = Command::new(program);
         command.args(["--store", &self.url]).args(words).env("LEADERRUN_CONFIG", "/dev/null");
-        command.stdin(Stdio::null()).output().unwrap()
+        command.stdin(Stdio::null()).said()
     }
 
     /// What a verb prints: an object a line.
     fn ask(&self, words: &[&str]) -> Vec<Value> {
-        let output = self.run(env!("CARGO_BIN_EXE_leaderctl"), words);
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        objects(&self.run(env!("CARGO_BIN_EXE_leaderctl"), words).out)
     }
 }
 
@@ -99,12 +85,11 @@ fn is_read_and_led_on(former: &Former) {
     assert_eq!(told, [("fails", "failed"), ("succeeds", "succeeded")]);
     // Its jobs count, its pause holds, and the next term is higher than its last.
     let leaderrun = |words: &[&str]| former.run(env!("CARGO_BIN_EXE_leaderrun"), words);
-    assert_eq!(leaderrun(&["--once", "succeeds", "jobs", "false"]).status.code(), Some(0));
-    assert_eq!(leaderrun(&["--once", "fails", "--retry-failed", "0", "jobs", "true"]).status.code(), Some(1));
-    assert_eq!(leaderrun(&["-n", "report", "true"]).status.code(), Some(75));
-    assert!(former.run(env!("CARGO_BIN_EXE_leaderctl"), &["resume", "report"]).status.success());
-    let term = leaderrun(&["report", "sh", "-c", "echo $LEADERRUN_TERM"]).stdout;
-    let term: u64 = String::from_utf8(term).unwrap().trim().parse().unwrap();
+    leaderrun(&["--once", "succeeds", "jobs", "false"]).ended(0);
+    leaderrun(&["--once", "fails", "--retry-failed", "0", "jobs", "true"]).ended(1);
+    leaderrun(&["-n", "report", "true"]).ended(75);
+    former.run(env!("CARGO_BIN_EXE_leaderctl"), &["resume", "report"]).good();
+    let term: u64 = leaderrun(&["report", "sh", "-c", "echo $LEADERRUN_TERM"]).out.trim().parse().unwrap();
     assert!(term > last, "{term} after {last}");
 }
 

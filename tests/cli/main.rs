@@ -1,42 +1,46 @@
 //! Bad input gets one clear line and its own status, and COMMAND is never started.
 
+mod config;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
-use support::fleet::{copy_program, leaderctl, leaderrun};
+use support::fleet::{copy_program, leaderctl, leaderrun, wait_until};
 use support::process::Process;
-use support::said::{Runs as _, objects};
+use support::said::{Runs as _, Said, objects};
+use support::squatting::{NOBODY, as_nobody, by_user, copied};
 use tempfile::TempDir;
 
-/// What a run came to: its status, its line on standard error, and whether COMMAND was started.
+/// What a run said, and whether COMMAND was started.
 struct Ran {
-    status: i32,
-    stderr: String,
+    said: Said,
     started: bool,
+}
+
+impl Deref for Ran {
+    type Target = Said;
+
+    fn deref(&self) -> &Said {
+        &self.said
+    }
 }
 
 impl Ran {
     #[track_caller]
-    fn refused(&self, status: i32, words: &str) -> &Self {
-        assert_eq!(self.status, status, "{}", self.stderr);
-        assert!(!self.started, "COMMAND was started: {}", self.stderr);
-        assert_eq!(self.stderr.lines().count(), 1, "not one line: {}", self.stderr);
-        let text = without_time(&self.stderr);
-        assert!(text.starts_with("leaderrun: ") && text.contains(words), "{}", self.stderr);
+    fn refused(&self, status: i32, parts: &str) -> &Self {
+        assert!(!self.started, "COMMAND was started: {:?}", self.said);
+        let said = self.said.clone().refused(status, parts);
+        assert!(without_time(&said.err).starts_with("leaderrun: "), "{said:?}");
         self
-    }
-
-    #[track_caller]
-    fn in_silence(&self, status: i32) {
-        assert_eq!((self.status, self.started, self.stderr.as_str()), (status, false, ""));
     }
 }
 
@@ -55,9 +59,7 @@ fn run_with(flags: &[&str], shard: &str, prepare: impl Fn(&mut Command)) -> Ran 
     let mut command = leaderrun();
     command.args(flags).arg(shard).arg("touch").arg(&file).stdin(Stdio::null());
     prepare(&mut command);
-    let Output { status, stderr, .. } = command.output().unwrap();
-    let stderr = String::from_utf8(stderr).expect("UTF-8");
-    Ran { status: status.code().expect("a status"), stderr, started: file.exists() }
+    Ran { said: command.said(), started: file.exists() }
 }
 
 fn run(flags: &[&str], shard: &str) -> Ran {
@@ -93,7 +95,7 @@ fn announce_is_refused_on_the_command_line_where_it_changes_nothing() {
         let ran = run_with(flags, "s", |command| {
             command.env(variable, value);
         });
-        assert!(ran.status == 0 && ran.started, "{flags:?} {variable}: {}", ran.stderr);
+        assert!(ran.code == 0 && ran.started, "{flags:?} {variable}: {}", ran.err);
     }
 }
 
@@ -130,7 +132,39 @@ fn wrong_flags_are_usage_errors() {
         (&["--renew", "1us"], "write 1ms or more"),
         (&["--renew", "9ms"], "--renew 9ms would renew too often: use 10ms or more"),
         (&["--retry-failed", "-1"], "'-1' for '--retry-failed <N>': write a whole number"),
-        (&["--slots", "-1"], "write how many may lead at once"),
+        (&["--slots", "-1"], "write how many may lead at once … 1 to 64"),
+        (&["--slots", "0"], "1 to 64"),
+        (&["--slots", "65"], "1 to 64"),
+        (&["--slots", "two"], "1 to 64"),
+        (&["--slots", ""], "1 to 64"),
+        (&["--standby", ""], "invalid value '' for '--standby <CMD>': write a command"),
+        (&["--on-leader-change", ""], "invalid value '' for '--on-leader-change <CMD>': write a command"),
+        (&["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
+        (&["--pre-start", " "], "write a command for the shell"),
+        (&["--restart", "sometimes"], "--restart"),
+        (&["--restart-limit", "3"], "--restart-limit needs --restart"),
+        (&["--restart-delay", "3s"], "--restart-delay needs --restart"),
+        (&["--restart", "never", "--restart-delay", "3s"], "--restart-delay needs --restart"),
+        (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
+        (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
+        (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
+        (&["--relinquish", "soon"], "a crontab's five fields"),
+        (&["--relinquish", "0s", "--once", "a"], "at least 1s"),
+        (&["--relinquish", "@reboot"], "@hourly"),
+        (&["--relinquish", "61 * * * *"], "0..=59"),
+        (&["--relinquish", "0 0 31 4 *", "--once", "a"], "never comes"),
+        (&["--relinquish", "1h", "--every", "1h"], "exclude each other"),
+        (&["--every", "0"], "1s"),
+        (&["--every", "999ms"], "1s"),
+        (&["--every", "9years"], "366 days"),
+        (&["--every", "1s 1ns"], "milliseconds"),
+        (&["--retry-failed", "1"], "--every or --once"),
+        (&["--done-exit-code", "1"], "--every or --once"),
+        (&["--once", "a", "--done-exit-code", "256"], "0 to 255"),
+        (&["--every", "5m", "--retry-failed", "-1"], "--retry-failed"),
+        (&["--once", ""], "letters, digits"),
+        (&["--once", "a/b"], "letters, digits"),
+        (&["--once", ".."], "letters, digits"),
         (&["--owner", "\u{1b}[31m"], "invalid value '\\u{1b}[31m' for '--owner <NAME>'"),
         (&["--\u{1b}[31m"], "unexpected argument '--\\u{1b}[31m' found"),
         (&["--after-loss", "panic"], "possible values: standby, exit"),
@@ -139,6 +173,8 @@ fn wrong_flags_are_usage_errors() {
     ] {
         run(&[&["--store", &store], flags].concat(), "shard").refused(64, words);
     }
+    // The name of each slot is a name of a shard.
+    run(&["--store", &store, "--slots", "9"], &"x".repeat(199)).refused(64, "201 bytes");
     assert!(fs::read_dir(scratch.path()).unwrap().next().is_none(), "something was left in the store");
 }
 
@@ -199,8 +235,7 @@ fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrul
     assert!(with(&["--store", &store, "-q"], &logs).started);
     assert!(with(&["--store", &store], &[("NO_WAIT", "0"), ("WAIT", "5"), ("VERBOSE", "1"), ("QUIET", "")]).started);
     assert!(with(&["--store", &store], &[("COMMAND", "exit 9")]).started);
-    let ran = leaderrun().args(["-q", "--store", &store, "shard"]).env("LEADERRUN_COMMAND", "exit 9").status().unwrap();
-    assert_eq!(ran.code(), Some(9));
+    leaderrun().args(["-q", "--store", &store, "shard"]).env("LEADERRUN_COMMAND", "exit 9").said().ended(9);
 }
 
 #[test]
@@ -314,9 +349,7 @@ fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
         ("dynamodb://locks?region=", "is empty"),
         ("dynamodb://locks?endpoint=here", "is not a URL"),
     ] {
-        let ran = run(&["--store", url], "shard");
-        ran.refused(64, words);
-        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+        run(&["--store", url], "shard").refused(64, words);
     }
 }
 
@@ -334,8 +367,7 @@ fn a_store_file_that_holds_no_url_is_a_usage_error() {
         ("file:/a \n", "begins or ends with a blank"),
     ] {
         fs::write(&path, text).unwrap();
-        let ran = run(&flags, "shard");
-        assert!(!ran.refused(64, words).stderr.contains("hunter2"), "{}", ran.stderr);
+        run(&flags, "shard").refused(64, words);
     }
     run(&["--store", "file:/a", "--store-file", "b"], "shard")
         .refused(64, "--store and --store-file exclude each other");
@@ -356,7 +388,7 @@ fn a_password_on_the_command_line_is_shown_by_nothing() {
         command.args(flags).args(["shard", "sleep", "60"]).stderr(fs::File::create(&log).unwrap());
         let mut child = command.spawn().unwrap();
         let told = || fs::read_to_string(&log).unwrap();
-        support::fleet::wait_until("it has said that the store cannot be reached", || told().contains("retrying"));
+        wait_until("it has said that the store cannot be reached", || told().contains("retrying"));
         let shown = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
         let shown = String::from_utf8(shown).unwrap();
         assert!(shown.contains("sleep\x0060") && !shown.contains("hunter2"), "{shown}");
@@ -572,8 +604,7 @@ fn a_value_that_is_not_utf_8_is_refused() {
     }
     // The name of a file, and COMMAND, may have any bytes.
     let store = ["--store-file".as_ref(), wrong, "a".as_ref(), wrong];
-    let output = leaderrun().args(store).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be read"), "{output:?}");
+    leaderrun().args(store).said().tells("cannot be read");
     let mut lease = leaderrun();
     lease.env("LEADERRUN_LEASE", wrong).args(["--store", "file:", "a"]).arg(wrong);
     lease.said().refused(64, ": LEADERRUN_LEASE is not UTF-8");
@@ -581,22 +612,12 @@ fn a_value_that_is_not_utf_8_is_refused() {
 
 #[test]
 fn a_directory_that_may_not_be_written_is_a_denied_permission() {
-    // Root may write anywhere, so the program runs as nobody; for that it has to lie where nobody can reach it.
-    let scratch = TempDir::new().unwrap();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Root may write anywhere.
+    let (scratch, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderrun"));
     let closed = scratch.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
-    let program = scratch.path().join("leaderrun");
-    copy_program(env!("CARGO_BIN_EXE_leaderrun"), &program);
     let store = format!("file:{}", closed.display());
-    let mut command = if nix::unistd::geteuid().is_root() {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-        command
-    } else {
-        Command::new(&program)
-    };
     command.args(["--store", &store, "shard", "true"]).said().refused(77, "permission denied");
 }
 
@@ -622,12 +643,8 @@ struct TwoUsers(TempDir);
 
 impl TwoUsers {
     fn new() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "only root can be two users: run this test as root");
-        let scratch = TempDir::new().unwrap();
-        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
-            copy_program(program, &scratch.path().join(Path::new(program).file_name().unwrap()));
-        }
+        let (scratch, _) = copied(env!("CARGO_BIN_EXE_leaderrun"));
+        copy_program(env!("CARGO_BIN_EXE_leaderctl"), &scratch.path().join("leaderctl"));
         Self(scratch)
     }
 
@@ -640,9 +657,8 @@ impl TwoUsers {
     }
 
     fn nobodys(&self, program: &str, words: &[&str]) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(self.0.path().join(program));
-        command.env("LEADERRUN_STORE", self.url()).args(words);
+        let mut command = by_user(NOBODY);
+        command.arg(self.0.path().join(program)).args(words).env("LEADERRUN_STORE", self.url());
         command
     }
 }
@@ -658,7 +674,7 @@ fn an_operator_who_does_not_own_the_directory_is_denied_what_would_change_someth
 fn a_candidate_that_may_not_read_the_file_with_the_orders_is_denied_before_it_starts_command() {
     let two = TwoUsers::new();
     fs::create_dir(two.directory()).unwrap();
-    std::os::unix::fs::chown(two.directory(), Some(65534), Some(65534)).unwrap();
+    std::os::unix::fs::chown(two.directory(), Some(NOBODY), Some(NOBODY)).unwrap();
     let orders = two.directory().join("db=main+orders");
     fs::write(&orders, r#"{"text": "{}", "until_millis": null}"#).unwrap();
     fs::set_permissions(&orders, fs::Permissions::from_mode(0o600)).unwrap();
@@ -676,23 +692,19 @@ fn a_record_that_something_else_wrote_is_not_overwritten() {
 }
 
 /// Somebody who leads until it is dropped.
-struct Leader(Process);
-
-impl Leader {
-    fn of(store: &str) -> Self {
-        let child = Process::start(leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]));
-        // The lock is taken before the record says who has it.
-        let pid = format!("\"pid\":{},", child.id());
-        let leads = || leaderctl().args(["--store", store, "status", "--json", "shard"]).said().out.contains(&pid);
-        support::fleet::wait_until("it leads", leads);
-        Self(child)
-    }
+fn leader_of(store: &str) -> Process {
+    let child = Process::start(leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]));
+    // The lock is taken before the record says who has it.
+    let pid = format!("\"pid\":{},", child.id());
+    let leads = || leaderctl().args(["--store", store, "status", "--json", "shard"]).said().out.contains(&pid);
+    wait_until("it leads", leads);
+    child
 }
 
 #[test]
 fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
     let (_scratch, store) = local();
-    let _leader = Leader::of(&store);
+    let _leader = leader_of(&store);
     let begun = Instant::now();
     for (flags, status, lines) in [
         (&["-n"][..], 75, 1),
@@ -704,8 +716,8 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
         (&["-q", "-n"], 75, 0),
     ] {
         let ran = run(&[&["--store", &store], flags].concat(), "shard");
-        assert_eq!((ran.status, ran.started, ran.stderr.lines().count()), (status, false, lines), "{}", ran.stderr);
-        let last = ran.stderr.lines().last().unwrap_or_default();
+        assert_eq!((ran.code, ran.started, ran.err.lines().count()), (status, false, lines), "{}", ran.err);
+        let last = ran.err.lines().last().unwrap_or_default();
         let told = last.contains("leaderrun: not started: ") && last.contains(") leads since 20");
         assert!(told || lines == 0, "{flags:?}: {last}");
     }
@@ -713,23 +725,23 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
     let ran = run_with(&["--store", &store], "shard", |command| {
         command.env("LEADERRUN_NO_WAIT", "1");
     });
-    assert_eq!(ran.status, 75);
+    assert_eq!(ran.code, 75);
 }
 
 #[test]
 fn a_paused_shard_is_not_waited_for_with_n_and_the_line_says_who_paused_it_and_why() {
     let (_scratch, store) = local();
     leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).said().good();
-    run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by ").refused(75, ": deploy");
+    run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by  … : deploy");
 }
 
 #[test]
 fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
     let (_scratch, store) = local();
-    let _leader = Leader::of(&store);
+    let _leader = leader_of(&store);
     let ran = run(&["-w", "1", "--retry", "100ms", "--store", &store], "shard");
-    let waiting: Vec<_> = ran.stderr.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
-    assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.stderr);
+    let waiting: Vec<_> = ran.err.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
+    assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.err);
 }
 
 /// A request may take much longer than people wait without a word.
@@ -740,10 +752,10 @@ fn a_candidate_whose_store_is_silent_says_so_while_it_waits() {
     let place = silent.local_addr().unwrap();
     let url = format!("redis://:hunter2@{place}");
     let ran = run(&["-n", "--store", &url], "shard");
-    let lines: Vec<&str> = ran.stderr.lines().map(without_time).collect();
-    assert!(ran.status == 69 && !ran.started && lines.len() == 2, "{}", ran.stderr);
+    let lines: Vec<&str> = ran.err.lines().map(without_time).collect();
+    assert!(ran.code == 69 && !ran.started && lines.len() == 2, "{}", ran.err);
     let first = format!("leaderrun: waiting 2s: redis at {place} has not answered yet shard=");
-    assert!(lines[0].starts_with(&first) && !ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    assert!(lines[0].starts_with(&first) && !ran.err.contains("hunter2"), "{}", ran.err);
     run(&["-q", "-n", "--store", &url], "shard").refused(69, "no answer within");
 }
 
@@ -854,11 +866,10 @@ fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
     let (_scratch, store) = local();
     assert!(run(&["--store", &store, "--every", "366d"], "shard").started);
     run(&["--store", &store, "--every", "366d"], "shard")
-        .refused(0, "leaderrun: skipped: ")
-        .refused(0, " did the run of 20")
-        .refused(0, "Z; leave --every out to run besides");
-    run(&["-q", "--every", "366d", "--store", &store], "shard").in_silence(0);
-    let verbose = run(&["-v", "--store", &store, "--every", "366d"], "shard").stderr;
+        .refused(0, "leaderrun: skipped:  …  did the run of 20 … Z; leave --every out to run besides");
+    let quiet = run(&["-q", "--every", "366d", "--store", &store], "shard");
+    assert_eq!((quiet.code, quiet.started, &*quiet.err), (0, false, ""));
+    let verbose = &run(&["-v", "--store", &store, "--every", "366d"], "shard").err;
     let order: Vec<_> = ["leading", "released", "skipped"].map(|word| verbose.find(&format!(": {word}"))).into();
     assert!(order.is_sorted() && order[0].is_some(), "{verbose}");
 }
@@ -881,16 +892,15 @@ fn a_period_whose_run_failed_is_a_warning_where_nobody_may_repeat_it() {
 fn log_lines_are_few_and_can_be_json() {
     let (_scratch, store) = local();
     let ran = run(&["--store", &store, "--owner", "me"], "shard");
-    let lines: Vec<&str> = ran.stderr.lines().collect();
-    assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert!(ran.started && lines.len() == 2, "{}", ran.err);
     let texts: Vec<_> = lines.iter().map(|line| without_time(line)).collect();
     assert!(texts[0].starts_with("leaderrun: leading shard=\"shard\" term=") && texts[0].ends_with("owner=\"me\""));
     assert!(texts[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
     assert!(lines.iter().zip(&texts).all(|(line, text)| line.len() == "2026-11-23T01:02:03Z ".len() + text.len()));
-    assert_eq!(run(&["-q", "--store", &store], "shard").stderr, "");
+    assert_eq!(run(&["-q", "--store", &store], "shard").err, "");
     let ran = run(&["--log-format", "json", "--store", &store, "--owner", "me"], "shard");
-    let lines: Vec<serde_json::Value> =
-        ran.stderr.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = objects(&ran.err);
     for (object, message) in lines.iter().zip(["leading", "released", "ended"]) {
         assert_eq!((object["message"].as_str(), object["owner"].as_str()), (Some(message), Some("me")), "{object}");
         assert_eq!(
@@ -906,14 +916,14 @@ fn log_lines_are_few_and_can_be_json() {
 #[test]
 fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
     let (_scratch, store) = local();
-    let text = run(&["-vv", "--store", &store], "shard").stderr;
+    let text = &run(&["-vv", "--store", &store], "shard").err;
     for words in ["leaderrun: -> claim the lease\n", "leaderrun: claim: granted, term ", "leaderrun: orders: none\n"] {
         assert!(text.contains(words), "{text}");
     }
     for value in ["BootInstant", "Ok(", "{ ", "event=", "heard=", "action=", "Tick"] {
         assert!(!text.contains(value), "{value}: {text}");
     }
-    let lines = objects(&run(&["-vv", "--log-format", "json", "--store", &store], "shard").stderr);
+    let lines = objects(&run(&["-vv", "--log-format", "json", "--store", &store], "shard").err);
     assert!(lines.iter().any(|line| line["action"] == "Claim" && line["message"] == "-> claim the lease"), "{lines:?}");
     assert!(lines.iter().any(|line| line["heard"] == "Tick" && line["message"].is_null()), "{lines:?}");
 }
@@ -951,7 +961,7 @@ fn the_last_line_of_a_json_log_and_the_metrics_file_say_whose_the_status_is_and_
         log
     };
     ends(&["shard", "sh", "-c", "exit 75"], "command", "ended");
-    let leader = Leader::of(&store);
+    let leader = leader_of(&store);
     ends(&["shard", "true"], "leaderrun", "led");
     drop(leader);
     let log = ends(&["--pre-start", "exit 3", "shard", "true"], "leaderrun", "held-back");
@@ -973,15 +983,15 @@ fn a_slot_is_not_a_shard() {
 #[test]
 fn the_default_owner_is_short_and_the_session_is_not() {
     let (scratch, store) = local();
-    let leader = Leader::of(&store);
+    let leader = leader_of(&store);
     // Its lock shows that it leads a moment before its record is there.
     let record = scratch.path().join("shard.json");
-    support::fleet::wait_until("it has a record", || record.exists());
+    wait_until("it has a record", || record.exists());
     let record = fs::read_to_string(record).unwrap();
     let record: serde_json::Value = serde_json::from_str(&record).unwrap();
     let (owner, session) = (record["owner"].as_str().unwrap(), record["session"].as_str().unwrap());
     let (place, hex) = owner.rsplit_once('-').unwrap();
-    assert!(place.ends_with(&format!("-{}", leader.0.id())), "{owner}");
+    assert!(place.ends_with(&format!("-{}", leader.id())), "{owner}");
     assert!(hex.len() == 6 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
     assert_eq!(session.len(), 36, "{session}");
 }
@@ -1009,8 +1019,8 @@ fn with_json_every_mistake_is_one_object() {
         (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
     ] {
         let ran = run(flags, "shard");
-        let [line] = &objects(&ran.stderr)[..] else { panic!("{}", ran.stderr) };
-        assert_eq!((ran.status, ran.started, &line["exit_status"]), (status, false, &status.into()), "{line}");
+        let [line] = &objects(&ran.err)[..] else { panic!("{}", ran.err) };
+        assert_eq!((ran.code, ran.started, &line["exit_status"]), (status, false, &status.into()), "{line}");
         let why = if status == 69 { "unavailable" } else { "refused" };
         let told = ["level", "event", "from", "why"].map(|member| line[member].clone());
         assert_eq!(told, ["ERROR", "ended", "leaderrun", why].map(serde_json::Value::from), "{line}");
@@ -1019,7 +1029,7 @@ fn with_json_every_mistake_is_one_object() {
     let json_in_variable = |command: &mut Command| {
         command.env("LEADERRUN_LOG_FORMAT", "json");
     };
-    assert!(run_with(&["--wiat"], "shard", json_in_variable).stderr.starts_with('{'));
+    assert!(run_with(&["--wiat"], "shard", json_in_variable).err.starts_with('{'));
     run_with(&[text, &["--wiat"]].concat(), "shard", json_in_variable).refused(64, "--wiat");
     // It is an option of COMMAND, or a value.
     for words in [&["--wiat", "shard", "x", "--log-format", "json"][..], &["--owner", "--log-format", "json", "-Q"]] {
@@ -1028,8 +1038,8 @@ fn with_json_every_mistake_is_one_object() {
     let doubted = run_with(&[json, &named].concat(), "shard", |command| {
         command.env("LEADERRUN_LEASES", "1");
     });
-    let first: serde_json::Value = serde_json::from_str(doubted.stderr.lines().next().unwrap()).expect("JSON");
-    assert!(doubted.started && first["level"] == "WARN" && first["event"] == "warning", "{}", doubted.stderr);
+    let first: serde_json::Value = serde_json::from_str(doubted.err.lines().next().unwrap()).expect("JSON");
+    assert!(doubted.started && first["level"] == "WARN" && first["event"] == "warning", "{}", doubted.err);
 }
 
 /// As a person without root, or with: where the default store is.
@@ -1043,14 +1053,13 @@ fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
     let with_home = |command: &mut Command| {
         command.env("XDG_STATE_HOME", home.path()).env_remove("HOME");
     };
-    let advice = format!("or --store file: for file:{}", default_directory(&home).display());
+    let directory = default_directory(&home);
+    let advice = format!("no store named: use --store URL … or --store file: for file:{}", directory.display());
     for flags in [&[][..], &["-q"], &["-q", "-n", "-E", "0", "--every", "5m"]] {
-        run_with(flags, "test/default-store", with_home)
-            .refused(64, "no store named: use --store URL")
-            .refused(64, &advice);
+        run_with(flags, "test/default-store", with_home).refused(64, &advice);
     }
     let ran = run_with(&["-q", "--store", "file:"], "test/default-store", with_home);
-    assert!(ran.started && default_directory(&home).is_dir() && ran.stderr.is_empty(), "{}", ran.stderr);
+    assert!(ran.started && default_directory(&home).is_dir() && ran.err.is_empty(), "{}", ran.err);
     if !nix::unistd::geteuid().is_root() {
         let ran = run_with(&[], "x", |command| {
             command.env_remove("XDG_STATE_HOME").env_remove("HOME");
@@ -1142,11 +1151,11 @@ fn credentials_that_cannot_be_read_are_no_missing_credentials() {
         let ran = run_with(&["--store-file", "/dev/null"], "x", |command| {
             command.env("CREDENTIALS_DIRECTORY", directory);
         });
-        assert!(ran.stderr.contains("/dev/null must hold one line"), "what is named goes first: {}", ran.stderr);
+        assert!(ran.err.contains("/dev/null must hold one line"), "what is named goes first: {}", ran.err);
         let ran = run_with(&[], "x", |command| {
             command.env("CREDENTIALS_DIRECTORY", directory);
         });
-        ran.refused(64, "cannot be read").refused(64, "CREDENTIALS_DIRECTORY=");
+        ran.refused(64, "cannot be read … CREDENTIALS_DIRECTORY=");
     }
 }
 
@@ -1156,9 +1165,9 @@ fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
     let ran = run_with(&["-q", "--store", &store], "x", |command| {
         command.env("LEADERRUN_RENEW_INTERVAL", "1s").env("LEADERRUN_LEASES", "9s").env("LEADERRUN_RENEW", "1s");
     });
-    let mut lines: Vec<&str> = ran.stderr.lines().collect();
+    let mut lines: Vec<&str> = ran.err.lines().collect();
     lines.sort_unstable();
-    assert!(ran.started && lines.len() == 2, "{}", ran.stderr);
+    assert!(ran.started && lines.len() == 2, "{}", ran.err);
     let meant = "leaderrun: warning: the variable LEADERRUN_LEASES has no effect: did you mean LEADERRUN_LEASE?";
     assert_eq!(lines[0], meant);
     assert!(lines[1].contains("the variable LEADERRUN_RENEW_INTERVAL has no effect"), "{}", lines[1]);
@@ -1238,8 +1247,7 @@ fn the_shortest_lease_is_a_little_less_than_one_point_seven_seconds() {
 fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
     let (_scratch, kernel) = local();
     let start = |store: &str, options: &[&str]| {
-        let output = leaderrun().args(["-n", "--store", store]).args(options).args(["shard", "true"]).output().unwrap();
-        String::from_utf8(output.stderr).unwrap()
+        leaderrun().args(["-n", "--store", store]).args(options).args(["shard", "true"]).said().err
     };
     // Nothing listens there.
     let redis = "redis://127.0.0.1:1";
@@ -1266,8 +1274,7 @@ fn list(store: &str, words: &[&str]) -> String {
 
 /// Leads once, and leaves the shard free.
 fn lead_once(store: &str, shard: &str) {
-    let status = leaderrun().args(["-q", "-n", "--store", store, shard, "true"]).status().unwrap();
-    assert!(status.success(), "{shard}");
+    leaderrun().args(["-q", "-n", "--store", store, shard, "true"]).said().good();
 }
 
 #[test]
@@ -1276,7 +1283,7 @@ fn list_tells_who_leads_what_a_line_each() {
     for shard in ["db/main", "db/main:1", "db_main"] {
         lead_once(&store, shard);
     }
-    let leader = Leader::of(&store);
+    let leader = leader_of(&store);
     let text = list(&store, &[]);
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS", "NOTE"];
@@ -1287,8 +1294,8 @@ fn list_tells_who_leads_what_a_line_each() {
         assert_eq!((&free[1..4], &free[5..]), (&["-"; 3][..], &["-", "-", "-", "0"][..]), "{text}");
     }
     let led = &rows[4];
-    assert!(led[1].starts_with(&format!("{}-{}-", led[2], leader.0.id())), "{text}");
-    assert_eq!((led[3], &led[6..]), (leader.0.id().to_string().as_str(), &["-", "-", "0"][..]), "{text}");
+    assert!(led[1].starts_with(&format!("{}-{}-", led[2], leader.id())), "{text}");
+    assert_eq!((led[3], &led[6..]), (leader.id().to_string().as_str(), &["-", "-", "0"][..]), "{text}");
     // An age.
     assert!(led[5].ends_with('s') && led[4].parse::<u64>().is_ok(), "{text}");
     // Each column begins where its header does.
@@ -1301,7 +1308,7 @@ fn list_tells_who_leads_what_a_line_each() {
 fn list_as_json_has_for_each_shard_what_status_has() {
     let (_scratch, store) = local();
     lead_once(&store, "db/main");
-    let _leader = Leader::of(&store);
+    let _leader = leader_of(&store);
     let listed = list(&store, &["--json"]);
     let lines: Vec<&str> = listed.lines().collect();
     assert_eq!(lines.len(), 2, "{listed}");
@@ -1352,11 +1359,11 @@ fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
 #[test]
 fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obeys() {
     let (scratch, store) = local();
-    let leader = Leader::of(&store);
+    let leader = leader_of(&store);
     fs::write(scratch.path().join("other.json"), "{\"mine\": true}").unwrap();
     // Of the shard that is led, by somebody who may write there.
     let record = scratch.path().join("shard.json");
-    support::fleet::wait_until("the leader has its record", || record.exists());
+    wait_until("the leader has its record", || record.exists());
     let text = fs::read_to_string(&record).unwrap();
     let mut object: serde_json::Value = serde_json::from_str(&text).unwrap();
     object["owner"] = "me\u{1b}[2J\nyou or me".into();
@@ -1365,8 +1372,7 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     let text = list(&store, &[]);
     let words: Vec<_> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(words, ["LEADER", "something_that_writes_other_records", "me_[2J_you_or_me"]);
-    let status = leaderctl().args(["--store", &store, "status", "shard"]).output().unwrap();
-    let status = String::from_utf8(status.stdout).unwrap();
+    let status = leaderctl().args(["--store", &store, "status", "shard"]).said().out;
     assert!(status.starts_with("shard: led by me [2J you or me\n"), "{status:?}");
     assert!(status.contains("18446744073709551615 ms since 1970"), "{status:?}");
     for text in [text, status] {

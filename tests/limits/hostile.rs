@@ -5,18 +5,8 @@
 //! The hazard is for this machine. So each server stops by itself, after some time and after some number of bytes, and
 //! the programs that meet it have a limit on their address space.
 
-#![cfg(all(
-    feature = "dynamodb",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
-
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until_it_sleeps, wait_until_or};
+use crate::support::process::told_of;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -24,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderctl, leaderrun, wait_until_it_sleeps, wait_until_or};
 
 /// All that one server sends, to all of its clients.
 const MOST_SENT: u64 = 2 << 30;
@@ -201,10 +190,10 @@ fn meet(command: &Command) -> End {
     }
     let begun = Instant::now();
     let mut child = bounded.spawn().unwrap_or_else(|error| panic!("prlimit: {error}: install util-linux"));
-    let (status_file, mut resident_kib) = (format!("/proc/{}/status", child.id()), 0);
+    let mut resident_kib = 0;
     let status = loop {
         // Of a process that has ended nothing is told any more.
-        if let Some(resident) = resident_peak(&status_file) {
+        if let Some(resident) = told_of(child.id(), "VmHWM") {
             resident_kib = resident;
         }
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
@@ -219,12 +208,6 @@ fn meet(command: &Command) -> End {
     child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("messages are text");
     let said = said.chars().take(4000).collect();
     End { status: status.code(), said, resident_kib, took: begun.elapsed() }
-}
-
-fn resident_peak(status_file: &str) -> Option<u64> {
-    let status = std::fs::read_to_string(status_file).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 /// A candidate and an operator meet such a server: both end in time, with one of these statuses and one clear line, and

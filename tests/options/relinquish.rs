@@ -1,41 +1,25 @@
 //! `--relinquish`: a leader hands over of itself, with real candidates and real stores. No two trees run at once, and
 //! the shard is not left alone.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{ANNOUNCED, wait_until_or};
+use crate::support::place::Place;
+use crate::support::world::wall_clock;
 use std::fs;
-use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::fleet::{ANNOUNCED, leaderrun, wait_until_or};
-use support::place::Place;
-use support::said::Runs as _;
-use support::world::TIMING;
 
-impl Place {
-    fn start(&mut self, owner: &str, flags: &[&str], environment: &[(&str, &str)]) {
-        let usual = TIMING.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied();
-        let flags = [&usual.collect::<Vec<_>>()[..], &["-vv", "--store", &self.url][..], flags].concat();
-        self.fleet.start(owner, &flags, &[], environment);
-    }
-
-    fn ends(&self) -> String {
-        self.order(&["history", "shard"])
-    }
-}
-
-const TURNS: &[&str] = &["--relinquish", "3s", "--lease", "60s"];
+const TURNS: &[&str] = &["-vv", "--relinquish", "3s", "--lease", "60s"];
 
 fn candidates_take_turns(mut place: Place) {
     for owner in ["c0", "c1", "c2"] {
-        place.start(owner, TURNS, &[ANNOUNCED]);
+        place.launch_with(owner, TURNS, &[ANNOUNCED]);
     }
     let first = place.fleet.leader();
     let second = place.fleet.leader_where(|life| life.term > first.term);
     assert_ne!(first.owner, second.owner, "{}", place.fleet.logs());
     let third = place.fleet.leader_where(|life| life.term > second.term);
     assert_ne!(second.owner, third.owner, "{}", place.fleet.logs());
-    assert!(place.ends().contains("relinquished"), "{}", place.ends());
+    let history = place.order(&["history", "shard"]);
+    assert!(history.contains("relinquished"), "{history}");
     let lives = place.fleet.conclude();
     assert!(lives.windows(2).all(|pair| pair[0].owner != pair[1].owner), "{lives:?}");
     let gap = Duration::from_nanos(third.first - lives.iter().find(|life| life.term == second.term).unwrap().last);
@@ -43,7 +27,7 @@ fn candidates_take_turns(mut place: Place) {
 }
 
 fn a_leader_that_is_alone_leads_on(mut place: Place) {
-    place.start("c0", TURNS, &[ANNOUNCED]);
+    place.launch_with("c0", TURNS, &[ANNOUNCED]);
     let first = place.fleet.leader();
     let staying = "not handing over: no standby waits";
     wait_until_or(staying, || place.fleet.logs(), || place.fleet.logs().contains(staying));
@@ -61,9 +45,8 @@ fn at_a_time_of_the_schedule_it_hands_over_once() {
     for (owner, late) in [("c0", 0), ("c1", 2)] {
         let file = place.path(&format!("{owner}.clock"));
         fs::write(&file, (to_midnight - 45 - late).to_string()).unwrap();
-        let environment =
-            [("LD_PRELOAD", support::world::wall_clock()), ("WALLCLOCK_FILE", file.to_str().unwrap()), ("TZ", "UTC")];
-        place.start(owner, &["--relinquish", "@daily"], &environment);
+        let environment = [("LD_PRELOAD", wall_clock()), ("WALLCLOCK_FILE", file.to_str().unwrap()), ("TZ", "UTC")];
+        place.launch_with(owner, &["-vv", "--relinquish", "@daily"], &environment);
         if owner == "c0" {
             place.fleet.leader();
         }
@@ -75,27 +58,6 @@ fn at_a_time_of_the_schedule_it_hands_over_once() {
     let lives = place.fleet.conclude();
     let first = Duration::from_nanos(lives[0].last - lives[0].first);
     assert!(first > Duration::from_secs(30) && first < Duration::from_mins(1), "{first:?}");
-}
-
-#[test]
-fn what_is_no_time_is_refused() {
-    let place = Place::local();
-    for (text, part) in [
-        ("soon", "a crontab's five fields"),
-        ("0s", "at least 1s"),
-        ("@reboot", "@hourly"),
-        ("61 * * * *", "0..=59"),
-        ("0 0 31 4 *", "never comes"),
-    ] {
-        for flags in [&["--relinquish", text][..], &["--relinquish", text, "--once", "a"]] {
-            let mut command = leaderrun();
-            command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).stdin(Stdio::null());
-            command.said().refused(64, part);
-        }
-    }
-    let mut job = leaderrun();
-    job.args(["--store", &place.url, "--relinquish", "1h", "--every", "1h", "shard", "true"]).stdin(Stdio::null());
-    job.said().ended(64);
 }
 
 on_two_stores!(candidates_take_turns, a_leader_that_is_alone_leads_on,);

@@ -1,36 +1,38 @@
 //! The one line that a standby shows at a terminal while it waits, in a real shell on a real terminal (tmux).
 
-mod support;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::fleet::{leaderctl, leaderrun, wait_until};
+use crate::support::process::Process;
+use crate::support::said::Runs as _;
+use crate::support::shell::Shell;
+use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{leaderctl, leaderrun, wait_until};
-use support::shell::Shell;
 
-/// Leads until it is dropped.
-struct Leader(Child);
+/// Leads until it is dropped, and releases the lease then.
+struct Leader(Process);
 
 impl Leader {
     fn of(store: &str) -> Self {
         let mut command = leaderrun();
         command.args(["--owner", "the-other", "--renew", "1s", "--kill-after", "1s", "--store", store]);
         command.args(["s", "sleep", "1000"]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let led = || leaderctl().args(["--store", store, "status", "s"]).output().unwrap().stdout;
-        wait_until("it leads", || String::from_utf8_lossy(&led()).contains("led by the-other"));
+        let child = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        wait_until("it leads", || status(store).contains("led by the-other"));
         Self(child)
     }
 }
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM);
-        let _ = self.0.wait();
+        self.0.signal(Signal::SIGTERM);
+        self.0.ends();
     }
+}
+
+fn status(store: &str) -> String {
+    leaderctl().args(["--store", store, "status", "s"]).said().out
 }
 
 /// The rows that tell of waiting.
@@ -77,8 +79,7 @@ fn other_lines_stand_above_it() {
     let _leader = Leader::of(&shell.files());
     shell.line("leaderrun s -- true");
     the_line(&shell);
-    let pause = leaderctl().args(["--store", &shell.files(), "pause", "s", "--reason", "deploy"]).output();
-    assert!(pause.unwrap().status.success());
+    leaderctl().args(["--store", &shell.files(), "pause", "s", "--reason", "deploy"]).said().good();
     shell.wait_until("it waits for the pause", || the_line(&shell).contains("paused by"));
     assert!(the_line(&shell).contains("deploy"), "{}", shell.screen());
     shell.wait_until("the notice stands above the line", || {
@@ -104,8 +105,7 @@ fn a_terminal_that_takes_no_output_delays_nothing() {
     drop(leader);
     wait_until("it led", || shell.file() == "ran\n");
     // It is gone within its second, though nobody reads its last words.
-    let gone = || leaderctl().args(["--store", &shell.files(), "status", "s"]).output().unwrap().stdout;
-    wait_until("it released", || String::from_utf8_lossy(&gone()).contains("free"));
+    wait_until("it released", || status(&shell.files()).contains("free"));
     sleep(Duration::from_millis(1500));
     shell.keys(&["C-q"]);
     shell.status(0);
@@ -184,9 +184,9 @@ fn nobody_who_does_not_look_at_a_terminal_gets_it() {
 #[cfg(feature = "redis")]
 #[test]
 fn with_n_it_says_what_a_job_waits_for_on_a_store_that_was_just_set_up() {
-    use support::server::Server as _;
-    let server = support::redis::Server::start();
-    support::server::prepare(&server);
+    use crate::support::server::{Server as _, prepare};
+    let server = crate::support::redis::Server::start();
+    prepare(&server);
     let shell = Shell::with_store(Some(&server.own_url()));
     shell.line("leaderrun -n --lease 10s --renew 1s --kill-after 1s s -- echo it ran; echo status $?");
     let says = || the_line(&shell);

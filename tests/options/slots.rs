@@ -1,32 +1,29 @@
 //! `--slots N`: several leaders of one shard, with real candidates and real servers. No two trees ever run in one slot, no
 //! candidate has two, and a leader that is gone from a slot is followed there.
 
-#[macro_use]
-mod support;
-
-#[path = "slotted/adapter.rs"]
 mod adapter;
 
+use crate::support::fleet::{ANNOUNCED, Life, leaderrun, stamp_program, wait_until, wait_until_or};
+use crate::support::place::Place;
+use crate::support::said::Runs as _;
+use crate::support::slots::{SLOTS, conclude, leader_of, leaders, successor};
+use crate::support::world::{LEASE, TIMING};
 use leaderrun::internals::lease::{Candidate, Session};
 use leaderrun::internals::notes::standbys;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
-use support::fleet::{ANNOUNCED, Life, leaderrun, stamp_program, wait_until, wait_until_or};
-use support::place::Place;
-use support::slots::{SLOTS, conclude, leader_of, leaders, successor};
-use support::world::{LEASE, TIMING};
 
 impl Place {
-    fn start(&mut self, owner: &str) {
+    fn join_in_slots(&mut self, owner: &str) {
         let flags = [&TIMING, &["-v", "--slots", "2", "--store", &self.url][..]].concat();
         self.fleet.start(owner, &flags, &["daemon"], &[self.environment, &[ANNOUNCED]].concat());
     }
 
     /// The same, of another shard than usual.
-    fn start_of(&mut self, owner: &str, shard: &str) {
+    fn join_in_slots_of(&mut self, owner: &str, shard: &str) {
         let mut command = leaderrun();
         command.args(TIMING).args(["--owner", owner, "--slots", "2", "--store", &self.url]);
         command.args([shard, "--"]).arg(stamp_program()).arg(self.path("stamps"));
@@ -37,7 +34,7 @@ impl Place {
     /// Both slots are led then.
     fn crew(&mut self) -> [Life; 2] {
         for owner in ["c0", "c1", "c2", "c3", "c4"] {
-            self.start(owner);
+            self.join_in_slots(owner);
         }
         self.leaders()
     }
@@ -47,7 +44,7 @@ impl Place {
     }
 
     fn status(&self, shard: &str) -> Value {
-        serde_json::from_str(&self.order(&["status", shard, "--standbys", "--json"])).unwrap()
+        self.object(&["status", shard, "--standbys", "--json"])
     }
 }
 
@@ -57,7 +54,7 @@ fn of_five_candidates_two_lead_and_those_that_are_gone_are_followed_in_their_slo
     place.fleet.kill(&one.owner);
     let next = successor(&place.fleet, 1, &one);
     assert_eq!(leader_of(&place.fleet, 2, |_| true).term, two.term, "the other slot has nothing to do with it");
-    place.start(&one.owner);
+    place.join_in_slots(&one.owner);
     if place.server.is_some() {
         place.fleet.signal(&two.owner, Signal::SIGSTOP);
         std::thread::sleep(2 * LEASE);
@@ -117,20 +114,12 @@ fn orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one(mut place: 
     conclude(place.fleet);
 }
 
-/// What a verb says that has to leave things as they are.
-#[track_caller]
-fn refused_by(place: &Place, words: &[&str]) -> String {
-    let output = place.ctl(words).output().unwrap();
-    assert_eq!(output.status.code(), Some(75), "{words:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place: Place) {
     let here = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let name = place.shard();
     let (shard, slots) = (name.as_str(), SLOTS.map(|slot| format!("{name}#{slot}")));
     for owner in ["c0", "c1", "c2", "c3", "c4"] {
-        place.start_of(owner, shard);
+        place.join_in_slots_of(owner, shard);
     }
     let leaders = place.leaders();
     wait_until("the standbys are known", || place.status(shard)["standbys"] == 3);
@@ -139,22 +128,17 @@ fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place
     assert!(status["held"] == false && status["parent_pause"].is_null(), "{status}");
     let text = place.order(&["status", shard]);
     assert_eq!(text.lines().next(), Some(&*format!("{shard}: led as {shard}#1, {shard}#2: use one of these names")));
-    let refusal = refused_by(&place, &["step-down", shard]);
-    assert!(
-        refusal
-            .ends_with(&format!("nobody leads it as a whole; {shard}#1, {shard}#2 are led: use one of these names\n")),
-        "{refusal}"
-    );
+    let refusal = format!("nobody leads it as a whole; {shard}#1, {shard}#2 are led: use one of these names\n");
+    place.ask(&["step-down", shard]).ended(75).tells(&refusal);
 
     // A candidate that waits for a shard waits for each of its slots.
     for (slot, leader) in slots.iter().zip(&leaders) {
         let status = place.status(slot);
         assert!(status["standbys"] == 3 && status["led_slots"].is_null(), "{status}");
         for prefix in ["", shard, &format!("{shard}#"), slot] {
-            let list = place.order(&["list", "--standbys", "--json", prefix]);
-            let lines: Vec<Value> = list.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let lines = place.objects(&["list", "--standbys", "--json", prefix]);
             let line = lines.iter().find(|line| line["shard"] == slot.as_str()).unwrap();
-            assert_eq!((&line["standbys"], &line["owner"]), (&3.into(), &leader.owner.as_str().into()), "{list}");
+            assert_eq!((&line["standbys"], &line["owner"]), (&3.into(), &leader.owner.as_str().into()), "{lines:?}");
         }
     }
 
@@ -198,8 +182,7 @@ fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place
         let line = told.lines().find(|line| line.ends_with(": for all")).expect("it tells of the pause");
         assert!(line.contains(&format!("all slots of {shard}, by ")) && line.contains("paused"), "{told}");
     }
-    let said = place.order(&["pause", shard, "--force", "--json"]);
-    let status: Value = serde_json::from_str(&said).unwrap();
+    let status = place.object(&["pause", shard, "--force", "--json"]);
     assert!(status["paused"] == true && status["led_slots"].is_array(), "{status}");
     place.order(&["pause", shard, "--force", "--wait"]);
     // A standby may be granted a slot once more, until it has read the orders.
@@ -238,9 +221,7 @@ fn printed(place: &Place, slots: &str, script: &str) -> String {
     let mut command = leaderrun();
     command.args(TIMING).args(["--slots", slots, "--store", &place.url, "db/main", "-c", script]);
     command.envs(place.environment.iter().copied()).env("CTL", env!("CARGO_BIN_EXE_leaderctl"));
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    command.stdin(Stdio::null()).said().good()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as every story")]
@@ -264,22 +245,18 @@ on_two_stores!(
 /// Operators who may not list.
 mod without_lists {
     use super::{BootInstant, Duration, Place, SLOTS, conclude};
-    use std::process::{Command, Output};
+    use crate::support::said::Said;
 
     /// Of an operator who may look at a shard by its name.
-    fn assert_a_pause_is_waited_for(mut place: Place, ctl: impl Fn(&[&str]) -> Command) {
+    fn assert_a_pause_is_waited_for(mut place: Place, ctl: impl Fn(&[&str]) -> Said) {
         let leaders = place.crew();
-        let said =
-            |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
         // They go on, however long the question takes.
-        let pause = ctl(&["pause", "shard", "--keep"]).output().unwrap();
-        let told = said(&pause);
-        assert!(pause.status.success() && !told.contains("nobody leads"), "{told}");
+        let told = ctl(&["pause", "shard", "--keep"]).ended(0).all();
+        assert!(!told.contains("nobody leads"), "{told}");
         for (slot, leader) in leaders.iter().enumerate() {
             assert!(told.contains(&format!("{} (term {}) of shard#{}", leader.owner, leader.term, slot + 1)), "{told}");
         }
-        let pause = ctl(&["pause", "shard", "--force", "--wait"]).output().unwrap();
-        assert!(pause.status.success() && said(&pause).contains("nobody leads"), "{}", said(&pause));
+        ctl(&["pause", "shard", "--force", "--wait"]).ended(0).tells("nobody leads");
         let paused = BootInstant::now().as_nanos();
         std::thread::sleep(Duration::from_secs(3));
         for slot in SLOTS {
@@ -294,22 +271,20 @@ mod without_lists {
 
     #[cfg(feature = "redis")]
     mod redis {
-        use super::{Command, Place, assert_a_pause_is_waited_for, conclude};
+        use super::{Place, Said, assert_a_pause_is_waited_for, conclude};
+        use crate::support::fleet::leaderctl;
         use crate::support::redis::{Server, cli};
+        use crate::support::said::Runs as _;
 
         const MAY: &str = "+time +info +hmget +exists +eval +evalsha +hset";
 
         /// A user who may read and write these keys, and not list.
-        fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Command + use<> {
+        fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Said + use<> {
             let rules = format!("ACL SETUSER operator reset on >x {keys} {MAY}");
             let rules: Vec<&str> = rules.split(' ').collect();
             assert_eq!(cli(place.server().address().port(), &rules), "OK");
             let url = place.url.replace("redis://", "redis://operator:x@");
-            move |words: &[&str]| {
-                let mut command = crate::support::fleet::leaderctl();
-                command.args(["--store", &url]).args(words);
-                command
-            }
+            move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).said()
         }
 
         #[test]
@@ -324,24 +299,15 @@ mod without_lists {
             let mut place = Place::remote(Box::new(Server::start()));
             let ctl = operator(&place, "~leaderrun:{leases}:store ~leaderrun:{leases}:*:shard");
             let leaders = place.crew();
-            let pause = ctl(&["pause", "shard", "--keep"]).output().unwrap();
-            let told = String::from_utf8(pause.stdout).unwrap();
-            assert!(pause.status.success() && told.contains("whether its slots are led is not known: "), "{told}");
-            assert!(told.contains("denied user operator") && !told.contains("nobody leads\n"), "{told}");
-            let pause = ctl(&["pause", "shard", "--force", "--wait"]).output().unwrap();
-            let said = String::from_utf8(pause.stderr).unwrap();
-            assert_eq!(pause.status.code(), Some(77), "{said}");
-            assert!(pause.stdout.is_empty() && said.lines().count() == 1, "{said}");
-            assert!(said.contains("whether its slots are led is not known: "), "{said}");
-            assert!(said.contains("the pause stays in force") && said.contains("denied user operator"), "{said}");
+            let unknown = "whether its slots are led is not known: ";
+            let told = ctl(&["pause", "shard", "--keep"]).tells(&format!("{unknown} … denied user operator")).good();
+            assert!(!told.contains("nobody leads\n"), "{told}");
+            let parts = format!("{unknown} … the pause stays in force … denied user operator");
+            ctl(&["pause", "shard", "--force", "--wait"]).refused(77, &parts);
             assert_eq!(place.status("shard")["paused"], true);
             for words in [&["step-down", "shard"][..], &["status", "shard", "--json"], &["why", "shard"]] {
-                let output = ctl(words).output().unwrap();
-                let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
-                assert!(
-                    said.contains("whether its slots are led is not known: ") || output.status.code() == Some(77),
-                    "{said}"
-                );
+                let said = ctl(words);
+                assert!(said.all().contains(unknown) || said.code == 77, "{said:?}");
             }
             place.order(&["resume", "shard"]);
             let next = place.leaders();
@@ -351,22 +317,8 @@ mod without_lists {
     }
 }
 
-fn refused(flags: &[&str]) -> String {
-    let mut command: Command = leaderrun();
-    let output = command.args(flags).args(["--", "true"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
-    assert!(said.starts_with("leaderrun: ") && said.lines().count() == 1, "{flags:?}: {said}");
-    said
-}
-
 #[test]
-fn what_does_not_go_together_is_refused_before_anything_is_asked() {
-    for number in ["0", "65", "-1", "two", ""] {
-        assert!(refused(&["--slots", number, "s"]).contains("1 to 64"), "{number}");
-    }
-    let long = "x".repeat(199);
-    assert!(refused(&["--slots", "9", &long]).contains("201 bytes"), "{long}");
+fn a_store_url_that_allows_one_leader_is_refused_before_anything_is_asked() {
     let urls: &[&str] = &[
         #[cfg(feature = "redis")]
         "redis://127.0.0.1:1?lock_key=k",
@@ -378,11 +330,10 @@ fn what_does_not_go_together_is_refused_before_anything_is_asked() {
         "kubernetes:?lease=k",
     ];
     for url in urls {
-        let said = refused(&["--store", url, "--slots", "2", "s"]);
         let (_, option) = url.split_once('?').unwrap();
         let (option, _) = option.split_once('=').unwrap();
         let named =
             format!("does not work with {option}= in the store URL, which allows one leader: leave one of them out");
-        assert!(said.contains(&named), "{said}");
+        leaderrun().args(["--store", url, "--slots", "2", "s", "--", "true"]).said().refused(64, &named);
     }
 }

@@ -1,17 +1,16 @@
 //! Completion of shard names from the store, in the shells themselves.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "some stories need a server"))]
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{leaderctl, leaderrun, wait_until_or};
+use crate::support::place::Place;
+#[cfg(feature = "redis")]
+use crate::support::redis::Server;
+use crate::support::said::Runs as _;
 use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{leaderctl, leaderrun, wait_until_or};
-use support::place::Place;
-use support::said::Runs as _;
 
 /// Beginning alike, with each character that shells treat as their own.
 const SHARDS: [&str; 5] = ["app:web:1", "app:web:2", "db/main", "db/main.old", "other_name-1"];
@@ -22,7 +21,7 @@ impl Place {
         for shard in SHARDS {
             let mut command = leaderrun();
             command.args(["--store", &self.url, "-q", shard, "true"]).envs(self.environment.iter().copied());
-            assert!(command.status().unwrap().success());
+            command.said().good();
         }
         self
     }
@@ -168,14 +167,14 @@ fn fish_offers_the_shards_of_the_store(place: &Place) {
 
 stories_at!(
     file,
-    crate::Place::local().led(),
+    super::Place::local().led(),
     [&bash_offers_the_shards_of_the_store, &bash_offers_the_shards_of_the_store_that_is_named_on_the_line]
 );
 
 #[cfg(feature = "redis")]
 stories_at!(
     redis,
-    crate::Place::remote(Box::new(crate::support::redis::Server::start())).led(),
+    super::Place::remote(Box::new(super::Server::start())).led(),
     [&bash_offers_the_shards_of_the_store, &bash_offers_the_shards_of_the_store_that_is_named_on_the_line]
 );
 
@@ -184,7 +183,7 @@ stories_at!(
 fn zsh_offers_the_shards_of_both_stores() {
     zsh_offers_the_shards_of_the_store(&Place::local().led());
     #[cfg(feature = "redis")]
-    zsh_offers_the_shards_of_the_store(&Place::remote(Box::new(support::redis::Server::start())).led());
+    zsh_offers_the_shards_of_the_store(&Place::remote(Box::new(Server::start())).led());
 }
 
 #[test]
@@ -192,7 +191,7 @@ fn zsh_offers_the_shards_of_both_stores() {
 fn fish_offers_the_shards_of_both_stores() {
     fish_offers_the_shards_of_the_store(&Place::local().led());
     #[cfg(feature = "redis")]
-    fish_offers_the_shards_of_the_store(&Place::remote(Box::new(support::redis::Server::start())).led());
+    fish_offers_the_shards_of_the_store(&Place::remote(Box::new(Server::start())).led());
 }
 
 /// What it prints for this line, in which time. It says and does nothing else.
@@ -261,7 +260,7 @@ fn bash_offers_no_file_as_a_value_or_a_shard() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_store_that_does_not_answer_is_waited_for_half_a_second() {
-    let place = Place::remote(Box::new(support::redis::Server::start())).led();
+    let place = Place::remote(Box::new(Server::start())).led();
     let environment = [("LEADERRUN_STORE", place.url.as_str())];
     becomes("db/main\ndb/main.old\n", || asked("leaderctl status db", &environment).0);
     place.server().freeze();

@@ -1,13 +1,11 @@
 //! The configuration file: what it sets, what overrules it, and how it is refused when something is wrong in it.
 
-mod support;
-
+use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::said::{Runs as _, Said};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::fleet::{leaderctl, leaderrun};
-use support::said::{Runs as _, Said};
 use tempfile::TempDir;
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -434,7 +432,7 @@ fn the_example_in_the_manual_is_taken() {
 
 #[test]
 fn each_line_that_the_packaged_file_offers_is_taken_and_as_it_is_the_file_sets_nothing() {
-    let packaged = include_str!("../packaging/leaderrun.toml");
+    let packaged = include_str!("../../packaging/leaderrun.toml");
     let place = Place::new();
     let explain = |text: &str, shard: &str| {
         let file = place.file("packaged.toml", text);

@@ -1,8 +1,7 @@
 //! What a standby holds, and what runs beside it: while it does not lead, and never while its COMMAND is alive.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{Life, children_of, helpers_of, processes_naming, stamp_program, wait_until_or};
+use crate::support::place::Place;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,24 +9,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use support::fleet::{Life, children_of, leaderrun, processes_naming, stamp_program, wait_until_or};
-use support::place::Place;
-use support::world::TIMING;
 
 impl Place {
-    fn start(&mut self, owner: &str, flags: &[&str]) {
-        self.start_with(owner, &[&TIMING[..], flags].concat());
-    }
-
-    fn start_with(&mut self, owner: &str, flags: &[&str]) {
-        let flags = [&["--store", &self.url][..], flags].concat();
-        self.fleet.start(owner, &flags, &[], self.environment);
-    }
-
     /// With a standby command that writes stamps, and does what `flags` say.
-    fn start_with_stamps(&mut self, owner: &str, flags: &str) {
+    fn launch_with_stamps(&mut self, owner: &str, flags: &str) {
         let stamp = self.stamp(flags);
-        self.start(owner, &["--standby", &stamp]);
+        self.launch_with(owner, &["--standby", &stamp], &[]);
     }
 
     /// A shell's line that writes stamps of its own.
@@ -109,7 +96,7 @@ fn slay(pid: Pid) {
 /// With a daemon beside it that ignores SIGTERM, each hands over to the other, and gets it back, twice.
 fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: Place) {
     for owner in ["one", "two"] {
-        place.start_with_stamps(owner, "ignore-term daemon");
+        place.launch_with_stamps(owner, "ignore-term daemon");
     }
     let mut leader = place.fleet.leader();
     for _ in 0..4 {
@@ -127,7 +114,7 @@ fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: 
 
 fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
     for owner in ["one", "two", "three"] {
-        place.start(owner, &["--log-format", "json"]);
+        place.launch_with(owner, &["--log-format", "json"], &[]);
         if owner == "one" {
             place.fleet.leader();
         }
@@ -152,9 +139,9 @@ fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
 }
 
 fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place: Place) {
-    place.start_with_stamps("one", "");
+    place.launch_with_stamps("one", "");
     place.fleet.leader();
-    place.start_with_stamps("two", "ignore-term daemon");
+    place.launch_with_stamps("two", "ignore-term daemon");
     place.wait_until("it runs with its daemon", || place.beside().len() == 2);
     assert!(place.beside().iter().all(|life| life.owner == "two"), "{:?}", place.beside());
     let processes: Vec<Pid> = place.beside().iter().map(pid).collect();
@@ -164,14 +151,14 @@ fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place:
 }
 
 fn it_is_started_again_after_it_ends(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     place.fleet.leader();
     let counted = place.path("counted");
     // What it leaves behind is no reason not to, and is not left behind.
     let stamp = place.stamp("ignore-term");
     let script =
         format!("echo $$ >> {}; (setsid {}) & sleep 0.1; exit 3", counted.display(), stamp.trim_start_matches("exec "));
-    place.start("two", &["--standby", &script]);
+    place.launch_with("two", &["--standby", &script], &[]);
     place.wait_until("it was started three times", || lines(&counted).len() >= 3);
     let beside = place.beside();
     assert!(beside.windows(2).all(|pair| pair[0].last < pair[1].first), "one at a time: {beside:?}");
@@ -189,9 +176,9 @@ fn it_is_started_again_after_it_ends(mut place: Place) {
 }
 
 fn a_killed_candidate_takes_it_along(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     place.fleet.leader();
-    place.start_with_stamps("two", "ignore-term daemon");
+    place.launch_with_stamps("two", "ignore-term daemon");
     place.wait_for("two");
     place.fleet.kill("two");
     let beside = place.path("beside");
@@ -201,9 +188,9 @@ fn a_killed_candidate_takes_it_along(mut place: Place) {
 
 /// A frozen candidate keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
 fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     let first = place.fleet.leader();
-    place.start_with_stamps("two", "ignore-term daemon");
+    place.launch_with_stamps("two", "ignore-term daemon");
     place.wait_for("two");
     place.fleet.signal("two", Signal::SIGSTOP);
     place.fleet.stop("one");
@@ -218,12 +205,11 @@ fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
 #[cfg(feature = "redis")]
 #[test]
 fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_late() {
-    let mut place = Place::remote(Box::new(support::redis::Server::start()));
-    place.start("one", &[]);
+    let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
+    place.launch_with("one", &[], &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    let long = ["--standby", &stamp, "--lease", "12s", "--renew", "1s", "--kill-after", "4s", "--retry", "1s"];
-    place.start_with("two", &[&long[..], &["-vv"]].concat());
+    place.launch_with("two", &["-vv", "--standby", &stamp, "--lease", "12s", "--kill-after", "4s"], &[]);
     place.wait_for("two");
     place.step_down();
     place.wait_until("it was granted", || place.fleet.logs().contains("stopping the standby command"));
@@ -239,14 +225,13 @@ fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_
 
 /// What is killed is started again; what is frozen is passed over when the lease is there.
 fn no_harm_to_guards_lets_it_meet_command(mut place: Place) {
-    place.start_with_stamps("one", "ignore-term daemon");
+    place.launch_with_stamps("one", "ignore-term daemon");
     let mut leader = place.fleet.leader();
-    place.start_with_stamps("two", "ignore-term daemon");
+    place.launch_with_stamps("two", "ignore-term daemon");
     for frozen in [false, true] {
         let standby = if leader.owner == "one" { "two" } else { "one" };
         place.wait_for(standby);
-        let backstop = Pid::from_raw(children_of(place.fleet.pid(standby).as_raw())[0]);
-        let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
+        let [backstop, guard] = helpers_of(place.fleet.pid(standby));
         if frozen {
             kill(backstop, Signal::SIGSTOP).unwrap();
             kill(guard, Signal::SIGSTOP).unwrap();
@@ -271,11 +256,11 @@ fn teller(place: &Place) -> String {
 }
 
 fn standbys_hear_of_each_leader(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     let first = place.fleet.leader();
     let teller = teller(&place);
     for owner in ["two", "three"] {
-        place.start(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
+        place.launch_with(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"], &[]);
     }
     let told = |owner: &str| lines(&place.path(&format!("told.{owner}")));
     let line = |life: &Life| format!("leader-change shard {} {} none none", life.owner, life.term);
@@ -292,10 +277,10 @@ fn standbys_hear_of_each_leader(mut place: Place) {
 }
 
 fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.start("two", &["--on-leader-change", &stamp, "--hook-timeout", "6s"]);
+    place.launch_with("two", &["--on-leader-change", &stamp, "--hook-timeout", "6s"], &[]);
     place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 6s"));
     let beside = place.path("beside");
     assert_eq!(processes_naming(&beside).len(), 1, "the candidate's own line has its path");
@@ -303,14 +288,13 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
     assert!(life.last - life.first < 20_000_000_000, "{life:?}");
 
     // As long as a day: our own leadership is what ends it.
-    place.start("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"]);
+    place.launch_with("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"], &[]);
     place.wait_for("three");
     place.fleet.stop("two");
-    let backstop = Pid::from_raw(children_of(place.fleet.pid("three").as_raw())[0]);
-    let guard = Pid::from_raw(children_of(backstop.as_raw())[0]);
     // Its guard does not kill it then, so the candidate has to, and COMMAND to wait for that.
-    kill(backstop, Signal::SIGSTOP).unwrap();
-    kill(guard, Signal::SIGSTOP).unwrap();
+    for helper in helpers_of(place.fleet.pid("three")) {
+        kill(helper, Signal::SIGSTOP).unwrap();
+    }
     place.step_down();
     let next = place.fleet.leader_where(|life| life.term > first.term);
     assert_eq!(next.owner, "three");
@@ -319,11 +303,11 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
 
 /// The tree of a guard that was killed lands on the candidate, beside the other's guard.
 fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     let first = place.fleet.leader();
     let (stamp, hook) = (place.stamp("ignore-term daemon"), place.path("hooks"));
     let hook = format!("exec {} {} ignore-term daemon", stamp_program().display(), hook.display());
-    place.start("two", &["--standby", &stamp, "--on-leader-change", &hook, "--hook-timeout", "1d"]);
+    place.launch_with("two", &["--standby", &stamp, "--on-leader-change", &hook, "--hook-timeout", "1d"], &[]);
     place.wait_for("two");
     let hooks = || lives(&place.path("hooks"));
     place.wait_until("the hook runs", || hooks().len() == 2);
@@ -364,7 +348,7 @@ on_two_stores!(
 #[test]
 fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
     let mut place = Place::local();
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     place.fleet.leader();
     let out = place.path("out");
     let script = format!(
@@ -372,7 +356,7 @@ fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
         out.display()
     );
     let script = format!("exec > {}; {script}", out.display());
-    place.start("two", &["--standby", &script]);
+    place.launch_with("two", &["--standby", &script], &[]);
     place.wait_until("it is ready", || lines(&out).last().is_some_and(|line| line == "ready"));
     assert_eq!(lines(&out), ["LEADERRUN_CANDIDATE=two", "LEADERRUN_SHARD=shard", "ready"]);
     place.fleet.signal("two", Signal::SIGUSR1);
@@ -393,7 +377,7 @@ fn path_with(path: &Path, suffix: &str) -> PathBuf {
 fn a_pause_is_reported_as_no_leader() {
     let mut place = Place::local();
     let teller = teller(&place);
-    place.start("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
+    place.launch_with("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"], &[]);
     let leader = place.fleet.leader();
     place.order(&["pause", "shard"]);
     let told = place.path("told.one");
@@ -403,20 +387,6 @@ fn a_pause_is_reported_as_no_leader() {
     place.order(&["pause", "shard"]);
     place.wait_until("it is told again", || lines(&told).len() == 2);
     place.conclude();
-}
-
-#[test]
-fn what_cannot_be_run_is_refused() {
-    for (flags, said) in [
-        (["--standby", ""], "invalid value '' for '--standby <CMD>': write a command"),
-        (["--on-leader-change", ""], "invalid value '' for '--on-leader-change <CMD>': write a command"),
-        (["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
-    ] {
-        let output = leaderrun().args(flags).args(["shard", "true"]).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{stderr}");
-        assert!(stderr.starts_with(&format!("leaderrun: {said}")) && stderr.lines().count() == 1, "{stderr}");
-    }
 }
 
 /// In bytes, how much of leaderrun's instructions is mapped into a process (proc_pid_smaps(5)); none of a process that
@@ -431,9 +401,9 @@ fn resident_instructions(process: Pid) -> Option<u64> {
 #[test]
 fn it_gives_back_what_only_its_start_needed() {
     let mut place = Place::local();
-    place.start("one", &[]);
+    place.launch_with("one", &[], &[]);
     place.fleet.leader();
-    place.start("two", &[]);
+    place.launch_with("two", &[], &[]);
     let held = || ["one", "two"].map(|owner| resident_instructions(place.fleet.pid(owner)));
     wait_until_or(
         "a standby holds less than half of it",
@@ -453,9 +423,9 @@ mod in_rest {
     use crate::support::fleet::wait_until_it_sleeps;
 
     fn it_sleeps(mut place: Place) {
-        place.start("one", &[]);
+        place.launch_with("one", &[], &[]);
         place.fleet.leader();
-        place.start("two", &[]);
+        place.launch_with("two", &[], &[]);
         place.wait_until("it waits", || place.fleet.logs().contains("leaderrun: waiting"));
         wait_until_it_sleeps(place.fleet.pid("two"), 12);
         place.conclude();

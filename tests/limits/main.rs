@@ -1,7 +1,17 @@
 //! What a start comes to where the system gives little: few descriptors, processes and memory, closed standard streams,
-//! blocked signals, and a standard error that takes nothing.
+//! blocked signals, a standard error that takes nothing, and servers that say too much.
 
+#[cfg(all(
+    feature = "dynamodb",
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "nats",
+    feature = "etcd"
+))]
+mod hostile;
 #[macro_use]
+#[path = "../support/mod.rs"]
 mod support;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,6 +31,7 @@ use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_u
 use support::place::Place;
 use support::process::Process;
 use support::said::{Runs as _, Said, objects};
+use support::squatting::by_user;
 use tempfile::TempDir;
 
 /// A user who is not us.
@@ -90,13 +101,10 @@ fn open_to_all() -> TempDir {
 
 /// `program` as the stranger, who can reach a copy of it only.
 fn by_a_stranger(program: &str, scratch: &TempDir) -> Command {
-    assert!(nix::unistd::geteuid().is_root(), "only root can be two users: run this test as root");
     let copy = scratch.path().join("program");
     copy_program(program, &copy);
-    let mut command = Command::new("setpriv");
-    let user = STRANGER.to_string();
-    command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).arg(copy);
-    command.env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");
+    let mut command = by_user(STRANGER);
+    command.arg(copy).env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");
     command
 }
 

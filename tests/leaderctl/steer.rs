@@ -1,9 +1,8 @@
 //! Operators steer: pause and resume, step down, revoke, with real candidates and real servers. Whatever they order, no
 //! two trees run at once, and nobody is left.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{Life, children_of, wait_until, wait_until_or};
+use crate::support::place::Place;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,19 +10,11 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::Output;
 use std::time::Duration;
-use support::fleet::{ANNOUNCED, Life, children_of, wait_until, wait_until_or};
-use support::place::Place;
-use support::world::TIMING;
 
 impl Place {
-    fn start(&mut self, owner: &str) {
-        let flags = [&TIMING, &["-v", "--store", &self.url][..]].concat();
-        self.fleet.start(owner, &flags, &[], &[self.environment, &[ANNOUNCED]].concat());
-    }
-
     fn crew(&mut self) -> Life {
         for owner in ["c0", "c1", "c2"] {
-            self.start(owner);
+            self.launch(owner, &[]);
         }
         self.fleet.leader()
     }
@@ -63,13 +54,13 @@ fn a_pause_outlasts_candidates_and_the_store(mut place: Place) {
     let paused = now();
     for owner in ["c0", "c1"] {
         place.fleet.kill(owner);
-        place.start(owner);
+        place.launch(owner, &[]);
     }
     if let Some(server) = &mut place.server {
         server.kill();
         server.start_again();
     }
-    place.start("c3");
+    place.launch("c3", &[]);
     std::thread::sleep(A_WHILE);
     wait_until("the store tells of the pause", || place.ask(&["status", "shard"]).code == 0);
     let status = place.status();
@@ -130,7 +121,7 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
 
 /// Where standbys announce themselves only if they are told to, nobody can know.
 fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
     let order = ["step-down", "shard", "--to", "nobody", "--for", "1h"];
     if place.is_metered() {
@@ -141,7 +132,7 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
             refusal.contains("no standby is called \"nobody\": no standby has announced itself; --force"),
             "{refusal}"
         );
-        place.start("c1");
+        place.launch("c1", &[]);
         wait_until("it is known", || place.status()["standbys"] == 1);
         let refusal = place.refused(&order);
         assert!(refusal.contains("there are c1 on ") && !refusal.contains("c0"), "{refusal}");
@@ -160,10 +151,7 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
 
 fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
     // It reads orders when it renews.
-    let flags =
-        ["-v", "--lease", "60s", "--renew", "8s", "--kill-after", "1s", "--store", &place.url].map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    place.fleet.start("c0", &flags, &[], place.environment);
+    place.launch("c0", &["--lease", "60s", "--renew", "8s"]);
     let leader = place.fleet.leader();
     place.order(&["step-down", "shard", "--force"]);
     let said = place.order(&["step-down", "shard", "--cancel"]);
@@ -177,7 +165,7 @@ fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
 }
 
 fn a_single_candidate_that_steps_down_leads_again_after_a_while(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
     let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
     assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");
@@ -242,10 +230,7 @@ fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut p
 
 /// Who renews seldom is not dead between two renewals.
 fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
-    let flags =
-        ["-v", "--lease", "20s", "--renew", "12s", "--kill-after", "1s", "--store", &place.url].map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    place.fleet.start("c0", &flags, &[], place.environment);
+    place.launch("c0", &["--lease", "20s", "--renew", "12s"]);
     let leader = place.fleet.leader();
     let said = place.ask(&["revoke", "shard", "--term", &leader.term.to_string()]);
     said.ended(75).tells("leaderctl: watching for  … renews its lease");
@@ -257,9 +242,7 @@ fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
 
 /// Nobody sees a renewal while the store is away, and nobody renews.
 fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
-    let flags = ["-v", "--lease", "60s", "--renew", "5s", "--store", &place.url].map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    place.fleet.start("c0", &flags, &[], place.environment);
+    place.launch("c0", &["--lease", "60s", "--renew", "5s"]);
     let leader = place.fleet.leader();
     let term = leader.term.to_string();
     let words = ["--request-timeout", "3s", "revoke", "shard", "--term", &term, "--for", "11s"];
@@ -279,7 +262,7 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
 }
 
 fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
-    place.start("c0");
+    place.launch("c0", &[]);
     let leader = place.fleet.leader();
     // It would see its guard gone, and release, before it is killed itself.
     place.fleet.signal("c0", Signal::SIGSTOP);
@@ -297,15 +280,15 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
         let explain = || format!("{:?}\n{}", read(place), place.fleet.logs());
         wait_until_or("it is written down", explain, || wanted(&read(place)));
     };
-    place.start("c0");
+    place.launch("c0", &[]);
     let first = place.fleet.leader();
     place.fleet.stop("c0");
     assert_eq!(read(&place)[0]["ended"], "stopped on signal 15");
-    place.start("c1");
+    place.launch("c1", &[]);
     let second = place.fleet.leader_where(|life| life.term > first.term);
     wait(&place, &|lines| lines.len() == 2);
     place.fleet.kill("c1");
-    place.start("c2");
+    place.launch("c2", &[]);
     let third = place.fleet.leader_where(|life| life.term > second.term);
     wait(&place, &|lines| lines.len() == 3 && lines[1]["ended"].is_string());
     let lines = read(&place);
@@ -369,15 +352,14 @@ remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_
 #[cfg(feature = "dynamodb")]
 #[test]
 fn dynamodb_is_asked_for_no_standbys_by_default() {
-    use support::dynamo::{Proxy, Server};
-    use support::said::Runs as _;
+    use crate::support::dynamo::{Proxy, Server};
+    use crate::support::said::Runs as _;
     let server = Server::durable();
     let proxy = Proxy::before(&server);
     proxy.deny(|action| action != "GetItem");
     let mut place = Place::remote(Box::new(server));
     for owner in ["c0", "c1"] {
-        let flags = [&TIMING, &["-v", "--store", &place.url][..]].concat();
-        place.fleet.start(owner, &flags, &[], place.environment);
+        place.launch_with(owner, &["-v"], &[]);
     }
     place.fleet.leader();
     wait_until("the other one waits", || place.fleet.logs().contains("waiting: "));
@@ -385,7 +367,7 @@ fn dynamodb_is_asked_for_no_standbys_by_default() {
     assert_eq!(place.status()["standbys"], 0, "nobody announces itself unasked");
     let url = format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint());
     let look = |words: &[&str]| {
-        let mut command = support::fleet::leaderctl();
+        let mut command = crate::support::fleet::leaderctl();
         command.args(["--store", &url]).args(words).envs(place.environment.iter().copied()).said().ended(0)
     };
     for shard in ["shard", "shard#2", "free"] {
@@ -429,7 +411,7 @@ mod without_scan {
     #[test]
     fn an_order_without_a_name_is_given_with_a_warning_and_one_with_a_name_is_refused() {
         let (mut place, ctl) = place();
-        place.start("c0");
+        place.launch("c0", &[]);
         let leader = place.fleet.leader();
         let said = only_line(ctl(&["step-down", "shard", "--to", "nobody"]).ended(77));
         assert!(said.starts_with("leaderctl: shard: the standbys cannot be read: ") && said.contains(DENIED), "{said}");
@@ -453,7 +435,7 @@ mod without_scan {
     #[test]
     fn a_status_has_all_but_the_standbys_and_names_the_missing_permission() {
         let (mut place, ctl) = place();
-        place.start("c0");
+        place.launch("c0", &[]);
         let leader = place.fleet.leader();
         let json = ctl(&["status", "--json", "shard", "another"]).ended(0);
         let lines = objects(&json.out);

@@ -1,28 +1,18 @@
 //! What examples/infrastructure makes is enough for an election, and not too much: each file is applied to a real server,
 //! a candidate leads with what it grants, and a reader looks and changes nothing.
 
-#![cfg(all(
-    feature = "dynamodb",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
-
-mod support;
-
+use crate::support::denied::{self, User};
+use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until};
+use crate::support::process::Process;
+use crate::support::said::Runs as _;
+use crate::support::server::Server as _;
+use crate::support::{dynamo, etcd, mysql, nats, postgres, redis};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TimeToLiveSpecification,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::denied::{self, User};
-use support::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until};
-use support::process::Process;
-use support::server::Server as _;
-use support::{dynamo, etcd, mysql, nats, postgres, redis};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -31,12 +21,11 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn text(name: &str) -> String {
-    std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    crate::text(&format!("examples/infrastructure/{name}"))
 }
 
 fn succeeds(mut command: Command, user: User) {
-    let output = command.envs(user.environment.iter().copied()).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
+    command.envs(user.environment.iter().copied()).said().good();
 }
 
 fn ctl(user: User, words: &[&str]) {
@@ -63,8 +52,8 @@ fn may_lead(owner: User, candidate: User) {
     let status = || {
         let mut command = leaderctl();
         command.args(["--store", owner.url, "status", "--standbys", "--json", "job"]);
-        let output = command.envs(owner.environment.iter().copied()).output().unwrap();
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default()
+        let said = command.envs(owner.environment.iter().copied()).said();
+        serde_json::from_str::<serde_json::Value>(&said.out).unwrap_or_default()
     };
     let leader = run(&["sleep", "1000"]);
     wait_until("it leads", || status()["held"] == true);
@@ -79,8 +68,7 @@ fn may_lead(owner: User, candidate: User) {
 
 /// A user of a database who has what `leaderctl store init` says that each candidate needs.
 fn may_lead_with_what_is_said(owner: &str, user: &str, sql: impl Fn(&str)) {
-    let output = leaderctl().args(["--store", owner, "store", "init"]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let said = leaderctl().args(["--store", owner, "store", "init"]).said().out;
     let (_, grant) = said.split_once("each candidate needs: ").expect("it says what is needed");
     sql(&grant.lines().next().unwrap().replace("...", user));
     let (scheme, rest) = owner.split_once("://").unwrap();
@@ -240,8 +228,8 @@ fn terraform_and_cloudformation_make_the_same() {
 /// Each rule of a file that the manual has as well.
 #[test]
 fn the_manual_has_the_same_grants() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("man/leaderrun-stores.7")).unwrap();
-    let page = page.replace("\\e\n", "").split_whitespace().collect::<Vec<_>>().join(" ");
+    let page =
+        crate::text("man/leaderrun-stores.7").replace("\\e\n", "").split_whitespace().collect::<Vec<_>>().join(" ");
     let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
     let candidate: Vec<String> = actions(&template, "LeaderrunCandidate").into_iter().collect();
     assert!(candidate.iter().all(|action| page.contains(&format!("dynamodb:{action}"))), "{candidate:?}");

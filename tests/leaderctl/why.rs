@@ -1,9 +1,11 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
+use crate::support::place::Place;
+use crate::support::said::Runs as _;
+use crate::support::squatting::{NOBODY, Squatter, as_nobody};
+use crate::support::world::TIMING;
 use leaderrun::internals::observe::query_socket;
 use leaderrun::internals::store::Location;
 use leaderrun::internals::time::BootInstant;
@@ -13,14 +15,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
-use support::place::Place;
-use support::said::Runs as _;
-use support::squatting::Squatter;
-use support::world::TIMING;
 
 impl Place {
-    fn start(&mut self, owner: &str) {
+    /// A candidate for [`Place::shard`].
+    fn start_here(&mut self, owner: &str) {
         let mut command = leaderrun();
         command.args(TIMING).args(["-q", "--owner", owner, "--store", &self.url]);
         command.args([&self.shard(), "--"]).arg(stamp_program()).arg(self.path("stamps"));
@@ -52,9 +50,9 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     let said = place.why(&[shard], &["nobody has ever led", &format!("no candidate for it runs on {here}")]);
     assert!(said.starts_with(&format!("{shard}: {here} does not lead\n")), "{said}");
 
-    place.start("c0");
+    place.start_here("c0");
     let leader = place.fleet.leader();
-    place.start("c1");
+    place.start_here("c1");
     let (led_by, processes) =
         (format!("c0 (term {})", leader.term), ["c0", "c1"].map(|owner| place.fleet.pid(owner).to_string()));
     let said = place.why(
@@ -98,7 +96,7 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
 fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
     let mut place = Place::local();
     let name = place.shard();
-    place.start("c0");
+    place.start_here("c0");
     let leader = place.fleet.leader();
     let candidate = place.fleet.pid("c0").as_raw();
     let said = place.why(&[&name], &["its backstop is process "]);
@@ -130,7 +128,7 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
 fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut place: Place) {
     let name = place.shard();
     let shard = name.as_str();
-    place.start("c0");
+    place.start_here("c0");
     let leader = place.fleet.leader();
     let begun = BootInstant::now();
     place.server().freeze();
@@ -171,13 +169,13 @@ on_a_metered_store!(why_tells_who_leads_what_is_ordered_and_what_candidates_of_t
 #[cfg(feature = "dynamodb")]
 #[test]
 fn why_tells_that_the_clock_of_dynamodb_is_known_badly() {
-    use support::dynamo::{Fate, Proxy, Server, set_date};
+    use crate::support::dynamo::{Fate, Proxy, Server, set_date};
     let server = Server::durable();
     let proxy = Proxy::before(&server);
     let mut place = Place::remote(Box::new(server));
     let direct =
         std::mem::replace(&mut place.url, format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint()));
-    place.start("c0");
+    place.start_here("c0");
     place.fleet.leader();
     place.url = direct;
     let shard = place.shard();
@@ -207,8 +205,8 @@ fn assert_is_denied(leaderctl: &mut Command, shard: &str, sign: &str) {
 #[cfg(feature = "redis")]
 #[test]
 fn a_store_that_denies_has_answered() {
-    let mut place = Place::remote(Box::new(support::redis::Server::start()));
-    place.start("c0");
+    let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
+    place.start_here("c0");
     place.fleet.leader();
     let url = place.url.replace("redis://", "redis://:wrong@");
     assert_ne!(url, place.url);
@@ -216,7 +214,7 @@ fn a_store_that_denies_has_answered() {
     said.tells("\n  the store cannot be used\n … has no password");
 
     let port = place.server().address().port();
-    assert_eq!(support::redis::cli(port, &["ACL", "SETUSER", "nobody", "on", ">x", "~*", "+ping"]), "OK");
+    assert_eq!(crate::support::redis::cli(port, &["ACL", "SETUSER", "nobody", "on", ">x", "~*", "+ping"]), "OK");
     let url = place.url.replace("redis://", "redis://nobody:x@");
     assert_is_denied(leaderctl().args(["--store", &url]), &place.shard(), "denied user nobody");
     place.fleet.conclude();
@@ -224,21 +222,11 @@ fn a_store_that_denies_has_answered() {
 
 #[test]
 fn a_directory_that_denies_has_answered() {
-    assert!(nix::unistd::geteuid().is_root(), "only root can be somebody else as well: run this test as root");
     let mut place = Place::local();
-    place.start("c0");
+    place.start_here("c0");
     place.fleet.leader();
     fs::set_permissions(place.path("store"), fs::Permissions::from_mode(0o700)).unwrap();
-    // Where nobody can reach it.
-    let scratch = tempfile::TempDir::new().unwrap();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = scratch.path().join("leaderctl");
-    // By another process: one that this one has open for writing, and a child of another test's with it, cannot be run.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_leaderctl")).arg(&program).status().unwrap();
-    assert!(copied.success());
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
-    command.env("LEADERRUN_CONFIG", "/dev/null");
+    let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
     assert_is_denied(command.args(["--store", &place.url]), &place.shard(), "permission denied");
     place.fleet.conclude();
 }
@@ -274,7 +262,7 @@ fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
     for word in ["silence", "endless", "rubbish"] {
         let mut place = Place::local();
         let names = [names(&place, &place.shard(), 30), names(&place, "another", 7)].concat();
-        let squatter = Squatter::start_apart(65534, word, &names);
+        let squatter = Squatter::start_apart(NOBODY, word, &names);
         start_beside(&squatter, &mut place, "c0");
         let candidate = format!("the candidate c0 (process {}) is leader, term ", place.fleet.pid("c0"));
         let begun = Instant::now();
@@ -297,7 +285,7 @@ fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
 fn a_candidate_that_is_stopped_is_named_with_what_lets_it_go_on() {
     let mut place = Place::local();
     // Where no other test stops a candidate.
-    let alone = Squatter::start_apart(65534, "silence", &[]);
+    let alone = Squatter::start_apart(NOBODY, "silence", &[]);
     start_beside(&alone, &mut place, "c0");
     let process = place.fleet.pid("c0");
     kill(process, Signal::SIGSTOP).unwrap();
@@ -318,7 +306,7 @@ fn a_candidate_that_is_stopped_is_named_with_what_lets_it_go_on() {
 #[test]
 fn only_candidates_for_this_shard_in_this_store_are_shown_as_its_own() {
     let mut place = Place::local();
-    let alone = Squatter::start_apart(65534, "silence", &[]);
+    let alone = Squatter::start_apart(NOBODY, "silence", &[]);
     start_beside(&alone, &mut place, "c0");
     let elsewhere = format!("file:{}", place.path("elsewhere").display());
     for (owner, store, shard) in [("other-shard", &place.url, "another"), ("other-store", &elsewhere, &place.shard())] {
@@ -366,12 +354,12 @@ fn a_process_of_another_user_is_shown_as_what_it_is_and_not_as_what_it_says() {
     let forged = serde_json::json!({"shard": place.shard(), "owner": "c0", "pid": 1, "leadership": null,
         "standing": standing});
     let names = names(&place, &place.shard(), 1);
-    let squatter = Squatter::start_apart(65534, &forged.to_string(), &names);
+    let squatter = Squatter::start_apart(NOBODY, &forged.to_string(), &names);
     start_beside(&squatter, &mut place, "c0");
     let said = why_beside(&squatter, &place, &[]);
     let (own, its) = (place.fleet.pid("c0"), squatter.pid());
     assert!(said.contains(&format!("the candidate c0 (process {own}) is leader, term ")), "{said}");
-    assert!(said.contains(&format!("the candidate c0 (process {its} of user 65534) is leader\n")), "{said}");
+    assert!(said.contains(&format!("the candidate c0 (process {its} of user {NOBODY}) is leader\n")), "{said}");
     assert!(!said.contains("process 1)") && !said.contains("did not answer"), "{said}");
     place.fleet.conclude();
 }

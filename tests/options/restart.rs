@@ -1,19 +1,14 @@
 //! `--restart`: a COMMAND that ends is started again under the same lease, with real candidates and real stores, and
 //! whatever happens in between no two trees run at once.
 
-#[macro_use]
-mod support;
-
+use crate::support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
+use crate::support::place::Place;
+use crate::support::process::Process;
+use crate::support::world::TIMING;
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
-use support::place::Place;
-use support::process::Process;
-use support::said::Runs as _;
-use support::world::TIMING;
 
 impl Place {
     fn text(&self, name: &str) -> String {
@@ -57,10 +52,8 @@ impl Place {
 
     /// How each leadership ended.
     fn history(&self) -> Vec<String> {
-        let text = self.order(&["history", "shard", "--json"]);
-        let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>().map(Result::unwrap);
-        let all = lines.flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value]));
-        all.map(|chapter| chapter["ended"].as_str().unwrap_or("-").to_owned()).collect()
+        let chapters = self.objects(&["history", "shard", "--json"]);
+        chapters.iter().map(|chapter| chapter["ended"].as_str().unwrap_or("-").to_owned()).collect()
     }
 }
 
@@ -176,21 +169,8 @@ fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) 
 }
 
 #[test]
-fn flags_that_make_no_sense_are_refused() {
+fn what_is_said_of_all_services_is_not_meant_for_a_job() {
     let place = Place::local();
-    for (flags, part) in [
-        (&["--restart", "sometimes"][..], "--restart"),
-        (&["--restart-limit", "3"], "--restart-limit needs --restart"),
-        (&["--restart-delay", "3s"], "--restart-delay needs --restart"),
-        (&["--restart", "never", "--restart-delay", "3s"], "--restart-delay needs --restart"),
-        (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
-        (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
-        (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
-        (&["--restart", "always", "--once", "a"], "--once and --restart exclude each other"),
-    ] {
-        place.command("a", flags, "exit 0").stderr(Stdio::piped()).said().refused(64, part);
-    }
-    // What is said of all services is not meant for a job.
     let mut job = place.command("a", &["--once", "a"], "exit 5");
     assert_eq!(job.env("LEADERRUN_RESTART", "always").status().unwrap().code(), Some(5));
     assert_eq!(place.runs().len(), 1);

@@ -1,0 +1,10 @@
+//! Options that change who leads, when, and with what beside COMMAND, with real candidates and real stores.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod relinquish;
+mod restart;
+mod slots;
+mod standby;
