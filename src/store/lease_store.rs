@@ -32,6 +32,7 @@ mod renewal;
 mod seen;
 mod touch;
 mod trial;
+mod watch;
 
 use super::expiry::Moment;
 use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};

@@ -6,7 +6,7 @@
 //! after that, and then costs a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark, Orders};
-use super::documents::{Documents, Draft, Ends, Found, Key, Leadership, Life, Marking, Over, Put};
+use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};
 use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
@@ -17,15 +17,10 @@ use crate::store::{
     Claim, Delivery, ErrorKind, Grant, Holder, Leases, Observation, Release, Renewed, StoreError, Takeover,
 };
 use crate::time::{BootInstant, millis};
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// From one watch that ended to the next. It doubles from the first to the second while none begins.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 /// The first pause between looks while another program holds the lock beside the lease; later pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -104,15 +99,6 @@ impl<D: Documents> Leases for LeaseStore<D> {
     }
 }
 
-/// Forgets what was pushed, once nobody listens any more.
-struct Watching<'a>(&'a Mutex<HashMap<Shard, Found>>);
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        self.0.lock().clear();
-    }
-}
-
 impl<D: Documents> LeaseStore<D> {
     pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut is_taken = false;
@@ -129,55 +115,6 @@ impl<D: Documents> LeaseStore<D> {
         }
         let left = self.until_known(shard, &standing).map(|until| until.since(BootInstant::now()));
         Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
-    }
-
-    async fn any_lease_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
-        let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
-        let pushes_documents = self.documents.pushes_documents();
-        let mut pause = PAUSE.0;
-        loop {
-            let watching = Watching(&self.pushed);
-            let mut has_begun = false;
-            let mut free = None;
-            let mut each = |index: usize, found: Found| {
-                has_begun = true;
-                let sent = BootInstant::now();
-                let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
-                if pushes_documents {
-                    self.pushed.lock().insert(shard.clone(), found.clone());
-                }
-                let is_held = match self.understand(shard, found) {
-                    Ok(standing) => {
-                        let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
-                        self.remember(shard, &standing);
-                        // What the store may have forgotten ends by time alone: a claim told when.
-                        let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
-                        self.holder(shard, &standing, sent).is_some() || is_awaited()
-                    }
-                    // A look says what is wrong with it.
-                    Err(_) => false,
-                };
-                if is_held {
-                    return ControlFlow::Continue(());
-                }
-                free = Some(index);
-                ControlFlow::Break(())
-            };
-            let ended = tokio::select! {
-                biased;
-                ended = self.documents.watch(&keys, &mut each) => ended,
-                () = self.is_behind.notified() => Ok(()),
-            };
-            drop(watching);
-            match (free, ended) {
-                (Some(index), _) => return Ok(index),
-                (None, Err(error)) if !pushes_documents || error.kind.is_final() => return Err(error),
-                (None, _) => {}
-            }
-            pause = if has_begun { PAUSE.0 } else { pause };
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
-        }
     }
 
     /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
@@ -529,7 +466,7 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     /// Until when a claim by this process is refused because the store may have forgotten a leader. None if it is not.
-    fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
+    pub(super) fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
         let now = BootInstant::now();
         let marker = self.marker.lock().clone();
         let mut seen = self.seen.lock();

@@ -1,0 +1,79 @@
+//! How a standby hears that a lease may be free: a watch of the documents, begun again whenever it ends.
+//!
+//! The hazard: a watch ends, or is silent for ever on a connection that hangs. So a pause follows an end, and a look that
+//! finds something else than was shown ends the watch.
+
+use super::LeaseStore;
+use super::documents::{Documents, Found, Key};
+use crate::lease::Shard;
+use crate::store::StoreError;
+use crate::time::BootInstant;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// From one watch that ended to the next. It doubles from the first to the second while none begins.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+
+/// Forgets what was pushed, once nobody listens any more.
+struct Watching<'a>(&'a Mutex<HashMap<Shard, Found>>);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.lock().clear();
+    }
+}
+
+impl<D: Documents> LeaseStore<D> {
+    /// As [`Leases::any_changed`](crate::store::Leases::any_changed), of the leases alone.
+    pub(super) async fn any_lease_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
+        let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
+        let pushes_documents = self.documents.pushes_documents();
+        let mut pause = PAUSE.0;
+        loop {
+            let watching = Watching(&self.pushed);
+            let mut has_begun = false;
+            let mut free = None;
+            let mut each = |index: usize, found: Found| {
+                has_begun = true;
+                let sent = BootInstant::now();
+                let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
+                if pushes_documents {
+                    self.pushed.lock().insert(shard.clone(), found.clone());
+                }
+                let is_held = match self.understand(shard, found) {
+                    Ok(standing) => {
+                        let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
+                        self.remember(shard, &standing);
+                        // What the store may have forgotten ends by time alone: a claim told when.
+                        let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
+                        self.holder(shard, &standing, sent).is_some() || is_awaited()
+                    }
+                    // A look says what is wrong with it.
+                    Err(_) => false,
+                };
+                if is_held {
+                    return ControlFlow::Continue(());
+                }
+                free = Some(index);
+                ControlFlow::Break(())
+            };
+            let ended = tokio::select! {
+                biased;
+                ended = self.documents.watch(&keys, &mut each) => ended,
+                () = self.is_behind.notified() => Ok(()),
+            };
+            drop(watching);
+            match (free, ended) {
+                (Some(index), _) => return Ok(index),
+                (None, Err(error)) if !pushes_documents || error.kind.is_final() => return Err(error),
+                (None, _) => {}
+            }
+            pause = if has_begun { PAUSE.0 } else { pause };
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+}
