@@ -1,7 +1,7 @@
 //! Requests that arrive late, twice or never, answers that are lost, and writes that cross.
 
 use crate::world::*;
-use leaderrun::internals::lease::{Session, Shard, Term};
+use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::memory::{Name, Step};
 use leaderrun::internals::store::{
     Administration, Claim, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
@@ -444,13 +444,19 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
     });
 }
 
+/// A leader, and a standby that was refused.
+fn led_on_a_server_that_pushes() -> (Client, Candidate, Term, Client) {
+    let world = World::old(PUSHING);
+    let (client, one, term) = leader(&world);
+    let standby = world.client();
+    standby.refused(&candidate("two"));
+    (client, one, term, standby)
+}
+
 /// The server pushes each renewal.
 #[test]
 fn a_standby_that_is_pushed_what_stands_asks_nothing() {
-    let world = World::old(PUSHING);
-    let (client, one, standby) = (world.client(), candidate("one"), world.client());
-    let term = client.lead(&one);
-    standby.refused(&candidate("two"));
+    let (client, one, term, standby) = led_on_a_server_that_pushes();
     let shard = shard();
     soon(async {
         let quiet = std::time::Duration::from_millis(20);
@@ -475,10 +481,7 @@ fn a_standby_that_is_pushed_what_stands_asks_nothing() {
 
 #[test]
 fn a_watch_that_fails_or_is_silent_begins_again() {
-    let world = World::old(PUSHING);
-    let (client, one, standby) = (world.client(), candidate("one"), world.client());
-    let term = client.lead(&one);
-    standby.refused(&candidate("two"));
+    let (client, one, term, standby) = led_on_a_server_that_pushes();
     let shard = shard();
     soon(async {
         let quiet = std::time::Duration::from_millis(20);
