@@ -24,7 +24,7 @@ use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Put,
 };
 use super::record::Record;
-use super::{Delivery, ErrorKind, Finding, StoreError, parallel};
+use super::{Delivery, Finding, StoreError, parallel};
 use std::time::Duration;
 
 /// How many documents are read before they are listed.
@@ -50,6 +50,10 @@ impl Documents for Objects {
 
     fn name(&self, key: Key<'_>) -> String {
         format!("the object {}{}", self.name, document::key_of(key))
+    }
+
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it, or use another prefix".to_owned()
     }
 
     fn marking(&self) -> Marking {
@@ -97,13 +101,10 @@ impl Documents for Objects {
         // In the order of keys a '/' is another letter.
         named.sort_unstable_by(|((one, _), _), ((other, _), _)| one.cmp(other));
         for page in named.chunks(PAGE) {
-            let looks = page.iter().cloned().map(|((shard, part), key)| async move {
-                let found = match self.read(&key).await {
-                    Err(error) if error.kind == ErrorKind::Misconfigured => Found::strange(),
-                    read => read?,
-                };
-                Ok(Listed { shard, part, found })
-            });
+            let looks = page
+                .iter()
+                .cloned()
+                .map(|((shard, part), key)| async move { Ok(Listed { shard, part, found: self.read(&key).await? }) });
             let listed = parallel::answers(looks).await?;
             each(listed.into_iter().filter(|listed| listed.found.content != Content::Absent).collect());
         }

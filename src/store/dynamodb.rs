@@ -22,11 +22,11 @@ use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing, Touch,
-    Touched, Version, random_name,
+    Touched, random_name,
 };
-use super::{Delivery, Finding, Holder, StoreError, parallel};
+use super::{Delivery, Finding, StoreError, parallel};
 use crate::time::{BootInstant, millis, wall_clock_millis};
-use item::{Item, LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
+use item::{LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
 use std::time::Duration;
 use table::{Change, Outcome};
 
@@ -76,25 +76,11 @@ fn demand(change: &mut Change, found: &Found, exactly: bool) {
             change.only_if("expiresMs", if let Life::Ends(ends) = ours.life { Some(n(ends)) } else { None });
         }
         Content::Foreign { sign, .. } => change.only_if("ttl", Some(n(item::ttl_in(sign)))),
-        Content::Ours(_) | Content::Absent => {}
+        Content::Ours(_) | Content::Absent | Content::Unreadable(_) => {}
     }
 }
 
 impl Table {
-    async fn read(&self, key: Key<'_>, may_be_behind: bool) -> Result<Found, StoreError> {
-        let item = self.get(key_of(key), !may_be_behind).await?;
-        self.found(key, item.as_ref())
-    }
-
-    fn found(&self, key: Key<'_>, item: Option<&Item>) -> Result<Found, StoreError> {
-        item::read(item).map_err(|why| {
-            StoreError::misconfigured(format!(
-                "{} was written by something else ({why}): delete it, or use another table",
-                Documents::name(self, key)
-            ))
-        })
-    }
-
     /// The update that makes an item the draft.
     fn change(&self, key: Key<'_>, draft: &Draft<'_>, write: &str) -> Change {
         let mut change = Change::default();
@@ -140,6 +126,10 @@ impl Documents for Table {
         format!("the item pk={partition}, sk={sort} of table {}", self.name)
     }
 
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it, or use another table".to_owned()
+    }
+
     fn marking(&self) -> Marking {
         Marking::ByWriters
     }
@@ -161,10 +151,8 @@ impl Documents for Table {
     }
 
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
-        if let [key] = keys {
-            return Ok(vec![self.read(*key, may_be_behind).await?]);
-        }
-        parallel::all(keys.iter().map(|key| self.read(*key, may_be_behind))).await.into_iter().collect()
+        let items = keys.iter().map(|key| self.get(key_of(*key), !may_be_behind));
+        parallel::all(items).await.into_iter().map(|item| Ok(item::read(item?.as_ref()))).collect()
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
@@ -175,10 +163,10 @@ impl Documents for Table {
             Over::Text(found) => demand(&mut change, found, false),
         }
         match self.update(key_of(key), change).await? {
-            Outcome::Done(item) => Ok(Put::Done(Some(self.found(key, item.as_ref())?))),
+            Outcome::Done(item) => Ok(Put::Done(Some(item::read(item.as_ref())))),
             // An earlier copy of the same request was applied.
             Outcome::Refused(Some(item)) if item::text(&item, "write") == Some(write) => {
-                Ok(Put::Done(Some(self.found(key, Some(&item))?)))
+                Ok(Put::Done(Some(item::read(Some(&item)))))
             }
             Outcome::Refused(_) => Ok(Put::Refused),
         }
@@ -200,7 +188,7 @@ impl Documents for Table {
             change.only_if_not_above("sequence");
             let item = match self.update(key_of(key), change).await? {
                 Outcome::Done(item) => {
-                    let found = self.found(key, item.as_ref())?;
+                    let found = item::read(item.as_ref());
                     let now = BootInstant::now();
                     // An answer may have shown that the server's clock was known wrongly, and the end is too early. What is
                     // known after that holds for both.
@@ -215,7 +203,7 @@ impl Documents for Table {
                 // It is gone, or the server does not return it.
                 Outcome::Refused(None) => self.get(key_of(key), true).await?,
             };
-            let found = self.found(key, item.as_ref())?;
+            let found = item::read(item.as_ref());
             let is_same = found.leadership() == Some(touch.leadership);
             let outcome = if is_same { Renewing::Overtaken } else { Renewing::Refused };
             return Ok(Touched { outcome, found, also: None });
@@ -243,13 +231,9 @@ impl Documents for Table {
                 items.into_iter().filter(|item| item::text(item, "sk") != Some(LOCK)).collect()
             }
         };
-        let stranger = || {
-            let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
-            Found { content, version: Version::default() }
-        };
         let listed = items.into_iter().filter_map(|item| {
             let (shard, part) = item::listed(&item)?;
-            Some(Listed { shard, part, found: item::read(Some(&item)).unwrap_or_else(|_| stranger()) })
+            Some(Listed { shard, part, found: item::read(Some(&item)) })
         });
         each(listed.collect());
         Ok(())

@@ -126,6 +126,8 @@ impl Answer {
 /// A document, and the key beside it, at one revision.
 struct Stands {
     record: Option<Record>,
+    /// Why it cannot be read.
+    strange: Option<String>,
     beside: Option<KeyValue>,
     version: Version,
 }
@@ -176,23 +178,19 @@ impl Keys {
         [Some(self.names.of(key)), self.names.beside(key)].iter().flatten().map(|name| get(name)).collect()
     }
 
-    fn strange(&self, name: &[u8], why: &str) -> StoreError {
-        let (name, client) = (String::from_utf8_lossy(name), &self.client);
-        StoreError::misconfigured(format!(
-            "the key {name} in {client} was written by something else ({why}): delete it once no leaderrun uses it, or use \
-             another prefix"
-        ))
-    }
-
     /// Reads what a transaction showed of a key.
-    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Result<Stands, StoreError> {
+    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Stands {
         let document = answer.next();
         let beside_name = self.names.beside(key);
         let beside = beside_name.as_ref().and_then(|_| answer.next());
-        let record = document.as_ref().map(|document| Record::read(&document.value)).transpose();
-        let record = record.map_err(|why| self.strange(&self.names.of(key), &why))?;
+        let (record, mut strange) = match document.as_ref().map(|document| Record::read(&document.value)) {
+            Some(Err(why)) => (None, Some(why)),
+            Some(Ok(record)) => (Some(record), None),
+            None => (None, None),
+        };
         if let Some(name) = beside_name.filter(|_| beside.as_ref().is_some_and(|beside| beside.lease == 0)) {
-            return Err(self.strange(&name, "it is attached to no lease"));
+            let name = String::from_utf8_lossy(&name);
+            strange = Some(format!("the key {name} beside it is attached to no lease"));
         }
         let changed = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let revisions = Revisions {
@@ -202,12 +200,15 @@ impl Keys {
             lease: record.as_ref().map_or(0, |record| record.lease),
         };
         let version = Version { write: revisions.to_string(), incarnation: answer.incarnation.clone() };
-        Ok(Stands { record, beside, version })
+        Stands { record, strange, beside, version }
     }
 
     /// Asks for the etcd lease of what stands at a key.
     async fn judge(&self, connection: &Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
-        let Stands { record, beside, version } = stands;
+        let Stands { record, strange, beside, version } = stands;
+        if let Some(why) = strange {
+            return Ok(Found { content: Content::Unreadable(why), version });
+        }
         let lease = record.as_ref().map_or(0, |record| record.lease);
         if let Some(other) = beside.as_ref().filter(|beside| beside.lease != lease)
             && let Some(at_most) = self.leases.left(connection, other.lease).await?
@@ -242,8 +243,7 @@ impl Keys {
         for _ in 0..MOST_ATTEMPTS {
             let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
             let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
-            let stands = keys.iter().map(|&key| self.stands(key, &mut answer));
-            let stands = stands.collect::<Result<Vec<_>, _>>()?;
+            let stands: Vec<_> = keys.iter().map(|&key| self.stands(key, &mut answer)).collect();
             let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
@@ -325,6 +325,10 @@ impl Documents for Keys {
         format!("the key {} in {}", String::from_utf8_lossy(&self.names.of(key)), self.client)
     }
 
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it once no leaderrun uses it, or use another prefix".to_owned()
+    }
+
     fn tells_time(&self) -> bool {
         false
     }
@@ -369,8 +373,7 @@ impl Documents for Keys {
         let request = self.write(key, &record, lease, &draft, over);
         let attempt = async |connection: Arc<Connection>| {
             let mut answer = self.transact(&connection, request.clone()).await?;
-            let stands = self.stands(key, &mut answer)?;
-            Ok((stands, answer.revision))
+            Ok((self.stands(key, &mut answer), answer.revision))
         };
         let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
         let is_applied = |stands: &Stands| stands.record.as_ref().is_some_and(|stands| stands.write == record.write);

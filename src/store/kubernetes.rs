@@ -59,20 +59,16 @@ impl Objects {
         document::name_of(key, self.address.lease.as_deref())
     }
 
-    fn found(&self, key: Key<'_>, lease: Option<Lease>) -> Result<Found, StoreError> {
-        if matches!(key, Key::Marker) {
-            *self.incarnation.lock() = lease.as_ref().and_then(|lease| lease.metadata.uid.clone()).unwrap_or_default();
+    fn found(&self, key: Key<'_>, lease: Option<Lease>) -> Found {
+        let mut incarnation = self.incarnation.lock();
+        if key == Key::Marker {
+            *incarnation = lease.as_ref().and_then(|lease| lease.metadata.uid.clone()).unwrap_or_default();
         }
-        let incarnation = self.incarnation.lock().clone();
-        let Some(lease) = lease else {
-            return Ok(Found { content: Content::Absent, version: Version { write: String::new(), incarnation } });
-        };
-        document::found(lease, matches!(key, Key::Shard(_)), incarnation).map_err(|why| {
-            let name = Documents::name(self, key);
-            StoreError::misconfigured(format!(
-                "{name} was written by something else ({why}): delete it, or use another namespace"
-            ))
-        })
+        let incarnation = incarnation.clone();
+        match lease {
+            Some(lease) => document::found(lease, matches!(key, Key::Shard(_)), incarnation),
+            None => Found { content: Content::Absent, version: Version { write: String::new(), incarnation } },
+        }
     }
 
     /// The Leases of shards that were led, whose label another program has removed.
@@ -81,9 +77,9 @@ impl Objects {
         let is_led = |of: &&Listed| of.part == Part::Led && !has_lease(&of.shard) && self.address.lease.is_none();
         let mut taken = Vec::new();
         for Listed { shard, .. } in listed.iter().filter(is_led) {
-            let (lease, part) = (self.get_lease(&self.name_of(Key::Shard(shard))).await?, Part::Lease);
-            let found = lease.map(|lease| document::listed_as(lease, &part));
-            taken.extend(found.map(|found| Listed { shard: shard.clone(), part, found }));
+            let lease = self.get_lease(&self.name_of(Key::Shard(shard))).await?;
+            let found = lease.map(|lease| document::found(lease, true, String::new()));
+            taken.extend(found.map(|found| Listed { shard: shard.clone(), part: Part::Lease, found }));
         }
         Ok(taken)
     }
@@ -116,6 +112,10 @@ impl Documents for Objects {
         format!("the Lease {} in {}", self.name_of(key), self.namespace())
     }
 
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it, or use another namespace".to_owned()
+    }
+
     fn is_shared(&self) -> bool {
         true
     }
@@ -140,9 +140,9 @@ impl Documents for Objects {
         let leases = self.read(keys).await?;
         // It says of which incarnation the others are.
         if let Some(marker) = keys.iter().position(|key| matches!(key, Key::Marker)) {
-            self.found(Key::Marker, leases[marker].clone())?;
+            self.found(Key::Marker, leases[marker].clone());
         }
-        keys.iter().zip(leases).map(|(key, lease)| self.found(*key, lease)).collect()
+        Ok(keys.iter().zip(leases).map(|(key, lease)| self.found(*key, lease)).collect())
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
@@ -150,10 +150,8 @@ impl Documents for Objects {
         let record = Record::new(&draft, over, self)?;
         let now_millis = self.server_millis(BootInstant::now());
         let lease = document::drafted(key, self.name_of(key), &draft, &record, over, now_millis);
-        match self.write(&lease, &record.write).await? {
-            Some(written) => Ok(Put::Done(Some(self.found(key, Some(written))?))),
-            None => Ok(Put::Refused),
-        }
+        let written = self.write(&lease, &record.write).await?;
+        Ok(written.map_or(Put::Refused, |written| Put::Done(Some(self.found(key, Some(written))))))
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
@@ -182,14 +180,14 @@ impl Documents for Objects {
         let mut watches = Vec::with_capacity(names.len());
         for (index, begun) in parallel::all(names.iter().map(|name| self.states(name))).await.into_iter().enumerate() {
             let (lease, states) = begun?;
-            if each(index, self.found(keys[index], lease)?).is_break() {
+            if each(index, self.found(keys[index], lease)).is_break() {
                 return Ok(());
             }
             watches.push(states.map(move |state| (index, state)));
         }
         let mut watches = select_all(watches);
         while let Some((index, lease)) = watches.next().await {
-            if each(index, self.found(keys[index], lease?)?).is_break() {
+            if each(index, self.found(keys[index], lease?)).is_break() {
                 return Ok(());
             }
         }

@@ -94,7 +94,7 @@ impl<D: Documents> LeaseStore<D> {
         let pushed = self.pushed.lock().get(shard).cloned().filter(|_| may_be_behind && !with_marker);
         let mut found = match pushed {
             Some(pushed) => vec![pushed].into_iter(),
-            None => self.documents.get(keys, may_be_behind).await?.into_iter(),
+            None => self.get(keys, may_be_behind).await?.into_iter(),
         };
         let missing = || StoreError::unknown(format!("no answer about {}", self.documents.name(Key::Shard(shard))));
         let mut standing = self.understand(shard, found.next().ok_or_else(missing)?)?;
@@ -121,14 +121,28 @@ impl<D: Documents> LeaseStore<D> {
             || self.marker.lock().as_ref().is_some_and(|marker| marker.incarnation == found.version.incarnation)
     }
 
+    /// Reads documents. What something else wrote is an error.
+    async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
+        let found = self.documents.get(keys, may_be_behind).await?;
+        keys.iter().zip(found).map(|(key, found)| self.readable(*key, found)).collect()
+    }
+
+    /// One document, as it stands.
+    async fn get_one(&self, key: Key<'_>) -> Result<Found, StoreError> {
+        self.readable(key, touch::get(&self.documents, key).await?)
+    }
+
+    fn readable(&self, key: Key<'_>, found: Found) -> Result<Found, StoreError> {
+        match &found.content {
+            Content::Unreadable(why) => Err(self.strange(key, why)),
+            Content::Absent | Content::Ours(_) | Content::Foreign { .. } => Ok(found),
+        }
+    }
+
     fn understand(&self, shard: &Shard, found: Found) -> Result<Standing, StoreError> {
-        let document = match &found.content {
-            Content::Ours(ours) => {
-                let document = Document::read(shard, ours);
-                Some(document.map_err(|why| self.strange(Key::Shard(shard), &why))?)
-            }
-            Content::Absent | Content::Foreign { .. } => None,
-        };
+        let found = self.readable(Key::Shard(shard), found)?;
+        let document = found.ours().map(|ours| Document::read(shard, ours)).transpose();
+        let document = document.map_err(|why| self.strange(Key::Shard(shard), &why))?;
         Ok(Standing { found, document, led: None })
     }
 
@@ -137,7 +151,7 @@ impl<D: Documents> LeaseStore<D> {
         if !self.needs_led_mark(&standing) {
             return Ok(standing);
         }
-        let led = LedMark::read(&touch::get(&self.documents, Key::Led(shard)).await?);
+        let led = LedMark::read(&self.get_one(Key::Led(shard)).await?);
         Ok(Standing { led, ..standing })
     }
 
@@ -194,10 +208,8 @@ impl<D: Documents> LeaseStore<D> {
 
     /// The error of a document that cannot be read.
     fn strange(&self, key: Key<'_>, why: &str) -> StoreError {
-        let name = self.documents.name(key);
-        StoreError::misconfigured(format!(
-            "{name} was written by something else ({why}): delete it, or use another place for the leases"
-        ))
+        let (name, remedy) = (self.documents.name(key), self.documents.remedy(key));
+        StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
     }
 
     fn too_fast(&self, key: Key<'_>) -> StoreError {

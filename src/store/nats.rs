@@ -132,19 +132,6 @@ impl Keys {
         }
     }
 
-    fn found(&self, key: &str, message: Option<&StreamMessage>, known: &Known) -> Result<Found, StoreError> {
-        let Some(message) = message else {
-            return Ok(Found { content: Content::Absent, version: document::absence(&known.incarnation) });
-        };
-        document::read(key, message, &known.incarnation).map_err(|why| {
-            let (name, place) = (&self.bucket.name, self.place());
-            StoreError::misconfigured(format!(
-                "the key {key} of {place} was written by something else ({why}): delete it (nats kv del {name} {key}) or \
-                 use another bucket"
-            ))
-        })
-    }
-
     fn key_in<'a>(&self, message: &'a StreamMessage) -> &'a str {
         message.subject.as_str().strip_prefix(&self.bucket.subject("")).unwrap_or_default()
     }
@@ -180,6 +167,10 @@ impl Documents for Keys {
         format!("the key {} of {}", document::key_of(key), self.place())
     }
 
+    fn remedy(&self, key: Key<'_>) -> String {
+        format!("delete it (nats kv del {} {}) or use another bucket", self.bucket.name, document::key_of(key))
+    }
+
     fn compares_only(&self) -> bool {
         true
     }
@@ -212,7 +203,8 @@ impl Documents for Keys {
         asked?;
         let messages = messages?;
         let known = self.known_of(&messages).await?;
-        names.iter().zip(&messages).map(|(name, message)| self.found(name, message.as_ref(), &known)).collect()
+        let found = names.iter().zip(&messages);
+        Ok(found.map(|(name, message)| document::read(name, message.as_ref(), &known.incarnation)).collect())
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
@@ -259,7 +251,7 @@ impl Documents for Keys {
         let prefix = if let List::Shards(prefix) | List::Standbys(prefix) = list { prefix } else { "" };
         let listed = brought.iter().filter_map(|(key, message)| {
             let (shard, part) = document::listed(key).filter(|(shard, _)| shard.as_str().starts_with(prefix))?;
-            let found = self.found(key, Some(message), &known).unwrap_or_else(|_| Found::strange());
+            let found = document::read(key, Some(message), &known.incarnation);
             (found.content != Content::Absent).then_some(Listed { shard, part, found })
         });
         each(listed.collect());

@@ -94,7 +94,7 @@ impl Redis {
 struct Answer {
     status: String,
     /// In their order; see [`document::read`].
-    found: Vec<Option<Result<Found, String>>>,
+    found: Vec<Option<Found>>,
 }
 
 impl Hashes {
@@ -116,24 +116,12 @@ impl Hashes {
         Ok(Answer { status, found })
     }
 
-    async fn read(&self, places: &[Place]) -> Result<Vec<Result<Found, String>>, StoreError> {
+    async fn read(&self, places: &[Place]) -> Result<Vec<Found>, StoreError> {
         let mut arguments = vec!["get"];
         arguments.extend(places.iter().map(|place| place.field.as_str()));
         let answer = self.ask(places, &arguments, 0).await?;
         let found: Option<Vec<_>> = answer.found.into_iter().collect();
         found.filter(|found| found.len() == places.len()).ok_or_else(|| script::not_understood(&self.place()))
-    }
-
-    fn strange(&self, place: &Place, why: &str) -> StoreError {
-        StoreError::misconfigured(format!(
-            "the key {} in {} was written by something else ({why}): delete it or use another prefix=",
-            place.key,
-            self.place()
-        ))
-    }
-
-    fn known(&self, place: &Place, found: Result<Found, String>) -> Result<Found, StoreError> {
-        found.map_err(|why| self.strange(place, &why))
     }
 
     /// All keys that match, each once.
@@ -188,6 +176,10 @@ impl Documents for Hashes {
         format!("the key {} in {}", self.names.place(key).key, self.place())
     }
 
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it or use another prefix=".to_owned()
+    }
+
     fn lock(&self) -> Option<&dyn ForeignLock> {
         Some(self.lock.as_ref()?)
     }
@@ -196,9 +188,7 @@ impl Documents for Hashes {
         let places: Vec<Place> = keys.iter().map(|&key| self.names.place(key)).collect();
         let mut all = Vec::with_capacity(keys.len());
         for page in places.chunks(PAGE) {
-            for (place, found) in page.iter().zip(self.read(page).await?) {
-                all.push(self.known(place, found)?);
-            }
+            all.extend(self.read(page).await?);
         }
         Ok(all)
     }
@@ -247,7 +237,6 @@ impl Documents for Hashes {
         let replicas = if grants { self.replicas } else { 0 };
         let mut answer = self.ask(std::slice::from_ref(&place), &arguments, replicas).await?;
         let found = answer.found.pop().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
-        let found = self.known(&place, found)?;
         if answer.status != "done" {
             return Ok(Put::Refused);
         }
@@ -269,13 +258,12 @@ impl Documents for Hashes {
         let answer = self.ask(std::slice::from_ref(&place), &arguments, self.replicas).await?;
         let mut found = answer.found.into_iter();
         let own = found.next().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
-        let found: Option<Vec<Found>> = found.map(|found| found.and_then(Result::ok)).collect();
         let outcome = match answer.status.as_str() {
             "done" => Renewing::Done,
             "overtaken" => Renewing::Overtaken,
             _ => Renewing::Refused,
         };
-        Ok(Touched { outcome, found: self.known(&place, own)?, also: found })
+        Ok(Touched { outcome, found: own, also: found.collect() })
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
@@ -295,7 +283,6 @@ impl Documents for Hashes {
         for page in named.chunks(PAGE) {
             let places: Vec<Place> = page.iter().map(|(.., place)| place.clone()).collect();
             let listed = page.iter().zip(self.read(&places).await?).filter_map(|((shard, part, _), found)| {
-                let found = found.unwrap_or_else(|_| Found::strange());
                 // It has vanished since it was found.
                 let is_there = found.content != Content::Absent;
                 is_there.then(|| Listed { shard: shard.clone(), part: part.clone(), found })

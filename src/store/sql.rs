@@ -89,21 +89,6 @@ impl<C: Connection> Rows<C> {
         Ok(rows)
     }
 
-    /// What the rows show at a place.
-    fn at(&self, place: &Spot, rows: &[Row]) -> Result<Found, StoreError> {
-        if let Some(row) = rows.iter().find(|row| row.place.as_ref() == Some(place)) {
-            return row.found.clone().map_err(|why| {
-                let name = self.name_of(place);
-                StoreError::misconfigured(format!(
-                    "{name} was written by something else ({why}): delete it, or use another with table=NAME"
-                ))
-            });
-        }
-        let absence = rows.first().map(|row| row.absence.clone());
-        let version = absence.ok_or_else(|| self.server.site.not_understood())?;
-        Ok(Found { content: Content::Absent, version })
-    }
-
     fn name_of(&self, place: &Spot) -> String {
         let table = &self.server.statements.table;
         let Spot { shard, part } = place;
@@ -113,6 +98,13 @@ impl<C: Connection> Rows<C> {
             format!("the row {part} of shard {shard} in table {table}")
         }
     }
+}
+
+/// What the rows of an answer show at a place.
+fn at(place: &Spot, rows: &[Row]) -> Found {
+    let row = rows.iter().find(|row| row.place.as_ref() == Some(place));
+    let absent = || Found { content: Content::Absent, version: rows[0].absence.clone() };
+    row.map_or_else(absent, |row| row.found.clone())
 }
 
 impl<C: Connection> ServerTime for Rows<C> {
@@ -129,6 +121,10 @@ impl<C: Connection> Documents for Rows<C> {
 
     fn name(&self, key: Key<'_>) -> String {
         self.name_of(&Spot::of(key))
+    }
+
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it, or use another with table=NAME".to_owned()
     }
 
     fn marking(&self) -> Marking {
@@ -153,9 +149,7 @@ impl<C: Connection> Documents for Rows<C> {
         let mut all = Vec::with_capacity(keys.len());
         for page in places.chunks(PAGE) {
             let rows = self.ask(&self.server.statements.get(page)).await?;
-            for place in page {
-                all.push(self.at(place, &rows)?);
-            }
+            all.extend(page.iter().map(|place| at(place, &rows)));
         }
         Ok(all)
     }
@@ -164,7 +158,7 @@ impl<C: Connection> Documents for Rows<C> {
         let version = random_name()?;
         let place = Spot::of(key);
         let put = self.server.statements.put(&place, &version, &draft, over);
-        let found = self.at(&place, &self.ask(&put).await?)?;
+        let found = at(&place, &self.ask(&put).await?);
         Ok(if found.version.write == version { Put::Done(Some(found)) } else { Put::Refused })
     }
 
@@ -174,7 +168,7 @@ impl<C: Connection> Documents for Rows<C> {
         let request = self.server.statements.touch(&touch, &also);
         for _ in 0..MOST_ATTEMPTS {
             let rows = self.ask(&request).await?;
-            let found = self.at(&place, &rows)?;
+            let found = at(&place, &rows);
             let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
             let outcome = match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
                 None => Renewing::Refused,
@@ -183,8 +177,8 @@ impl<C: Connection> Documents for Rows<C> {
                 // It was written after the statement had passed it over.
                 Some(Ordering::Less) => continue,
             };
-            let also = also.iter().map(|place| self.at(place, &rows).ok()).collect();
-            return Ok(Touched { outcome, found, also });
+            let also = also.iter().map(|place| at(place, &rows)).collect();
+            return Ok(Touched { outcome, found, also: Some(also) });
         }
         Err(StoreError::unknown(format!("{} changes faster than it can be renewed", self.name_of(&place))))
     }
@@ -205,8 +199,7 @@ impl<C: Connection> Documents for Rows<C> {
             let listed = rows.into_iter().filter_map(|row| {
                 // Another program may have written a name that no shard has.
                 let (shard, part) = row.place?.listed()?;
-                let found = row.found.unwrap_or_else(|_| Found::strange());
-                Some(Listed { shard, part, found })
+                Some(Listed { shard, part, found: row.found })
             });
             each(listed.collect());
             let Some(end) = end else { return Ok(()) };

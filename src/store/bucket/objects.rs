@@ -88,29 +88,21 @@ impl Objects {
         }
     }
 
-    /// The error of an object that is not ours. `why` is how that shows.
-    fn foreign(&self, key: &str, why: &str) -> StoreError {
-        let name = &self.name;
-        StoreError::misconfigured(format!(
-            "the object {name}{key} was written by something else ({why}): delete it, or use another prefix"
-        ))
-    }
-
     /// Reads an object; strongly consistent.
     pub(super) async fn read(&self, key: &str) -> Result<Found, StoreError> {
         let answer = match self.clients.objects.get(&self.path(key)).await {
             Ok(answer) => answer,
             Err(Error::NotFound { .. }) => return Ok(Found { content: Content::Absent, version: Version::default() }),
             Err(error) if failure::is_too_long(&error) => {
-                return Err(self.foreign(key, &format!("it has more than {} MiB", MOST >> 20)));
+                let why = format!("it has more than {} MiB", MOST >> 20);
+                return Ok(Found { content: Content::Unreadable(why), version: Version::default() });
             }
             Err(error) => return Err(self.failure("GetObject", &error)),
         };
         let write = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
         let write = write.ok_or_else(|| self.nameless())?;
         let bytes = answer.bytes().await.map_err(|error| self.failure("GetObject", &error))?;
-        let record = Record::read(&bytes).map_err(|why| self.foreign(key, &why))?;
-        Ok(found(record, write))
+        Ok(found(Record::read(&bytes), write))
     }
 
     /// The error of a server that does not name the versions of objects.
@@ -130,7 +122,7 @@ impl Objects {
         match self.clients.objects.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await {
             Ok(written) => {
                 let write = self.version(written.e_tag, written.version);
-                Ok(Put::Done(write.map(|write| found(record, write))))
+                Ok(Put::Done(write.map(|write| found(Ok(record), write))))
             }
             Err(error) if failure::names_no_version(&error) => Ok(Put::Done(None)),
             Err(
@@ -191,6 +183,6 @@ impl Objects {
     }
 }
 
-fn found(record: Record, write: String) -> Found {
-    Found { content: Content::Ours(record.document()), version: Version { write, incarnation: String::new() } }
+fn found(record: Result<Record, String>, write: String) -> Found {
+    Found { content: record.map(Record::document).into(), version: Version { write, incarnation: String::new() } }
 }

@@ -123,29 +123,31 @@ pub fn ttl_in(sign: &str) -> i64 {
     sign.parse().unwrap_or(0)
 }
 
-/// The document in an item.
-///
+/// The document in an item, if there is one.
+pub fn read(item: Option<&Item>) -> Found {
+    let Some(item) = item else { return Found { content: Content::Absent, version: Version::default() } };
+    let id = text(item, "write").unwrap_or_default();
+    let owner = text(item, "ownerId").filter(|_| text(item, "sk") == Some(LOCK));
+    let content = content(item, id, owner).unwrap_or_else(|why| Content::Unreadable(why.to_owned()));
+    Found { content, version: Write { id, owner }.version() }
+}
+
 /// # Errors
 /// Why it is not a document.
-pub fn read(item: Option<&Item>) -> Result<Found, String> {
-    let Some(item) = item else { return Ok(Found { content: Content::Absent, version: Version::default() }) };
+fn content(item: &Item, id: &str, owner: Option<&str>) -> Result<Content, &'static str> {
     if item.contains_key("beat") || item.contains_key("createdMs") {
-        return Err("an earlier build of leaderrun did".to_owned());
+        return Err("an earlier build of leaderrun did");
     }
-    let id = text(item, "write").unwrap_or_default();
     if text(item, "sk") != Some(LOCK) {
-        let ours = ours(item, id).ok_or("it has no text")?;
-        return Ok(Found { content: Content::Ours(ours), version: Write { id, owner: None }.version() });
+        return ours(item, id).map(Content::Ours).ok_or("it has no text");
     }
-    let owner = text(item, "ownerId").ok_or("it has no ownerId (S)")?;
+    let owner = owner.ok_or("it has no ownerId (S)")?;
     let ttl: i64 = number(item, "ttl").ok_or("it has no ttl (N)")?;
-    let version = Write { id, owner: Some(owner) }.version();
     let agrees = |ours: &Ours| {
         let expires = if let Life::Ends(ends) = ours.life { ends } else { 0 };
         i64::try_from(ttl_of(expires)) == Ok(ttl)
     };
-    let content = ours(item, id).filter(agrees).map_or_else(|| foreign(owner, ttl), Content::Ours);
-    Ok(Found { content, version })
+    Ok(ours(item, id).filter(agrees).map_or_else(|| foreign(owner, ttl), Content::Ours))
 }
 
 fn ours(item: &Item, id: &str) -> Option<Ours> {
@@ -208,15 +210,15 @@ mod tests {
             ("sequence", n(3)),
         ];
         let mut item: Item = ours.map(|(name, value)| (name.to_owned(), value)).into();
-        let found = read(Some(&item)).expect("ours");
+        let found = read(Some(&item));
         assert_eq!(found.leadership().map(|of| of.term), Some(Term(7)));
         let write = Write::of(&found.version);
         assert_eq!((write.id, write.owner), ("w", Some("one two")));
         item.insert("ttl".to_owned(), n(1_795_268_620));
-        let found = read(Some(&item)).expect("somebody's");
+        let found = read(Some(&item));
         let Content::Foreign { holder, life, .. } = found.content else { panic!("another program took it") };
         assert_eq!((holder.owner.as_str(), life), ("one two", Life::Ends(1_795_268_621_000)));
         item.insert("beat".to_owned(), n(1));
-        assert_eq!(read(Some(&item)).expect_err("older"), "an earlier build of leaderrun did");
+        assert_eq!(read(Some(&item)).content, Content::Unreadable("an earlier build of leaderrun did".to_owned()));
     }
 }

@@ -8,7 +8,7 @@ use super::document::{Record, Revisions};
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};
 use super::{Answer, Keys, found};
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::lease_store::documents::{EachListed, Found, Life, List, Listed, Part, Version};
+use crate::store::lease_store::documents::{Content, EachListed, Found, Life, List, Listed, Part, Version};
 use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -70,8 +70,12 @@ impl Keys {
     ) -> Result<Vec<Listed>, StoreError> {
         let named = page.kvs.into_iter().filter_map(|kv| Some((self.names.listed(&kv.key)?, kv)));
         let judged = named.map(|((shard, part), kv)| async move {
-            let Ok(record) = Record::read(&kv.value) else {
-                return Ok(Listed { shard, part, found: Found::strange() });
+            let record = match Record::read(&kv.value) {
+                Ok(record) => record,
+                Err(why) => {
+                    let found = Found { content: Content::Unreadable(why), version: Version::default() };
+                    return Ok(Listed { shard, part, found });
+                }
             };
             let life = match held {
                 _ if record.lease == 0 => Life::ForEver,

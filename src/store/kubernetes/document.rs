@@ -113,24 +113,22 @@ pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, o
 }
 
 /// The document in a Lease.
-///
-/// # Errors
-/// Why it is none.
-pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Result<Found, String> {
+pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Found {
     let annotations = lease.metadata.annotations.get_or_insert_default();
-    let record = annotations.remove(RECORD).map(|record| Record::read(record.as_bytes())).transpose()?;
+    let record = annotations.remove(RECORD).map(|record| Record::read(record.as_bytes()));
     let sign = lease.spec.as_ref().map(sign).unwrap_or_default();
     let is_ours = !is_shard || annotations.get(SIGN) == Some(&sign);
-    let content = match record.filter(|_| is_ours) {
-        Some(record) => Content::Ours(record.document()),
-        None if is_shard => foreign(&lease, sign),
-        None => return Err("it has no annotation of ours".to_owned()),
+    let content = match record {
+        Some(Err(why)) => Content::Unreadable(why),
+        Some(Ok(record)) if is_ours => Content::Ours(record.document()),
+        _ if is_shard => foreign(&lease, sign),
+        _ => Content::Unreadable("it has no annotation of ours".to_owned()),
     };
     // The version is what the next write needs of it. The server compares uid and resourceVersion, and each write makes another
     // resourceVersion.
     (lease.metadata.managed_fields, lease.metadata.self_link) = (None, None);
     let write = serde_json::to_string(&lease).expect("it is plain data");
-    Ok(Found { content, version: Version { write, incarnation } })
+    Found { content, version: Version { write, incarnation } }
 }
 
 /// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
@@ -152,7 +150,7 @@ pub fn is_of(lease: &Lease, write: &str) -> bool {
     record.and_then(|record| Record::read(record.as_bytes()).ok()).is_some_and(|record| record.write == write)
 }
 
-/// What a Lease in a list is. None if it is nothing of ours. One of ours that cannot be read is a stranger's.
+/// What a Lease in a list is. None if it is nothing of ours.
 pub fn listed(lease: Lease) -> Option<Listed> {
     let annotation = |name: &str| lease.metadata.annotations.as_ref()?.get(name);
     let part = match lease.metadata.labels.as_ref()?.get(KIND)?.as_str() {
@@ -161,12 +159,8 @@ pub fn listed(lease: Lease) -> Option<Listed> {
         "note" | "standby" => Part::Note(Page::of_name(annotation(WHICH)?, MARK)?),
         _ => return None,
     };
-    Some(Listed { shard: annotation(SHARD)?.parse().ok()?, found: listed_as(lease, &part), part })
-}
-
-/// The document of a Lease in a list.
-pub fn listed_as(lease: Lease, part: &Part) -> Found {
-    found(lease, *part == Part::Lease, String::new()).unwrap_or_else(|_| Found::strange())
+    let shard = annotation(SHARD)?.parse().ok()?;
+    Some(Listed { shard, found: found(lease, part == Part::Lease, String::new()), part })
 }
 
 /// Whether an object may be called so (RFC 1123, a subdomain).
@@ -324,7 +318,7 @@ mod tests {
             let listed = listed(lease.clone()).expect("it is ours");
             assert_eq!((&listed.shard, &listed.part), (&shard, &part));
             assert!(is_of(&lease, &record.write) && !is_of(&lease, "v"));
-            let found = found(lease, matches!(key, Key::Shard(_)), String::new()).expect("ours");
+            let found = found(lease, matches!(key, Key::Shard(_)), String::new());
             assert_eq!(found.ours(), Some(&record.document()));
         }
     }
@@ -338,7 +332,7 @@ mod tests {
             "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:00.000000Z", "leaseTransitions": 4,
             "strategy": "OldestEmulationVersion"}}"#;
         let theirs: Lease = serde_json::from_str(theirs).expect("a Lease");
-        let found = self::found(theirs, true, String::new()).expect("somebody's");
+        let found = self::found(theirs, true, String::new());
         let Content::Foreign { holder, life, .. } = &found.content else { panic!("another program's") };
         assert_eq!((holder.owner.as_str(), *life), ("other", Life::Unchanged { whole: Duration::from_secs(15) }));
         let put = |over: &Found, draft: &Draft<'_>| put(Key::Shard(&shard), draft, over);
@@ -356,7 +350,7 @@ mod tests {
         assert_eq!(seen["metadata"]["ownerReferences"][0]["uid"], "o");
         assert_eq!((&seen["metadata"]["uid"], &seen["metadata"]["resourceVersion"]), (&"u".into(), &"5".into()));
         assert!(seen["metadata"].get("managedFields").is_none());
-        let found = self::found(taken, true, String::new()).expect("ours");
+        let found = self::found(taken, true, String::new());
         let kept = value(&put(&found, &led("{}", &leadership, Ends::Keep)));
         assert_eq!(kept["spec"], seen["spec"], "for others, orders are no renewal");
         let renewal = Draft { owner: None, ..led("{}", &leadership, Ends::In(Duration::from_secs(2))) };
@@ -385,10 +379,10 @@ mod tests {
             Duration::from_secs(15),
             Timestamp::MIN,
         );
-        assert!(matches!(found(taken, true, String::new()).expect("somebody's").content, Content::Foreign { .. }));
+        assert!(matches!(found(taken, true, String::new()).content, Content::Foreign { .. }));
         let mut free = ours;
         release(free.spec.as_mut().expect("it has one"), Timestamp::MIN);
-        let content = found(free, true, String::new()).expect("somebody's").content;
+        let content = found(free, true, String::new()).content;
         assert!(matches!(content, Content::Foreign { life: Life::Over, .. }), "{content:?}");
     }
 
@@ -399,11 +393,11 @@ mod tests {
         let theirs = r#"{"metadata":{"name":"a"},"spec":{"holderIdentity":"h","leaseDurationSeconds":15}}"#;
         fuzz::bent("Lease", &[ours.as_bytes(), theirs.as_bytes()], |text, source| {
             let lease = serde_json::from_slice::<Lease>(text).ok();
-            let found = lease.map(|lease| found(lease, source.one_in(2), String::new()));
-            if let Some(Err(why)) = &found {
+            let found = lease.map(|lease| found(lease, source.one_in(2), String::new()).content);
+            if let Some(Content::Unreadable(why)) = &found {
                 fuzz::assert_is_one_line(why);
             }
-            (&found.filter(Result::is_ok)).into()
+            (&found.filter(|found| !matches!(found, Content::Unreadable(_)))).into()
         });
     }
 }

@@ -255,7 +255,7 @@ impl<D: Documents> LeaseStore<D> {
         let found = match self.documents.put(Key::Shard(shard), written, over).await {
             Ok(Put::Done(Some(found))) => found,
             Ok(Put::Done(None)) => {
-                let found = super::touch::get(&self.documents, Key::Shard(shard)).await;
+                let found = self.get_one(Key::Shard(shard)).await;
                 let found = found.map_err(StoreError::after_a_part)?;
                 if found.ours().is_none_or(|ours| ours.text != text) {
                     self.doubt(shard);
@@ -423,7 +423,7 @@ impl<D: Documents> LeaseStore<D> {
             let mut keys = Vec::new();
             keys.extend(known.is_none().then_some(Key::Led(shard)));
             keys.extend(marker.map(|_| Key::Marker));
-            let found = if keys.is_empty() { Vec::new() } else { self.documents.get(&keys, false).await? };
+            let found = if keys.is_empty() { Vec::new() } else { self.get(&keys, false).await? };
             let mut found = found.into_iter();
             let led = known.or_else(|| found.next());
             let mut has_forgotten = false;

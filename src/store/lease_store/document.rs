@@ -4,7 +4,7 @@
 //! must keep: what it writes back has them. If a later release gave a known member another meaning, it raised `format`,
 //! and this one refuses the document.
 
-use super::documents::{Found, Ours, of_format};
+use super::documents::{Content, Found, Ours, of_format};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Wait;
@@ -260,7 +260,12 @@ impl Orders {
 impl LedMark {
     /// None if there is no mark. One that cannot be read says at least that the shard was led.
     pub fn read(mark: &Found) -> Option<Self> {
-        Some(read(&mark.ours()?.text).unwrap_or_else(|_| Self { lease_ms: 1, ..Self::new() }))
+        let known = match &mark.content {
+            Content::Absent => return None,
+            Content::Ours(ours) => read(&ours.text).ok(),
+            Content::Foreign { .. } | Content::Unreadable(_) => None,
+        };
+        Some(known.unwrap_or_else(|| Self { lease_ms: 1, ..Self::new() }))
     }
 
     pub fn new() -> Self {

@@ -88,6 +88,14 @@ pub enum Content {
         sign: String,
         life: Life,
     },
+    /// Something else wrote it, or a later release: why it cannot be read.
+    Unreadable(String),
+}
+
+impl From<Result<Ours, String>> for Content {
+    fn from(read: Result<Ours, String>) -> Self {
+        read.map_or_else(Self::Unreadable, Self::Ours)
+    }
 }
 
 /// A document as it was read.
@@ -121,27 +129,12 @@ pub(crate) fn of_format<'a, T: Deserialize<'a>>(text: &'a str, format: u64) -> R
 }
 
 impl Found {
-    /// What a list shows of a document that something else wrote.
-    #[cfg(any(
-        feature = "bucket",
-        feature = "redis",
-        feature = "postgres",
-        feature = "mysql",
-        feature = "nats",
-        feature = "etcd",
-        feature = "kubernetes"
-    ))]
-    pub(crate) fn strange() -> Self {
-        let content = Content::Foreign { holder: Holder::stranger(), sign: String::new(), life: Life::ForEver };
-        Self { content, version: Version::default() }
-    }
-
     /// The document, if it is ours.
     #[must_use]
     pub fn ours(&self) -> Option<&Ours> {
         match &self.content {
             Content::Ours(ours) => Some(ours),
-            Content::Absent | Content::Foreign { .. } => None,
+            Content::Absent | Content::Foreign { .. } | Content::Unreadable(_) => None,
         }
     }
 
@@ -281,6 +274,9 @@ pub trait Documents: ServerTime + Send + Sync {
 
     /// The name of a document in the server's own words: `the object s3://locks/shard/db`.
     fn name(&self, key: Key<'_>) -> String;
+
+    /// What to do about a document that cannot be read: `delete it, or use another prefix`.
+    fn remedy(&self, key: Key<'_>) -> String;
 
     fn marking(&self) -> Marking {
         Marking::ByAnyone

@@ -10,7 +10,7 @@
 
 use super::document::{LedMark, MarkerText};
 use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, Marking, Over, Put};
-use super::{LeaseStore, MOST_ATTEMPTS, touch};
+use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::server_clock::{WIDE, Wait};
 use crate::store::{ErrorKind, StoreError};
@@ -47,14 +47,14 @@ impl<D: Documents> LeaseStore<D> {
     /// Reads the marker as it stands. None if there is none, where `store init` alone writes it.
     pub(super) async fn read_marker(&self, reader: Reader) -> Result<Option<Marker>, StoreError> {
         let sent = BootInstant::now();
-        let found = touch::get(&self.documents, Key::Marker).await?;
+        let found = self.get_one(Key::Marker).await?;
         self.admit_marker(found, sent, reader).await
     }
 
     /// Reads the marker for an operator. True: it did not name this incarnation before. None: there is none.
     pub(super) async fn meet_marker(&self, reader: Reader) -> Result<Option<bool>, StoreError> {
         let sent = BootInstant::now();
-        let found = touch::get(&self.documents, Key::Marker).await?;
+        let found = self.get_one(Key::Marker).await?;
         let before = found.version.clone();
         let marker = self.admit_marker(found, sent, reader).await?;
         Ok(marker.map(|marker| marker.write != before.write || marker.incarnation != before.incarnation))
@@ -77,7 +77,9 @@ impl<D: Documents> LeaseStore<D> {
                 Content::Absent => None,
                 Content::Ours(ours) if ours.text.is_empty() => None,
                 Content::Ours(ours) => Some(MarkerText::read(ours).map_err(|why| self.strange(Key::Marker, &why))?),
-                Content::Foreign { .. } => return Err(self.strange(Key::Marker, "it is no marker")),
+                Content::Foreign { .. } | Content::Unreadable(_) => {
+                    return Err(self.strange(Key::Marker, "it is no marker"));
+                }
             };
             let latest = self.documents.server_millis(BootInstant::now());
             // Two processes do not know a clock alike that tells the seconds alone.
@@ -116,7 +118,7 @@ impl<D: Documents> LeaseStore<D> {
             sent = BootInstant::now();
             found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
                 Ok(Put::Done(Some(written))) => written,
-                Ok(Put::Done(None) | Put::Refused) => touch::get(&self.documents, Key::Marker).await?,
+                Ok(Put::Done(None) | Put::Refused) => self.get_one(Key::Marker).await?,
                 // Who may only look leaves it to those who claim.
                 Err(error) if reader == Reader::Look && error.kind == ErrorKind::Denied => return Ok(None),
                 Err(error) => return Err(error),
@@ -154,7 +156,7 @@ impl<D: Documents> LeaseStore<D> {
     /// Writes the marker that `store init` writes, or that says that no candidate has used the store yet.
     pub(super) async fn write_marker(&self, created_ms: u64) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
-            let found = touch::get(&self.documents, Key::Marker).await?;
+            let found = self.get_one(Key::Marker).await?;
             let text = MarkerText::new(created_ms, &found.version.incarnation).text();
             let put = self.documents.put(Key::Marker, self.marker_of(&text, created_ms), Over::Exactly(&found)).await?;
             if matches!(put, Put::Done(_)) {
@@ -183,7 +185,7 @@ impl<D: Documents> LeaseStore<D> {
         for _ in 0..MOST_ATTEMPTS {
             let found = match known.take() {
                 Some(found) => found,
-                None => touch::get(&self.documents, key).await?,
+                None => self.get_one(key).await?,
             };
             let before = LedMark::read(&found);
             let mut mark = before.clone().unwrap_or_else(LedMark::new);

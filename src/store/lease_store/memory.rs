@@ -414,6 +414,10 @@ impl<W: Way> Documents for Memory<W> {
         format!("the document {:?}", Name::from(key))
     }
 
+    fn remedy(&self, _: Key<'_>) -> String {
+        "delete it, or use another place for the leases".to_owned()
+    }
+
     fn marking(&self) -> Marking {
         self.server.style.marking
     }

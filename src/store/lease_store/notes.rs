@@ -10,9 +10,8 @@ use super::document::{LedMark, Orders};
 use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part, Put};
 use super::marker::{Reader, lasting};
 use super::seen::Standing;
-use super::{LeaseStore, MOST_ATTEMPTS, touch};
+use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::notes::unless_store_fails;
 use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError};
 use crate::time::millis;
 use std::time::Duration;
@@ -29,7 +28,7 @@ impl<D: Documents> Notes for LeaseStore<D> {
             let standing = self.look(shard, false, false, Reader::Look).await?;
             return Ok(self.orders_in(&self.with_led_mark(shard, standing).await?));
         }
-        let found = touch::get(&self.documents, Key::Note(shard, page)).await?;
+        let found = self.get_one(Key::Note(shard, page)).await?;
         let note = self.note_in(Key::Note(shard, page), &found);
         self.known_notes.lock().insert((shard.clone(), page.clone()), found);
         note
@@ -96,28 +95,16 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     pub(super) fn note_in(&self, key: Key<'_>, found: &Found) -> Result<Option<Note>, StoreError> {
-        if matches!(found.content, Content::Foreign { .. }) {
-            return Err(self.strange(key, "it is no note"));
+        match &found.content {
+            Content::Foreign { .. } => Err(self.strange(key, "it is no note")),
+            Content::Unreadable(why) => Err(self.strange(key, why)),
+            // The answer has shown what time it is.
+            Content::Absent | Content::Ours(_) => Ok(note(found, self.documents.least_server_millis())),
         }
-        // The answer has shown what time it is.
-        Ok(note(found, self.documents.least_server_millis()))
     }
 
+    /// One that something else wrote does the others no harm.
     pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        match self.read_at_once(wanted).await {
-            // One that something else wrote does the others no harm.
-            Err(error) if error.kind == ErrorKind::Misconfigured => {
-                let mut notes = Vec::with_capacity(wanted.len());
-                for (shard, page) in wanted {
-                    notes.push(unless_store_fails(self.read(shard, page).await)?);
-                }
-                Ok(notes)
-            }
-            notes => notes,
-        }
-    }
-
-    async fn read_at_once(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let keys: Vec<Key<'_>> = wanted
             .iter()
             .map(|(shard, page)| if self.is_in_document(page) { Key::Shard(shard) } else { Key::Note(shard, page) })
@@ -143,8 +130,9 @@ impl<D: Documents> LeaseStore<D> {
         }
         let keys: Vec<Key<'_>> = without_led_mark.iter().map(|(index, _)| Key::Led(&wanted[*index].0)).collect();
         let led = self.documents.get(&keys, false).await?;
-        for ((index, standing), led) in without_led_mark.into_iter().zip(led) {
-            notes[index] = Ok(self.orders_in(&Standing { led: LedMark::read(&led), ..standing }));
+        for (((index, standing), key), led) in without_led_mark.into_iter().zip(keys).zip(led) {
+            let led = self.readable(key, led).map(|led| LedMark::read(&led));
+            notes[index] = led.map(|led| self.orders_in(&Standing { led, ..standing }));
         }
         Ok(notes)
     }
@@ -202,7 +190,7 @@ impl<D: Documents> LeaseStore<D> {
         expected: Option<&str>,
         draft: Option<&Note>,
     ) -> Result<Option<bool>, StoreError> {
-        let found = touch::get(&self.documents, Key::Led(shard)).await?;
+        let found = self.get_one(Key::Led(shard)).await?;
         let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
         let now_millis = self.documents.least_server_millis();
         let standing = mark.shared.orders.as_ref().and_then(|orders| orders.note(now_millis));
@@ -217,7 +205,7 @@ impl<D: Documents> LeaseStore<D> {
     async fn keep_orders(&self, shard: &Shard, written: Option<&Orders>) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             // In this order: of two writers, the one that keeps its orders last has seen the other's.
-            let found = touch::get(&self.documents, Key::Led(shard)).await?;
+            let found = self.get_one(Key::Led(shard)).await?;
             let standing = self.look(shard, false, false, Reader::Writer).await?;
             let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
             let orders = standing.document.as_ref().map_or(written, |document| document.orders.as_ref());
@@ -241,7 +229,7 @@ impl<D: Documents> LeaseStore<D> {
         for _ in 0..MOST_ATTEMPTS {
             let (found, is_fresh) = match known.take() {
                 Some(known) => (known, false),
-                None => (touch::get(&self.documents, key).await?, true),
+                None => (self.get_one(key).await?, true),
             };
             let standing = self.note_in(key, &found)?.map(|note| note.text);
             if standing.as_deref() != expected {
@@ -290,7 +278,7 @@ impl<D: Documents> LeaseStore<D> {
             for attempt in 0.. {
                 let found = match known.take() {
                     Some(found) => found,
-                    None => touch::get(&self.documents, Key::Note(shard, &page)).await?,
+                    None => self.get_one(Key::Note(shard, &page)).await?,
                 };
                 let is_empty = found.ours().is_none_or(|ours| ours.text.is_empty());
                 let empty = Draft { ends: Ends::Now, ..lasting("") };

@@ -148,6 +148,7 @@ impl Seen {
                 let whole = if let Life::Unchanged { whole } = life { Some(*whole) } else { None };
                 (format!("foreign {sign}"), String::new(), *life, whole)
             }
+            Content::Unreadable(_) => return None,
         };
         let ends = match life {
             Life::Over => return Some(Duration::ZERO),

@@ -111,25 +111,26 @@ fn header(message: &StreamMessage) -> Result<Header, String> {
     of_format(header.as_str(), FORMAT)
 }
 
-/// The version that no message has.
-pub fn absence(incarnation: &str) -> Version {
-    Version { write: "0".to_owned(), incarnation: incarnation.to_owned() }
+/// The document in a message of this key, if there is one.
+pub fn read(key: &str, message: Option<&StreamMessage>, incarnation: &str) -> Found {
+    let write = message.map_or(0, |message| message.sequence).to_string();
+    let content = match message {
+        None => Content::Absent,
+        // Who deletes the led mark leaves one that says at least that the shard was led.
+        Some(message) if is_deletion(&message.headers) && key.starts_with(LED) => {
+            Content::Ours(Ours { text: String::new(), leadership: None, sequence: 0, life: Life::ForEver })
+        }
+        Some(message) if is_deletion(&message.headers) => Content::Absent,
+        Some(message) => ours(message).into(),
+    };
+    Found { content, version: Version { write, incarnation: incarnation.to_owned() } }
 }
 
-/// The document in a message of this key.
-///
 /// # Errors
 /// Why it is not ours.
-pub fn read(key: &str, message: &StreamMessage, incarnation: &str) -> Result<Found, String> {
-    let version = Version { write: message.sequence.to_string(), incarnation: incarnation.to_owned() };
-    if is_deletion(&message.headers) {
-        // Who deletes the led mark leaves one that says at least that the shard was led.
-        let was_led = Ours { text: String::new(), leadership: None, sequence: 0, life: Life::ForEver };
-        let content = if key.starts_with(LED) { Content::Ours(was_led) } else { Content::Absent };
-        return Ok(Found { content, version });
-    }
-    let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text".to_owned())?;
-    Ok(Found { content: Content::Ours(header(message)?.document(text, stored_millis(message))), version })
+fn ours(message: &StreamMessage) -> Result<Ours, String> {
+    let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text")?;
+    Ok(header(message)?.document(text, stored_millis(message)))
 }
 
 /// When the server stored it, in milliseconds since 1970, rounded up.
@@ -232,7 +233,7 @@ mod tests {
 
     fn found(life: Life) -> Found {
         let ours = Ours { text: "y".to_owned(), leadership: None, sequence: 4, life };
-        Found { content: Content::Ours(ours), version: absence("i") }
+        Found { content: Content::Ours(ours), version: Version::default() }
     }
 
     #[test]
@@ -249,7 +250,7 @@ mod tests {
             let draft =
                 Draft { text: "x", leadership: Some(&leadership), sequence: 3, ends, wakes: false, owner: None };
             let message = message(Header::new("w", &draft, &found(Life::Ends(9))).headers(), "x");
-            let read = read("=shard.a", &message, "i").expect("it is ours");
+            let read = read("=shard.a", Some(&message), "i");
             let ours = Ours { text: "x".to_owned(), leadership: Some(leadership.clone()), sequence, life };
             let version = Version { write: "7".to_owned(), incarnation: "i".to_owned() };
             assert_eq!(read, Found { content: Content::Ours(ours), version });
@@ -262,7 +263,7 @@ mod tests {
         for (name, value) in [("KV-Operation", "DEL"), ("KV-Operation", "PURGE"), ("Nats-Marker-Reason", "MaxAge")] {
             let mut headers = HeaderMap::new();
             headers.insert(name, value);
-            let of = |key| read(key, &message(headers.clone(), ""), "i").expect("it is deleted");
+            let of = |key| read(key, Some(&message(headers.clone(), "")), "i");
             assert_eq!((of("=shard.a").content, of("=shard.a").version.write.as_str()), (Content::Absent, "7"));
             assert!(of("=led.a").ours().is_some_and(|mark| mark.life == Life::ForEver));
         }
@@ -275,7 +276,7 @@ mod tests {
             if let Some(header) = header {
                 headers.insert(HEADER, header);
             }
-            read("=shard.a", &message(headers, text), "i").expect_err("it is not ours")
+            ours(&message(headers, text)).expect_err("it is not ours")
         };
         assert_eq!(of(None, "hello"), "it has no header Leaderrun");
         assert_eq!(of(None, "leaderrun: this bucket was new"), "an earlier build of leaderrun did");

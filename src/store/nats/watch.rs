@@ -16,7 +16,7 @@ impl Keys {
             if pushed.pending == 0 {
                 // What was not pushed by now is not there.
                 for index in std::mem::take(&mut awaited) {
-                    if each(index, self.found(&names[index], None, &known)?).is_break() {
+                    if each(index, document::read(&names[index], None, &known.incarnation)).is_break() {
                         return Ok(());
                     }
                 }
@@ -28,7 +28,7 @@ impl Keys {
             awaited.retain(|&other| other != index);
             let message = [Some(message)];
             known = self.known_of(&message).await?;
-            if each(index, self.found(&names[index], message[0].as_ref(), &known)?).is_break() {
+            if each(index, document::read(&names[index], message[0].as_ref(), &known.incarnation)).is_break() {
                 return Ok(());
             }
         }

@@ -111,17 +111,17 @@ fn literally(text: &str) -> String {
     pattern
 }
 
-/// A document as a script shows it. The error says why it is not one of ours; None: it could not be read.
-pub fn read(answer: &Value, incarnation: &str) -> Option<Result<Found, String>> {
+/// A document as a script shows it. None: the script could not read it.
+pub fn read(answer: &Value, incarnation: &str) -> Option<Found> {
     let Value::Array(words) = answer else { return None };
     let word = |index: usize| words.get(index).and_then(script::text).unwrap_or_default();
-    let version = |write| Version { write, incarnation: incarnation.to_owned() };
-    match word(0).as_str() {
-        "unread" => None,
-        "absent" => Some(Ok(Found { content: Content::Absent, version: version(word(1)) })),
-        "strange" => Some(Err(word(1))),
-        _ => Some(ours(words).map(|ours| Found { content: Content::Ours(ours), version: version(word(1)) })),
-    }
+    let (content, write) = match word(0).as_str() {
+        "unread" => return None,
+        "absent" => (Content::Absent, word(1)),
+        "strange" => (Content::Unreadable(word(1)), String::new()),
+        _ => (ours(words).into(), word(1)),
+    };
+    Some(Found { content, version: Version { write, incarnation: incarnation.to_owned() } })
 }
 
 fn ours(words: &[Value]) -> Result<Ours, String> {
@@ -195,11 +195,11 @@ mod tests {
             let answer = if source.one_in(8) { any_value(source) } else { Value::Array(values) };
             input.show(|| format!("{answer:?}"));
             let read = read(&answer, "run");
-            if let Some(Ok(Found { content: Content::Ours(ours), .. })) = &read {
+            if let Some(ours) = read.as_ref().and_then(Found::ours) {
                 let Value::Array(words) = &answer else { panic!("it has seven words") };
                 assert_eq!(words.get(2), Some(&Value::BulkString(ours.text.clone().into())));
             }
-            (&read.and_then(Result::ok)).into()
+            (&read.filter(|found| !matches!(found.content, Content::Unreadable(_)))).into()
         });
     }
 }

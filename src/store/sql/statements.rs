@@ -388,8 +388,7 @@ pub struct Row {
     pub absence: Version,
     /// None: there was no row.
     pub place: Option<Spot>,
-    /// An error says why it is none of ours.
-    pub found: Result<Found, String>,
+    pub found: Found,
 }
 
 impl Row {
@@ -400,12 +399,11 @@ impl Row {
             |write: &Option<String>| Some(Version { write: write.clone()?, incarnation: incarnation.clone()? });
         let (now_millis, absence) = (now.as_ref()?.parse().ok()?, version(marker)?);
         let Some(shard) = shard.clone() else {
-            let found = Ok(Found { content: Content::Absent, version: absence.clone() });
+            let found = Found { content: Content::Absent, version: absence.clone() };
             return Some(Self { now_millis, absence, place: None, found });
         };
         let place = Spot { shard, part: part.clone()? };
-        let version = version(write)?;
-        let found = ours(document, place.part == LEASE).map(|ours| Found { content: Content::Ours(ours), version });
+        let found = Found { content: ours(document, place.part == LEASE).into(), version: version(write)? };
         Some(Self { now_millis, absence, place: Some(place), found })
     }
 }
@@ -469,12 +467,12 @@ mod tests {
             }
             input.show(|| format!("{cells:?}"));
             let leads = cells[7].as_deref() != Some("") && cells[4].as_deref() == Some("lease");
-            match Row::read(&cells) {
-                Some(Row { found: Ok(found), .. }) => {
-                    assert!(found.ours().is_none_or(|ours| ours.leadership.is_some() == leads));
+            match Row::read(&cells).map(|row| row.found.content) {
+                Some(Content::Unreadable(_)) | None => Fate::Refused,
+                Some(content) => {
+                    assert!(!matches!(content, Content::Ours(ours) if ours.leadership.is_some() != leads));
                     Fate::Accepted
                 }
-                Some(Row { found: Err(_), .. }) | None => Fate::Refused,
             }
         });
     }
