@@ -21,7 +21,7 @@ pub use price::price;
 
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Put,
+    Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Properties, Put,
 };
 use super::record::Record;
 use super::{Delivery, Finding, StoreError, parallel};
@@ -56,24 +56,10 @@ impl Documents for Objects {
         "delete it, or use another prefix".to_owned()
     }
 
-    fn marking(&self) -> Marking {
-        Marking::ByInit
-    }
-
-    fn tells_time(&self) -> bool {
-        false
-    }
-
-    fn compares_only(&self) -> bool {
-        true
-    }
-
-    fn delivery(&self) -> Delivery {
-        Delivery::Poll
-    }
-
-    fn is_metered(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        let (marking, delivery) = (Marking::ByInit, Delivery::Poll);
+        let (tells_time, compares_only, is_metered) = (false, true, true);
+        Properties { marking, delivery, tells_time, compares_only, is_metered, ..Properties::default() }
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

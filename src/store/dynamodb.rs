@@ -21,8 +21,8 @@ pub use table::Table;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Put, Renewing, Touch,
-    Touched, random_name,
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Put,
+    Renewing, Touch, Touched, random_name,
 };
 use super::{Delivery, Finding, StoreError, parallel};
 use crate::time::{BootInstant, millis, wall_clock_millis};
@@ -130,24 +130,10 @@ impl Documents for Table {
         "delete it, or use another table".to_owned()
     }
 
-    fn marking(&self) -> Marking {
-        Marking::ByWriters
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn tells_time(&self) -> bool {
-        false
-    }
-
-    fn delivery(&self) -> Delivery {
-        Delivery::Poll
-    }
-
-    fn is_metered(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        let (marking, delivery) = (Marking::ByWriters, Delivery::Poll);
+        let (is_shared, tells_time, is_metered) = (true, false, true);
+        Properties { marking, delivery, is_shared, tells_time, is_metered, ..Properties::default() }
     }
 
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

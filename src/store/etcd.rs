@@ -39,8 +39,8 @@ pub use address::Address;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Put, Touch,
-    Touched, Version, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Properties,
+    Put, Touch, Touched, Version, random_name,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
@@ -329,12 +329,8 @@ impl Documents for Keys {
         "delete it once no leaderrun uses it, or use another prefix".to_owned()
     }
 
-    fn tells_time(&self) -> bool {
-        false
-    }
-
-    fn has_clock(&self) -> bool {
-        false
+    fn properties(&self) -> Properties {
+        Properties { tells_time: false, has_clock: false, ..Properties::default() }
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

@@ -28,7 +28,7 @@ pub use connection::Objects;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Put, Version,
 };
 use super::record::Record;
 use super::server_clock::Clock;
@@ -116,24 +116,10 @@ impl Documents for Objects {
         "delete it, or use another namespace".to_owned()
     }
 
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn tells_time(&self) -> bool {
-        false
-    }
-
-    fn compares_only(&self) -> bool {
-        true
-    }
-
-    fn pushes_documents(&self) -> bool {
-        true
-    }
-
-    fn is_metered(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        let (is_shared, tells_time, compares_only) = (true, false, true);
+        let (pushes_documents, is_metered) = (true, true);
+        Properties { is_shared, tells_time, compares_only, pushes_documents, is_metered, ..Properties::default() }
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

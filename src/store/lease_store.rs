@@ -39,7 +39,7 @@ use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};
 use crate::lease::Shard;
 use crate::time::BootInstant;
 use document::{Document, LedMark};
-use documents::{Content, Documents, Found, Key, Marking};
+use documents::{Content, Documents, Found, Key, Marking, Properties};
 use marker::{Marker, Reader};
 use parking_lot::Mutex;
 use seen::{Seen, Standing};
@@ -53,6 +53,7 @@ const MOST_ATTEMPTS: usize = 8;
 /// A store over documents.
 pub struct LeaseStore<D> {
     documents: D,
+    properties: Properties,
     seen: Mutex<HashMap<Shard, Seen>>,
     marker: Mutex<Option<Marker>>,
     /// The notes that this process read or wrote last, so that it need not read them to write them.
@@ -69,7 +70,8 @@ impl<D: Documents> LeaseStore<D> {
     pub fn new(documents: D) -> Self {
         let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (renewed, pushed, is_behind) = (Notify::new(), Mutex::default(), Notify::new());
-        Self { documents, seen, marker, known_notes, renewed, pushed, is_behind }
+        let properties = documents.properties();
+        Self { documents, properties, seen, marker, known_notes, renewed, pushed, is_behind }
     }
 
     /// What is below the protocol.
@@ -89,7 +91,7 @@ impl<D: Documents> LeaseStore<D> {
     ) -> Result<Standing, StoreError> {
         let sent = BootInstant::now();
         let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
-        let wants_led_mark = self.documents.is_shared() && reader != Reader::Look;
+        let wants_led_mark = self.properties.is_shared && reader != Reader::Look;
         let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
         let pushed = self.pushed.lock().get(shard).cloned().filter(|_| may_be_behind && !with_marker);
         let mut found = match pushed {
@@ -117,7 +119,7 @@ impl<D: Documents> LeaseStore<D> {
 
     /// Whether what was found comes from the incarnation that the marker names.
     fn is_of_the_marker(&self, found: &Found) -> bool {
-        self.documents.marking() == Marking::ByInit
+        self.properties.marking == Marking::ByInit
             || self.marker.lock().as_ref().is_some_and(|marker| marker.incarnation == found.version.incarnation)
     }
 
@@ -156,7 +158,7 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     fn needs_led_mark(&self, standing: &Standing) -> bool {
-        self.documents.is_shared() && standing.document.is_none() && standing.led.is_none()
+        self.properties.is_shared && standing.document.is_none() && standing.led.is_none()
     }
 
     fn remember(&self, shard: &Shard, standing: &Standing) {
@@ -179,7 +181,7 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     fn wall_millis(&self) -> u64 {
-        if self.documents.tells_time() { u64::MAX } else { self.documents.wall_clock_millis() }
+        if self.properties.tells_time { u64::MAX } else { self.documents.wall_clock_millis() }
     }
 
     /// How much is left of the lease that a read showed which was sent at `sent`. None where it ends with its holder.
@@ -227,19 +229,19 @@ fn forgotten(left: Duration, first: bool) -> Holder {
 #[async_trait::async_trait]
 impl<D: Documents> Store for LeaseStore<D> {
     fn delivery(&self) -> Delivery {
-        self.documents.delivery()
+        self.properties.delivery
     }
 
     fn is_metered(&self) -> bool {
-        self.documents.is_metered()
+        self.properties.is_metered
     }
 
     fn hindrance(&self) -> Option<String> {
-        self.documents.clock().hindrance(BootInstant::now()).filter(|_| !self.documents.tells_time())
+        self.documents.clock().hindrance(BootInstant::now()).filter(|_| !self.properties.tells_time)
     }
 
     fn lanes(&self) -> usize {
-        self.documents.lanes()
+        self.properties.lanes
     }
 
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {

@@ -35,7 +35,8 @@ use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Put, Version, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Properties, Put, Version,
+    random_name,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, StoreError, parallel};
@@ -171,12 +172,8 @@ impl Documents for Keys {
         format!("delete it (nats kv del {} {}) or use another bucket", self.bucket.name, document::key_of(key))
     }
 
-    fn compares_only(&self) -> bool {
-        true
-    }
-
-    fn pushes_documents(&self) -> bool {
-        true
+    fn properties(&self) -> Properties {
+        Properties { compares_only: true, pushes_documents: true, ..Properties::default() }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {

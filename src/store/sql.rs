@@ -38,8 +38,8 @@ use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Put, Renewing, Touch,
-    Touched, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Put,
+    Renewing, Touch, Touched, random_name,
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
@@ -127,17 +127,14 @@ impl<C: Connection> Documents for Rows<C> {
         "delete it, or use another with table=NAME".to_owned()
     }
 
-    fn marking(&self) -> Marking {
-        match self.server.statements.dialect {
+    fn properties(&self) -> Properties {
+        let marking = match self.server.statements.dialect {
             Dialect::Postgres => Marking::ByAnyone,
             // A proxy may send looks to two nodes by turns.
             Dialect::MySql => Marking::ByWriters,
-        }
-    }
-
-    /// A request that finds the shared connection in use makes another one, and closes it afterwards.
-    fn lanes(&self) -> usize {
-        2
+        };
+        // A request that finds the shared connection in use makes another one, and closes it afterwards.
+        Properties { marking, lanes: 2, ..Properties::default() }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {

@@ -108,7 +108,7 @@ impl<D: Documents> LeaseStore<D> {
 
     pub(super) async fn observe_lease(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
-        let with_marker = self.marker.lock().is_none() && self.documents.marking() != super::Marking::ByInit;
+        let with_marker = self.marker.lock().is_none() && self.properties.marking != super::Marking::ByInit;
         let standing = self.look(shard, true, with_marker, Reader::Look).await?;
         if let Some(holder) = self.holder(shard, &standing, sent) {
             return Ok(Observation::Held(holder));
@@ -123,7 +123,7 @@ impl<D: Documents> LeaseStore<D> {
         self.seen.lock().entry(shard.clone()).or_default().claims = candidate.lease;
         let mut known = self.claimable(candidate);
         // What came by itself is newer than what is known of the time, and has a term that the next one has to pass.
-        let mut looked_for_the_time = known.is_some() && self.documents.delivery() == Delivery::Push;
+        let mut looked_for_the_time = known.is_some() && self.properties.delivery == Delivery::Push;
         for _ in 0..MOST_ATTEMPTS {
             let sent = BootInstant::now();
             let standing = if let Some(known) = known.take() {
@@ -197,7 +197,7 @@ impl<D: Documents> LeaseStore<D> {
         let unknown = self.until_remembered(marker, longest).max(self.until_trusted(shard, standing, longest));
         let left = unknown.map(|until| until.since(now));
         // Until the marker of another server is old enough to be written again.
-        let is_elsewhere = self.documents.marking() == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
+        let is_elsewhere = self.properties.marking == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
         let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
         let is_mine = standing.session() == Some(&candidate.session);
         let holder = if is_mine { None } else { self.holder(shard, standing, sent) };
@@ -224,7 +224,7 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
         let clock = self.documents.clock();
         // No date ends a wait where another host's clock said it.
-        let wall_millis = if self.documents.has_clock() { self.documents.wall_clock_millis() } else { 0 };
+        let wall_millis = if self.properties.has_clock { self.documents.wall_clock_millis() } else { 0 };
         let mut seen = self.seen.lock();
         let seen = seen.entry(shard.clone()).or_default();
         seen.wait(standing, &clock, wall_millis, BootInstant::now())
@@ -298,7 +298,7 @@ impl<D: Documents> LeaseStore<D> {
         // Of a time that is known badly the early end: terms must not run far ahead.
         let now = BootInstant::now();
         let time = &self.documents;
-        let is_vague = !is_first && time.delivery() == Delivery::Push && time.clock().is_wide(now);
+        let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
         let now_millis = if is_vague { time.least_server_millis() } else { time.server_millis(now) };
         draft.term = draft.term.max(highest).max(now_millis) + 1;
         draft.lease = Some(Lease::new(candidate, self.documents.wall_clock_millis()));
@@ -319,7 +319,7 @@ impl<D: Documents> LeaseStore<D> {
         let knows_all = draft.led_ms >= millis(candidate.lease);
         let was_ours = standing.document.is_some();
         let mut after = None;
-        if !knows_all || self.documents.is_shared() {
+        if !knows_all || self.properties.is_shared {
             let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
             if knows_all && found.last_term > standing.term() {
                 // Somebody led since: perhaps our document was deleted before the mark said that we lead.
@@ -342,7 +342,7 @@ impl<D: Documents> LeaseStore<D> {
                 wait = start_after.map(|start| self.wait_until(start));
                 ends = Ends::In(candidate.lease);
             }
-            if let Some(document) = written.document.as_mut().filter(|_| self.documents.is_shared() && !was_ours) {
+            if let Some(document) = written.document.as_mut().filter(|_| self.properties.is_shared && !was_ours) {
                 // They may have changed before the document was ours.
                 document.orders.clone_from(&after.orders);
             }
@@ -419,7 +419,7 @@ impl<D: Documents> LeaseStore<D> {
         let looked = async {
             let sent = BootInstant::now();
             // It is written over what is known of it, so it was that when the document was ours.
-            let known = self.known_led_mark(shard).filter(|_| self.documents.is_shared());
+            let known = self.known_led_mark(shard).filter(|_| self.properties.is_shared);
             let mut keys = Vec::new();
             keys.extend(known.is_none().then_some(Key::Led(shard)));
             keys.extend(marker.map(|_| Key::Marker));
@@ -445,7 +445,7 @@ impl<D: Documents> LeaseStore<D> {
                 draft.term.max(least).max(late)
             };
             let change = |mark: &mut LedMark| {
-                if self.documents.is_shared() || is_doubtful(mark) {
+                if self.properties.is_shared || is_doubtful(mark) {
                     mark.shared.led(term_over(mark));
                 }
                 mark.has_lease(candidate.lease);
@@ -518,7 +518,7 @@ impl<D: Documents> LeaseStore<D> {
         draft: &Document,
         is_forgotten: bool,
     ) -> Result<Ends, StoreError> {
-        if !self.documents.is_shared() {
+        if !self.properties.is_shared {
             return Ok(Ends::Now);
         }
         if let Some(wait) = draft.wait() {

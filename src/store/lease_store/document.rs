@@ -74,7 +74,7 @@ pub struct LedMark {
     format: u64,
     /// The longest lease; zero if nobody has led.
     lease_ms: u64,
-    /// What other programs may take from the shard's document. See [`Documents::is_shared`](super::Documents::is_shared).
+    /// What other programs may take from the shard's document. See [`Properties`](super::Properties).
     #[serde(default, skip_serializing_if = "Shared::is_empty")]
     pub shared: Shared,
     #[serde(flatten)]

@@ -230,6 +230,49 @@ pub enum Marking {
     ByInit,
 }
 
+/// What sets a server apart from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
+pub struct Properties {
+    pub marking: Marking,
+    pub delivery: Delivery,
+    /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost with
+    /// it: the last term, that it was released, and the orders.
+    pub is_shared: bool,
+    /// The server itself stamps ends and says what time it is. Where a `Date` with the seconds alone says so, our wall
+    /// clock is a second witness: it may delay a takeover.
+    pub tells_time: bool,
+    /// Ends are told by a clock of the server. Where it has none, a document that ends is [`Life::Left`] or
+    /// [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And a
+    /// wait lasts from when a process first saw it.
+    pub has_clock: bool,
+    /// A renewal is a put, over the write before. Then of several that are under way only one is applied.
+    pub compares_only: bool,
+    /// A watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins again
+    /// by itself.
+    pub pushes_documents: bool,
+    pub is_metered: bool,
+    /// How many requests may run at once before each needs a connection of its own.
+    pub lanes: usize,
+}
+
+impl Default for Properties {
+    /// Of a server with scripts or statements.
+    fn default() -> Self {
+        Self {
+            marking: Marking::ByAnyone,
+            delivery: Delivery::Push,
+            is_shared: false,
+            tells_time: true,
+            has_clock: true,
+            compares_only: false,
+            pushes_documents: false,
+            is_metered: false,
+            lanes: 16,
+        }
+    }
+}
+
 /// What is listed.
 #[derive(Clone, Copy, Debug)]
 pub enum List<'a> {
@@ -278,56 +321,14 @@ pub trait Documents: ServerTime + Send + Sync {
     /// What to do about a document that cannot be read: `delete it, or use another prefix`.
     fn remedy(&self, key: Key<'_>) -> String;
 
-    fn marking(&self) -> Marking {
-        Marking::ByAnyone
-    }
-
-    /// Whether other programs may replace or delete the document of a shard. Then the led mark says also what would be lost
-    /// with it: the last term, that it was released, and the orders.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// Whether the server itself stamps ends and says what time it is. Where a `Date` with the seconds alone says so, our
-    /// wall clock is a second witness: it may delay a takeover.
-    fn tells_time(&self) -> bool {
-        true
-    }
-
-    /// Whether ends are told by a clock of the server. Where it has none, a document that ends is [`Life::Left`] or
-    /// [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And a
-    /// wait lasts from when a process first saw it.
-    fn has_clock(&self) -> bool {
-        true
-    }
-
-    /// Whether a renewal is a put, over the write before. Then of several that are under way only one is applied.
-    fn compares_only(&self) -> bool {
-        false
-    }
-
-    fn delivery(&self) -> Delivery {
-        Delivery::Push
-    }
-
-    /// Whether a watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins
-    /// again by itself.
-    fn pushes_documents(&self) -> bool {
-        false
+    /// What sets this server apart.
+    fn properties(&self) -> Properties {
+        Properties::default()
     }
 
     /// The lock of other programs that is held beside each lease, if there is one.
     fn lock(&self) -> Option<&dyn ForeignLock> {
         None
-    }
-
-    fn is_metered(&self) -> bool {
-        false
-    }
-
-    /// How many requests may run at once before each needs a connection of its own.
-    fn lanes(&self) -> usize {
-        16
     }
 
     /// Reads documents, in their order. If `may_be_behind`, they may be a little older than what stands.
@@ -350,7 +351,8 @@ pub trait Documents: ServerTime + Send + Sync {
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
     /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
-    /// may skip states, and show one again. It never returns where [`Documents::delivery`] is [`Delivery::Poll`].
+    /// may skip states, and show one again. It never returns where changes are not delivered
+    /// ([`Delivery::Poll`]).
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let _ = (keys, each);
         std::future::pending().await

@@ -67,7 +67,7 @@ impl<D: Documents> LeaseStore<D> {
         mut sent: BootInstant,
         reader: Reader,
     ) -> Result<Option<Marker>, StoreError> {
-        let may_write = match self.documents.marking() {
+        let may_write = match self.properties.marking {
             Marking::ByAnyone => true,
             Marking::ByWriters => reader != Reader::Look,
             Marking::ByInit => false,
@@ -84,10 +84,10 @@ impl<D: Documents> LeaseStore<D> {
             let latest = self.documents.server_millis(BootInstant::now());
             // Two processes do not know a clock alike that tells the seconds alone.
             let too_late = latest.saturating_add(millis(WIDE));
-            let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.documents.has_clock();
+            let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.properties.has_clock;
             let holds =
                 text.as_ref().is_some_and(|text| text.incarnation == found.version.incarnation && is_dated_right(text));
-            let is_left = |text: &MarkerText| match (self.documents.marking(), reader) {
+            let is_left = |text: &MarkerText| match (self.properties.marking, reader) {
                 (Marking::ByWriters, Reader::Claim(lease)) => {
                     let is_young = text.created_ms.saturating_add(millis(lease)) > self.documents.least_server_millis();
                     is_young && text.created_ms <= too_late
@@ -141,7 +141,7 @@ impl<D: Documents> LeaseStore<D> {
     /// Until when the store may have forgotten a lease of this duration. None if it has not.
     pub(super) fn until_remembered(&self, marker: &Marker, lease: Duration) -> Option<BootInstant> {
         let now = BootInstant::now();
-        if !self.documents.has_clock() {
+        if !self.properties.has_clock {
             let (at, age) = marker.age?;
             let over = at.plus(lease.saturating_sub(age)).min(marker.first_seen.plus(lease));
             return (over > now).then_some(over);
@@ -169,7 +169,7 @@ impl<D: Documents> LeaseStore<D> {
 
     /// A marker that is young, unless it is dated zero.
     fn marker_of<'a>(&self, text: &'a str, created_ms: u64) -> Draft<'a> {
-        let is_young = created_ms > 0 && !self.documents.has_clock();
+        let is_young = created_ms > 0 && !self.properties.has_clock;
         Draft { ends: if is_young { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
     }
 

@@ -3,7 +3,7 @@
 
 use super::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
-    Over, Part, Put, Renewing, Touch, Touched, Version, random_name,
+    Over, Part, Properties, Put, Renewing, Touch, Touched, Version, random_name,
 };
 use super::{LeaseStore, touch};
 use crate::lease::Shard;
@@ -418,33 +418,19 @@ impl<W: Way> Documents for Memory<W> {
         "delete it, or use another place for the leases".to_owned()
     }
 
-    fn marking(&self) -> Marking {
-        self.server.style.marking
-    }
-
-    fn is_shared(&self) -> bool {
-        self.server.style.is_shared
-    }
-
-    fn tells_time(&self) -> bool {
-        self.server.style.tells == Tells::Millis
-    }
-
-    fn has_clock(&self) -> bool {
-        !self.server.style.is_leased
-    }
-
-    fn compares_only(&self) -> bool {
-        !self.server.style.touches
-    }
-
-    fn pushes_documents(&self) -> bool {
-        self.server.style.pushes
-    }
-
-    fn delivery(&self) -> Delivery {
-        let Style { touches, is_shared, pushes, .. } = self.server.style;
-        if pushes || (touches && !is_shared) { Delivery::Push } else { Delivery::Poll }
+    fn properties(&self) -> Properties {
+        let Style { touches, tells, is_leased, is_shared, pushes, marking } = self.server.style;
+        let hears = pushes || (touches && !is_shared);
+        Properties {
+            marking,
+            delivery: if hears { Delivery::Push } else { Delivery::Poll },
+            is_shared,
+            tells_time: tells == Tells::Millis,
+            has_clock: !is_leased,
+            compares_only: !touches,
+            pushes_documents: pushes,
+            ..Properties::default()
+        }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {
@@ -508,7 +494,7 @@ impl<W: Way> Documents for Memory<W> {
             List::Notes(shard) => (String::new(), Some(shard.clone())),
         };
         let is_of_shards = matches!(list, List::Shards(_));
-        let is_shared = self.is_shared();
+        let is_shared = self.server.style.is_shared;
         let keep = move |name: &Name| match (name, &of) {
             (Name::Shard(shard), _) => is_of_shards && shard.as_str().starts_with(&prefix),
             (Name::Led(shard), _) => is_of_shards && is_shared && shard.as_str().starts_with(&prefix),
@@ -528,7 +514,7 @@ impl<W: Way> Documents for Memory<W> {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        if self.delivery() == Delivery::Poll {
+        if self.properties().delivery == Delivery::Poll {
             return std::future::pending().await;
         }
         loop {

@@ -91,7 +91,7 @@ impl<D: Documents> LeaseStore<D> {
     /// Whether a page is a part of the shard's own document. Orders are, but where the server has no clock, and ends notes
     /// by itself.
     fn is_in_document(&self, page: &Page) -> bool {
-        *page == Page::Orders && self.documents.has_clock()
+        *page == Page::Orders && self.properties.has_clock
     }
 
     pub(super) fn note_in(&self, key: Key<'_>, found: &Found) -> Result<Option<Note>, StoreError> {
@@ -146,7 +146,7 @@ impl<D: Documents> LeaseStore<D> {
         for _ in 0..MOST_ATTEMPTS {
             let standing = self.look(shard, false, false, Reader::Writer).await?;
             let is_foreign = matches!(standing.found.content, Content::Foreign { .. });
-            if is_foreign && self.documents.is_shared() {
+            if is_foreign && self.properties.is_shared {
                 match self.replace_kept_orders(shard, expected, draft).await? {
                     Some(is_replaced) => return Ok(is_replaced),
                     None => continue,
@@ -173,7 +173,7 @@ impl<D: Documents> LeaseStore<D> {
                 wakes: true,
             };
             if self.rewrite(shard, orders, Over::Text(&standing.found)).await?.is_some() {
-                if self.documents.is_shared() {
+                if self.properties.is_shared {
                     let kept = self.keep_orders(shard, document.orders.as_ref()).await;
                     kept.map_err(StoreError::after_a_part)?;
                 }

@@ -73,7 +73,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
             let rest =
                 earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier });
             // Where the server has no clock, it says itself that the lease is over.
-            if self.documents.has_clock() {
+            if self.properties.has_clock {
                 draft.set_wait(Some(rest));
             }
             (draft.lease, draft.revoked) = (None, Some(term.0));
@@ -99,7 +99,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         let mut done = self.documents.prepare().await?;
         let place = self.documents.place();
-        if self.documents.marking() != Marking::ByInit {
+        if self.properties.marking != Marking::ByInit {
             let is_new = self.meet_marker(Reader::Writer).await?;
             done.push(steps::remembers(&place, is_new == Some(true)));
             return Ok(done);
@@ -119,7 +119,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
     }
 
     async fn vouch(&self) -> Result<(), StoreError> {
-        if self.documents.marking() == Marking::ByInit && self.read_marker(Reader::Look).await?.is_none() {
+        if self.properties.marking == Marking::ByInit && self.read_marker(Reader::Look).await?.is_none() {
             return Ok(());
         }
         self.write_marker(0).await
@@ -157,13 +157,13 @@ impl<D: Documents> LeaseStore<D> {
             Err(error) if error.kind == ErrorKind::Denied => {}
             Err(error) => return Err(error),
         }
-        let is_for_all = self.documents.marking() == Marking::ByAnyone;
+        let is_for_all = self.properties.marking == Marking::ByAnyone;
         match self.meet_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
             Ok(Some(false)) => findings.push(Finding::good(steps::remembers(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
                 "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
             ))),
-            Ok(None) if self.documents.marking() != Marking::ByInit => findings.push(Finding::doubtful(format!(
+            Ok(None) if self.properties.marking != Marking::ByInit => findings.push(Finding::doubtful(format!(
                 "{place} does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
                  writes it"
             ))),

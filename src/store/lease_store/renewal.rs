@@ -45,7 +45,7 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         let began = BootInstant::now();
         let leadership = Leadership { session: candidate.session.clone(), term };
-        let mut also: Vec<Key<'_>> = if self.documents.has_clock() {
+        let mut also: Vec<Key<'_>> = if self.properties.has_clock {
             shards.iter().filter(|other| *other != shard).map(Key::Shard).collect()
         } else {
             shards.iter().map(|of| Key::Note(of, &Page::Orders)).collect()
@@ -91,7 +91,7 @@ impl<D: Documents> LeaseStore<D> {
                     Conclusion::Over(renewal) => return Ok(Renewed::alone(renewal)),
                     Conclusion::Healed(standing) => {
                         self.count(shard, &leadership, sequence, began, &standing);
-                        let are_told = self.documents.has_clock() && shards.iter().all(|of| of == shard);
+                        let are_told = self.properties.has_clock && shards.iter().all(|of| of == shard);
                         let orders = are_told.then(|| self.orders_in(&standing));
                         return Ok(Renewed {
                             renewal: Renewal::Renewed,
@@ -115,7 +115,7 @@ impl<D: Documents> LeaseStore<D> {
                     self.remember(shard, &standing);
                     self.count(shard, &leadership, sequence, began, &standing);
                     let orders = told.and_then(|told| {
-                        if self.documents.has_clock() {
+                        if self.properties.has_clock {
                             return self.orders_with(shard, &standing, shards, told);
                         }
                         also.iter().zip(told).map(|(key, found)| self.note_in(*key, &found).ok()).collect()
@@ -140,7 +140,7 @@ impl<D: Documents> LeaseStore<D> {
     /// Returns when another renewal of ours was applied since this was called, over the write that this one is to replace.
     /// Never where a renewal replaces nothing.
     async fn is_passed(&self, shard: &Shard, leadership: &Leadership) {
-        if !self.documents.compares_only() {
+        if !self.properties.compares_only {
             return std::future::pending().await;
         }
         let applied = || self.own(shard, leadership).map(|own| own.sequence);
@@ -175,7 +175,7 @@ impl<D: Documents> LeaseStore<D> {
     /// Writes that the wait of our own document is over, where the server has no clock by which others could tell.
     async fn end_wait(&self, shard: &Shard, leadership: &Leadership, sequence: u64, standing: Standing) {
         let says_wait = standing.document.as_ref().is_some_and(|document| document.wait().is_some());
-        if self.documents.has_clock() || !says_wait || self.wait_of(shard, &standing).is_some() {
+        if self.properties.has_clock || !says_wait || self.wait_of(shard, &standing).is_some() {
             return;
         }
         let ended = |draft: &mut Document| draft.set_wait(None);
@@ -213,7 +213,7 @@ impl<D: Documents> LeaseStore<D> {
         };
         let Some(own) = self.own(shard, leadership) else { return lost() };
         // Nothing can be written while another's lease lives that the server itself ends.
-        let is_ended_by_server = standing.document.is_none() || !self.documents.has_clock();
+        let is_ended_by_server = standing.document.is_none() || !self.properties.has_clock;
         let is_foreign =
             is_ended_by_server && holder.is_some() && standing.session().is_none_or(|of| *of != candidate.session);
         // Who waits for the tree of an earlier leader gives way to that leader, who has written itself again.
@@ -261,7 +261,7 @@ impl<D: Documents> LeaseStore<D> {
         let longest = own.document.longest_lease().max(candidate.lease);
         let change = |mark: &mut LedMark| {
             mark.has_lease(longest);
-            if self.documents.is_shared() {
+            if self.properties.is_shared {
                 mark.shared.led(own.leadership.term.0);
             }
         };
@@ -293,7 +293,7 @@ impl<D: Documents> LeaseStore<D> {
             }
             let found = told.next()?;
             let document = found.ours().map(|ours| Document::read(shard, ours)).transpose().ok()?;
-            if document.is_none() && (self.documents.is_shared() || !matches!(found.content, super::Content::Absent)) {
+            if document.is_none() && (self.properties.is_shared || !matches!(found.content, super::Content::Absent)) {
                 return None;
             }
             orders.push(self.orders_in(&Standing { found, document, led: None }));

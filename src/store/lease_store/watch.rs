@@ -30,7 +30,7 @@ impl<D: Documents> LeaseStore<D> {
     /// As [`Leases::any_changed`](crate::store::Leases::any_changed), of the leases alone.
     pub(super) async fn any_lease_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();
-        let pushes_documents = self.documents.pushes_documents();
+        let pushes_documents = self.properties.pushes_documents;
         let mut pause = PAUSE.0;
         loop {
             let watching = Watching(&self.pushed);
