@@ -5,6 +5,20 @@
 //! with the same session: a claim of a lease that the session already holds is granted, a renewal is recognised however
 //! late it arrives, and a release of a lease that the session does not hold does nothing.
 
+#![cfg_attr(
+    not(all(
+        feature = "dynamodb",
+        feature = "bucket",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "nats",
+        feature = "etcd",
+        feature = "kubernetes"
+    )),
+    allow(dead_code, unreachable_patterns, reason = "each store uses a part of what they share")
+)]
+
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
@@ -12,7 +26,6 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-#[cfg(any(feature = "dynamodb", feature = "tls"))]
 mod allowance;
 pub mod anchor;
 #[cfg(feature = "aws")]
@@ -27,7 +40,6 @@ pub mod etcd;
 mod expiry;
 pub mod file;
 pub mod foreign_lock;
-#[cfg(feature = "tls")]
 mod kept_connection;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
@@ -37,13 +49,11 @@ mod location;
 pub mod nats;
 pub mod notes;
 pub mod parallel;
-#[cfg(any(feature = "bucket", feature = "kubernetes"))]
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod round_trip;
 mod server_clock;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod socket;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod sql;

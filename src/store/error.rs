@@ -1,11 +1,6 @@
 //! Errors of stores: what the caller may conclude from a failed request, and how the messages of servers and libraries
 //! become messages of ours: lowercase fragments, short, on one line.
 
-#![cfg_attr(
-    not(any(feature = "dynamodb", feature = "tls")),
-    allow(dead_code, reason = "only stores on a network use all of it")
-)]
-
 use crate::exit;
 use crate::text::on_one_line;
 use std::error::Error;
@@ -168,7 +163,6 @@ pub fn in_short(text: &str) -> String {
 }
 
 /// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn worst(failures: &[StoreError]) -> StoreError {
     // A host that cannot be reached now may be the right one.
     if failures.iter().all(|failure| failure.kind.is_final())
@@ -180,7 +174,6 @@ pub fn worst(failures: &[StoreError]) -> StoreError {
 }
 
 /// One error for several hosts, none of which a request was sent to.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "etcd"))]
 pub fn joined(failures: &[StoreError]) -> StoreError {
     let messages: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
     let cause = failures.iter().find_map(|failure| failure.cause.clone());
@@ -234,7 +227,6 @@ const NO_TLS: &str =
 const NO_SUCH_SERVER: &str = "what answers there speaks another protocol";
 
 /// As [`innermost`], with a question if the port seems to be that of another server than of `kind`.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
 pub fn innermost_of(error: &(dyn Error + 'static), kind: &str) -> String {
     let cause = innermost(error);
     if cause == NO_SUCH_SERVER { format!("{cause}: is it {kind}?") } else { cause }

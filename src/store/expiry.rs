@@ -1,8 +1,6 @@
 //! The times that a store writes and judges by, where the server keeps none: from the bounds of the server's clock
 //! (`server_clock`), and from our own wall clock while no answer has shown a date.
 
-#![cfg_attr(not(feature = "aws"), allow(dead_code, reason = "each store uses a part of it"))]
-
 use super::Finding;
 use super::server_clock::{Clock, FIRST_GUESS};
 use crate::lease::show;

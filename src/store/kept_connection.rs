@@ -10,11 +10,6 @@
 //!   the first attempt may have been applied, whatever happens to the second.
 //! - The machine may be suspended. The other side gives up meanwhile, so silence counts on `CLOCK_BOOTTIME`.
 
-#![cfg_attr(
-    not(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd")),
-    allow(dead_code, reason = "each store uses a part of it")
-)]
-
 use super::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 use parking_lot::Mutex;

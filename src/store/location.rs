@@ -168,14 +168,6 @@ impl Location {
             Self::DynamoDb(_) => Delivery::Poll,
             #[cfg(feature = "bucket")]
             Self::Bucket(_) => Delivery::Poll,
-            #[cfg(any(
-                feature = "redis",
-                feature = "postgres",
-                feature = "mysql",
-                feature = "nats",
-                feature = "etcd",
-                feature = "kubernetes"
-            ))]
             _ => Delivery::Push,
         }
     }

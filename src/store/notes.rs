@@ -46,7 +46,6 @@ impl Page {
     }
 
     /// The page of these words. Orders have none: where there are such words beside a shard, something else wrote them.
-    #[cfg(any(feature = "aws", feature = "tls"))]
     pub(super) fn of_words(word: &str, of: Option<&str>) -> Option<Self> {
         match (word, of) {
             ("history", None) => Some(Self::History),
@@ -64,7 +63,6 @@ impl Page {
         of.map_or(word.to_owned(), |of| format!("{word}{mark}{of}"))
     }
 
-    #[cfg(any(feature = "bucket", feature = "postgres", feature = "mysql", feature = "etcd", feature = "kubernetes"))]
     pub(super) fn of_name(name: &str, mark: char) -> Option<Self> {
         let (word, of) = name.split_once(mark).map_or((name, None), |(word, of)| (word, Some(of)));
         Self::of_words(word, of)

@@ -1,8 +1,6 @@
 //! Several requests at once. The caller polls them itself: there are no tasks, so dropping the caller drops them all.
 
-#[cfg(any(feature = "bucket", feature = "etcd"))]
 use super::StoreError;
-#[cfg(any(feature = "bucket", feature = "etcd"))]
 use futures_util::stream::{self, TryStreamExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::{Future, pending};
@@ -12,7 +10,6 @@ pub use futures_util::future::join_all as all;
 
 /// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
 /// within its time.
-#[cfg(any(feature = "bucket", feature = "etcd"))]
 const AT_ONCE: usize = 64;
 
 /// The answer of the first future to end. The others are dropped. Without any future it never ends.
@@ -28,7 +25,6 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>
 ///
 /// # Errors
 /// The first.
-#[cfg(any(feature = "bucket", feature = "etcd"))]
 pub async fn answers<T>(
     questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<Vec<T>, StoreError> {

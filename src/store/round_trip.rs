@@ -1,10 +1,5 @@
 //! The time that a request may take, and the time that it took.
 
-#![cfg_attr(
-    not(any(feature = "dynamodb", feature = "tls")),
-    allow(dead_code, reason = "only stores on a network use all of it")
-)]
-
 use super::StoreError;
 use crate::lease::show;
 use crate::time::BootInstant;

@@ -15,11 +15,6 @@
 //! is believed alone: the interval becomes both and everything between them, and no date proves anything until a whole
 //! lease has passed in agreement ([`Clock::agreed_for`]).
 
-#![cfg_attr(
-    not(all(feature = "dynamodb", feature = "bucket", feature = "nats")),
-    allow(dead_code, reason = "each store uses a part of it")
-)]
-
 use crate::lease::{most_apart, show_seconds, to_count};
 use crate::time::{BootInstant, millis};
 use std::time::Duration;

@@ -1,10 +1,5 @@
 //! What `leaderctl store init` did, in the same words for every store.
 
-#![cfg_attr(
-    not(any(feature = "dynamodb", feature = "bucket", feature = "tls")),
-    allow(dead_code, reason = "a directory need not say since when it remembers")
-)]
-
 use std::fmt::Display;
 
 /// A part of the store that did not exist.
