@@ -8,18 +8,6 @@
 //!
 //! The limit leaves room for the largest answer of an honest server, which is one page of a list.
 
-#![cfg_attr(
-    not(all(
-        feature = "dynamodb",
-        feature = "redis",
-        feature = "postgres",
-        feature = "mysql",
-        feature = "nats",
-        feature = "etcd"
-    )),
-    allow(dead_code, reason = "each store uses a part of it")
-)]
-
 use super::StoreError;
 use std::fmt;
 use std::io;
@@ -136,19 +124,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.allowance.begin_again();
         Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.allowance.begin_again();
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,31 +1,85 @@
-//! The two kinds of sockets that a server listens on.
+//! Where a server listens, and the two kinds of sockets to it.
 //!
 //! The hazard: a peer may be gone without a sign of it, and a name may have several addresses, of which the first is
 //! silent.
 
 use nix::sys::socket::{setsockopt, sockopt};
+use std::fmt;
 use std::io;
-#[cfg(feature = "postgres")]
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
-/// A peer that is gone is noticed after four of these.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+/// After this silence a peer is asked whether it is there, and then again after each of some intervals.
+const KEEPALIVE_SECONDS: u32 = 15;
+const KEEPALIVE_INTERVAL_SECONDS: u32 = 5;
 const KEEPALIVES: u32 = 3;
 
-/// Tries all addresses of a name: there may be several, and the first may be silent.
-pub async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+/// A connection, with or without TLS.
+pub trait Bytes: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Bytes for S {}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Tcp { name: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
+            Self::Tcp { name, port } => write!(f, "{name}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Place {
+    /// The name for TLS. As in the servers' own clients, traffic that does not leave this machine needs none.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        if let Self::Tcp { name, .. } = self { Some(name) } else { None }
+    }
+
+    /// Whether it is on another machine.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.name()
+            .is_some_and(|name| name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()))
+    }
+
+    pub async fn reach(&self, deadline: Instant) -> io::Result<Socket> {
+        match self {
+            Self::Tcp { name, port } => {
+                let stream = reach(name, *port, deadline).await?;
+                stream.set_nodelay(true)?;
+                setsockopt(&stream, sockopt::KeepAlive, &true)?;
+                setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS)?;
+                setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL_SECONDS)?;
+                setsockopt(&stream, sockopt::TcpKeepCount, &KEEPALIVES)?;
+                Ok(Socket::Tcp(stream))
+            }
+            Self::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
+        }
+    }
+}
+
+/// Tries all addresses of a name: there may be several, and the first may be silent. The caller bounds the last one.
+async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for (index, address) in addresses.iter().enumerate() {
-        let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-        let share = deadline.saturating_duration_since(Instant::now()) / others;
-        match timeout(share, TcpStream::connect(address)).await {
+        let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+        let share = deadline.saturating_duration_since(Instant::now()) / left;
+        let attempt = TcpStream::connect(address);
+        let attempted = if left == 1 { Ok(attempt.await) } else { timeout(share, attempt).await };
+        match attempted {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => failure = error,
             Err(_) => failure = io::Error::new(io::ErrorKind::TimedOut, "no answer in time"),
@@ -40,19 +94,6 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Turns keepalive on, and the delay of small packets off.
-    pub fn prepare(&self) -> io::Result<()> {
-        let Self::Tcp(stream) = self else { return Ok(()) };
-        let seconds = u32::try_from(KEEPALIVE.as_secs()).expect("some seconds");
-        stream.set_nodelay(true)?;
-        setsockopt(stream, sockopt::KeepAlive, &true)?;
-        setsockopt(stream, sockopt::TcpKeepIdle, &seconds)?;
-        setsockopt(stream, sockopt::TcpKeepInterval, &seconds)?;
-        setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVES)?;
-        Ok(())
-    }
-
-    #[cfg(feature = "postgres")]
     pub fn local_port(&self) -> io::Result<Option<u16>> {
         match self {
             Self::Tcp(stream) => Ok(Some(stream.local_addr()?.port())),
@@ -61,7 +102,6 @@ impl Socket {
     }
 
     /// Another descriptor of the same socket.
-    #[cfg(feature = "postgres")]
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),

@@ -14,11 +14,6 @@
 //! - The server's clock is set. A candidate that saw the lease before still waits for what it saw; a candidate that has
 //!   just started cannot know.
 
-#![cfg_attr(
-    not(all(feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "each dialect uses a part of it")
-)]
-
 mod address;
 mod client;
 mod failure;
@@ -30,8 +25,8 @@ pub mod postgres;
 mod server;
 mod statements;
 
+pub use super::socket::Place;
 pub use address::Address;
-pub use server::Place;
 pub use statements::Dialect;
 
 use super::allowance::{self, MOST_LISTED};

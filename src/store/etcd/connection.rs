@@ -20,6 +20,7 @@ use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::joined;
 use crate::store::kept_connection::{self, Asked, Kept, Pending};
+use crate::store::socket::Bytes;
 use crate::store::url::{Secret, TlsFiles};
 use crate::store::{ErrorKind, StoreError, tls};
 use futures_util::future::{BoxFuture, FutureExt};
@@ -31,12 +32,10 @@ use parking_lot::Mutex;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -403,12 +402,8 @@ struct Connector {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-trait Bytes: AsyncRead + AsyncWrite + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Send> Bytes for T {}
-
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Pin<Box<dyn Bytes>>>;
+    type Response = TokioIo<Box<dyn Bytes>>;
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -420,8 +415,10 @@ impl Service<Uri> for Connector {
         let (connecting, tls) = (self.network.call(uri), self.tls.clone());
         Box::pin(async move {
             let stream = Counted::new(connecting.await?.into_inner(), &Allowance::of(MOST));
-            let Some((tls, name)) = tls else { return Ok(TokioIo::new(Box::pin(stream) as Pin<Box<dyn Bytes>>)) };
-            Ok(TokioIo::new(Box::pin(tls.connect(name, stream).await?) as Pin<Box<dyn Bytes>>))
+            Ok(TokioIo::new(match tls {
+                Some((tls, name)) => Box::new(tls.connect(name, stream).await?) as Box<dyn Bytes>,
+                None => Box::new(stream),
+            }))
         })
     }
 }

@@ -15,27 +15,23 @@ use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
 use crate::store::error::innermost;
 use crate::store::kept_connection::{self, Kept, Pending};
+use crate::store::socket::{Bytes, Place};
 use crate::store::tls;
 use crate::store::url::Host;
-use futures_util::future::select_ok;
-use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{Cmd, RedisConnectionInfo, RedisError, Value, cmd};
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-type Bytes = std::pin::Pin<Box<dyn AsyncStream + Send + Sync>>;
-
 /// A connected stream, and its allowance.
 struct Stream {
-    bytes: Bytes,
+    bytes: Box<dyn Bytes>,
     allowance: Allowance,
     /// It goes over a network, without TLS.
     is_plain: bool,
@@ -49,14 +45,15 @@ pub struct Client {
 }
 
 /// A server, and its name in messages.
-struct Server<'a> {
-    place: String,
-    way: Way<'a>,
+struct Server {
+    name: String,
+    place: Place,
 }
 
-enum Way<'a> {
-    Tcp(Host, u16),
-    Unix(&'a Path),
+impl Server {
+    fn at(name: String, host: &Host, port: u16) -> Self {
+        Self { name, place: Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(port) } }
+    }
 }
 
 impl fmt::Display for Client {
@@ -105,15 +102,9 @@ impl Client {
     }
 
     /// Connects and logs in.
-    async fn open(
-        &self,
-        server: Server<'_>,
-        login: &Login,
-        db: u32,
-        deadline: Instant,
-    ) -> Result<Talk<'_>, StoreError> {
+    async fn open(&self, server: Server, login: &Login, db: u32, deadline: Instant) -> Result<Talk<'_>, StoreError> {
         let stream = self.connect(&server, deadline).await?;
-        let connection = Arc::new(Connection::new(stream, server.place).await);
+        let connection = Arc::new(Connection::new(stream, server.name).await);
         let talk = Talk { client: self, connection, deadline, used: false };
         let unsent = |failure: Failure| failure.conclude_unsent(talk.place(), login);
         if let Some(password) = &login.password {
@@ -153,21 +144,21 @@ impl Client {
             Ok(Err(error)) => Failure::from(error),
             Err(_) => Failure::Silent(self.timeout),
         };
-        Err(failure.conclude_unsent(&server.place, &self.address.login))
+        Err(failure.conclude_unsent(&server.name, &self.address.login))
     }
 
     /// Asks a Sentinel one question, on a connection of its own.
     pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
-        let place = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
-        let server = Server { place, way: Way::Tcp(host.clone(), SENTINEL_PORT) };
+        let name = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
+        let server = Server::at(name, host, SENTINEL_PORT);
         let talk = self.open(server, login, 0, self.deadline()).await?;
         talk.ask(question).await.map_err(|failure| failure.conclude_unsent(talk.place(), login))
     }
 
-    async fn server(&self, deadline: Instant) -> Result<Server<'_>, StoreError> {
+    async fn server(&self, deadline: Instant) -> Result<Server, StoreError> {
         match &self.address.target {
-            Target::Tcp(host) => Ok(Server { place: self.address.to_string(), way: Way::Tcp(host.clone(), PORT) }),
-            Target::Unix(path) => Ok(Server { place: self.address.to_string(), way: Way::Unix(path) }),
+            Target::Tcp(host) => Ok(Server::at(self.address.to_string(), host, PORT)),
+            Target::Unix(path) => Ok(Server { name: self.address.to_string(), place: Place::Unix(path.clone()) }),
             Target::Sentinel { sentinels, master, login } => {
                 let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
                 let host = found.unwrap_or_else(|_| {
@@ -177,66 +168,32 @@ impl Client {
                         "{asked}: no Sentinel said within {waited} where the master {master} is"
                     )))
                 })?;
-                let place = format!("redis at {} (master {master})", host.with_port(PORT));
-                Ok(Server { place, way: Way::Tcp(host, PORT) })
+                Ok(Server::at(format!("redis at {} (master {master})", host.with_port(PORT)), &host, PORT))
             }
         }
     }
 
-    async fn connect(&self, server: &Server<'_>, deadline: Instant) -> Result<Stream, StoreError> {
-        let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {}: {why}", server.place));
+    async fn connect(&self, Server { name, place }: &Server, deadline: Instant) -> Result<Stream, StoreError> {
+        let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {name}: {why}"));
         let failed = |error: io::Error| unreachable(innermost(&error)).because(&error);
         let too_late = |_| unreachable(format!("no answer within {}", show(self.timeout)));
+        let reached = timeout_at(deadline, place.reach(deadline)).await.map_err(too_late)?.map_err(failed)?;
         let allowance = Allowance::of(MOST_OF_REDIS);
-        let (host, port) = match &server.way {
-            Way::Unix(path) => {
-                let connected = timeout_at(deadline, UnixStream::connect(path)).await;
-                let stream = connected.map_err(too_late)?.map_err(failed)?;
-                return Ok(Stream { bytes: Box::pin(Counted::new(stream, &allowance)), allowance, is_plain: false });
-            }
-            Way::Tcp(host, port) => (host, *port),
+        let stream = Counted::new(reached, &allowance);
+        let (Some(host), Some(tls)) = (place.name(), &self.tls) else {
+            return Ok(Stream { bytes: Box::new(stream), allowance, is_plain: place.name().is_some() });
         };
-        let connected = timeout_at(deadline, connect_tcp(host, port)).await;
-        let stream = connected.map_err(too_late)?.map_err(failed)?;
-        let stream = Counted::new(stream, &allowance);
-        let Some(tls) = &self.tls else {
-            return Ok(Stream { bytes: Box::pin(stream), allowance, is_plain: true });
-        };
-        let name = ServerName::try_from(host.name.clone());
-        let name = name.map_err(|_| StoreError::misconfigured(format!("{} is not a valid name for TLS", host.name)))?;
+        let host = ServerName::try_from(host.to_owned())
+            .map_err(|_| StoreError::misconfigured(format!("{host} is not a valid name for TLS")))?;
         // A Redis without TLS waits for the rest of a command, so the handshake needs a deadline.
-        let secured = timeout_at(deadline, tls.connect(name, stream)).await;
+        let secured = timeout_at(deadline, tls.connect(host, stream)).await;
         let secured = secured.map_err(|_| {
             let waited = show(self.timeout);
             unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
         })?;
-        let secured = secured.map_err(|error| distrusted(&server.place, &error))?;
-        Ok(Stream { bytes: Box::pin(secured), allowance, is_plain: false })
+        let secured = secured.map_err(|error| distrusted(name, &error))?;
+        Ok(Stream { bytes: Box::new(secured), allowance, is_plain: false })
     }
-}
-
-/// Connects to all addresses of a name at once: one that does not answer must not use up the time of the others.
-async fn connect_tcp(host: &Host, port: u16) -> io::Result<TcpStream> {
-    let addresses = tokio::net::lookup_host(host.with_port(port)).await?;
-    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
-    if attempts.is_empty() {
-        return Err(io::Error::other("the name has no address"));
-    }
-    let (stream, _) = select_ok(attempts).await?;
-    stream.set_nodelay(true)?;
-    keep_alive(&stream)?;
-    Ok(stream)
-}
-
-/// Turns keepalive on. Nothing is sent while we wait for messages, so the kernel must find out that the other side is
-/// gone.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    use nix::sys::socket::{setsockopt, sockopt};
-    setsockopt(stream, sockopt::KeepAlive, &true)?;
-    setsockopt(stream, sockopt::TcpKeepIdle, &15)?;
-    setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
-    setsockopt(stream, sockopt::TcpKeepCount, &3)?;
-    Ok(())
 }
 
 /// The error of a failed handshake: either the network failed, or an operator must repair something.

@@ -3,9 +3,9 @@
 //!
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
-use super::server::Place;
 use super::statements::Dialect;
 use crate::store::StoreError;
+use crate::store::socket::Place;
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
 use crate::text;

@@ -2,7 +2,8 @@
 //! operator should know of the server.
 
 use super::failure::{Failure, Site};
-use super::server::{Place, Server};
+use super::server::Server;
+use crate::store::socket::Place;
 use crate::store::{Finding, StoreError};
 use std::sync::atomic::AtomicBool;
 use tokio::time::Instant;

@@ -17,16 +17,12 @@ use super::failure::{Failure, Meaning, Site};
 use super::statements::Statements;
 use crate::store::error::{unanswered, worst};
 use crate::store::kept_connection::{Kept, once_more};
-use crate::store::socket::{Socket, reach};
+use crate::store::socket::Place;
 use crate::store::{ErrorKind, StoreError};
-use std::fmt;
-use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -36,47 +32,6 @@ const HEAD_START: Duration = Duration::from_millis(20);
 const MOST_BESIDE: usize = 8;
 /// How often a request that another transaction overtook is made again.
 const MOST_OVERTAKEN: usize = 4;
-
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    Tcp { name: String, port: u16 },
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
-            Self::Tcp { name, port } => write!(f, "{name}:{port}"),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
-impl Place {
-    /// The name for TLS. As in the servers' own clients, traffic that does not leave this machine needs none.
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        if let Self::Tcp { name, .. } = self { Some(name) } else { None }
-    }
-
-    /// Whether it is on another machine.
-    #[must_use]
-    pub fn is_remote(&self) -> bool {
-        self.name()
-            .is_some_and(|name| name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()))
-    }
-
-    pub async fn reach(&self, deadline: Instant) -> io::Result<Socket> {
-        let socket = match self {
-            Self::Tcp { name, port } => Socket::Tcp(reach(name, *port, deadline).await?),
-            Self::Unix(path) => Socket::Unix(UnixStream::connect(path).await?),
-        };
-        socket.prepare()?;
-        Ok(socket)
-    }
-}
 
 pub struct Server<C: Connection> {
     pub site: Site,

@@ -15,7 +15,7 @@ use super::{Trouble, unconnected};
 use crate::lease::Session;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::socket::Socket;
+use crate::store::socket::{Bytes, Socket};
 use crate::store::sql::failure::Site;
 use crate::store::tls_mode::TlsMode;
 use rustls::pki_types::ServerName;
@@ -38,9 +38,6 @@ const WELCOME: u8 = 0;
 /// The server knows the password from an earlier login; it has to see it itself (`caching_sha2_password`).
 const KNOWN: [u8; 2] = [1, 3];
 const UNKNOWN: [u8; 2] = [1, 4];
-
-trait Bytes: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Bytes for S {}
 
 /// A server that has greeted us.
 pub struct Greeted {
