@@ -37,7 +37,7 @@ use connection::Client;
 use document::{Names, Place};
 use lock_key::LockKey;
 use parking_lot::Mutex;
-use redis::{Value, cmd};
+use redis::{cmd, from_redis_value};
 use script::Script;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -135,8 +135,10 @@ impl Hashes {
         loop {
             let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
             let answer = answer.map_err(|failure| talk.conclude(&failure))?;
-            let (next, keys) = page(answer).ok_or_else(|| script::not_understood(talk.place()))?;
-            found.extend(keys);
+            let page: Result<(Vec<u8>, Vec<Vec<u8>>), _> = from_redis_value(answer);
+            let (next, keys) = page.map_err(|_| script::not_understood(talk.place()))?;
+            // Keys that are not text are not ours.
+            found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             if found.len() > MOST_LISTED {
                 return Err(allowance::too_long(talk.place()));
             }
@@ -147,17 +149,6 @@ impl Hashes {
             talk.go_on();
         }
     }
-}
-
-/// The next cursor, and the keys. Keys that are not text are not ours.
-fn page(answer: Value) -> Option<(Vec<u8>, Vec<String>)> {
-    let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
-    let key = |value| match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
-        _ => None,
-    };
-    Some((cursor, keys.into_iter().filter_map(key).collect()))
 }
 
 impl ServerTime for Hashes {

@@ -8,7 +8,8 @@ use super::connection::Client;
 use crate::store::url::Host;
 use crate::store::{ErrorKind, StoreError};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::{Value, cmd};
+use redis::{Value, cmd, from_redis_value_ref};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// How long to wait for the others after the first answer.
@@ -75,13 +76,8 @@ async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> R
 }
 
 fn read(answer: &Value) -> Option<Sighting> {
-    let Value::Array(answer) = answer else { return None };
-    let mut words = Vec::new();
-    for word in answer {
-        let Value::BulkString(word) = word else { return None };
-        words.push(std::str::from_utf8(word).ok()?);
-    }
-    let value = |name| words.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+    let words: HashMap<String, String> = from_redis_value_ref(answer).ok()?;
+    let value = |name| words.get(name).map(String::as_str);
     let port = value("port")?.parse().ok().filter(|&port: &u16| port != 0)?;
     let host = Host { name: value("ip")?.to_owned(), port: Some(port) };
     Some(Sighting { host, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
