@@ -30,7 +30,6 @@ impl Address {
     /// # Errors
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        let scheme = if scheme == "etcds" { "etcds" } else { "etcd" };
         let mut url = StoreUrl::read(scheme, rest, &["ca", "cert", "key"])?;
         url.some_host()?;
         let files = url.take_tls_files(["ca", "cert", "key"])?;

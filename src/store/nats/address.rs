@@ -72,7 +72,6 @@ impl Address {
     /// # Errors
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        let (scheme, demand_tls) = if scheme == "nats+tls" { ("nats+tls", true) } else { ("nats", false) };
         let mut url = StoreUrl::read(scheme, rest, &OPTIONS)?;
         url.some_host()?;
         if url.path.is_empty() {
@@ -88,7 +87,7 @@ impl Address {
             return Err(format!("the option replicas of {scheme}:// is not between 1 and 5"));
         }
         let login = read_login(scheme, &mut url)?;
-        let demand_tls = demand_tls || files.ca.is_some() || files.cert.is_some();
+        let demand_tls = scheme == "nats+tls" || files.ca.is_some() || files.cert.is_some();
         Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
     }
 
@@ -104,7 +103,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-fn read_lock_key(scheme: &str, url: &mut StoreUrl) -> Result<Option<Box<LockKey>>, String> {
+fn read_lock_key(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Option<Box<LockKey>>, String> {
     let Some(name) = url.take("lock_key") else { return Ok(None) };
     let (bucket, key) = name.split_once('/').unwrap_or((&url.path, &name));
     let plain = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
@@ -118,7 +117,7 @@ fn read_lock_key(scheme: &str, url: &mut StoreUrl) -> Result<Option<Box<LockKey>
     Ok(Some(Box::new(LockKey { bucket: bucket.to_owned(), key: key.to_owned() })))
 }
 
-fn read_login(scheme: &str, url: &mut StoreUrl) -> Result<Login, String> {
+fn read_login(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Login, String> {
     let (creds, nkey) = (url.take("creds"), url.take("nkey"));
     match (url.user.take(), url.password.take(), creds, nkey) {
         (None, None, None, None) => Ok(Login::Nobody),

@@ -76,19 +76,10 @@ impl Address {
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         const COMMON: [&str; 6] = ["prefix", "wait", "lock_key", "ca", "cert", "key"];
-        let (scheme, more): (&'static str, &[&str]) = match scheme {
-            "redis" => ("redis", &[]),
-            "rediss" => ("rediss", &[]),
-            "redis+unix" => ("redis+unix", &["db"]),
-            "redis+sentinel" => ("redis+sentinel", &["sentinel_user", "sentinel_password"]),
-            "rediss+sentinel" => ("rediss+sentinel", &["sentinel_user", "sentinel_password"]),
-            _ => {
-                return Err(
-                    "write redis://HOST, rediss://HOST, redis+unix:///SOCKET, redis+sentinel://HOSTS/MASTER or \
-                             rediss+sentinel://HOSTS/MASTER"
-                        .to_owned(),
-                );
-            }
+        let more: &[&str] = match scheme {
+            "redis+unix" => &["db"],
+            "redis+sentinel" | "rediss+sentinel" => &["sentinel_user", "sentinel_password"],
+            _ => &[],
         };
         let mut url = StoreUrl::read(scheme, rest, &[more, &COMMON].concat())?;
         let login = read_login(scheme, url.user.take(), url.password.take(), "USER:PASSWORD@")?;
@@ -134,7 +125,7 @@ fn database(scheme: &str, text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("the database of {scheme}:// is no number: write /0 or leave it out"))
 }
 
-fn tcp(scheme: &str, url: &mut StoreUrl) -> Result<(Target, u32), String> {
+fn tcp(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
     url.some_host()?;
     if url.hosts.len() > 1 {
         return Err(format!("{scheme}:// names several servers: for those of one master write {scheme}+sentinel://"));
@@ -142,7 +133,7 @@ fn tcp(scheme: &str, url: &mut StoreUrl) -> Result<(Target, u32), String> {
     Ok((Target::Tcp(url.hosts.remove(0)), database(scheme, &url.path)?))
 }
 
-fn unix(url: &mut StoreUrl) -> Result<(Target, u32), String> {
+fn unix(url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
     if !url.hosts.is_empty() {
         return Err("redis+unix:// takes no host: write redis+unix:///PATH/TO/SOCKET".to_owned());
     }
@@ -153,7 +144,7 @@ fn unix(url: &mut StoreUrl) -> Result<(Target, u32), String> {
     Ok((Target::Unix(PathBuf::from(format!("/{}", url.path))), db))
 }
 
-fn sentinel(scheme: &str, url: &mut StoreUrl) -> Result<(Target, u32), String> {
+fn sentinel(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
     if url.hosts.is_empty() {
         return Err(format!("{scheme}:// names no Sentinel: write {scheme}://HOST,HOST,HOST/MASTER"));
     }
@@ -253,7 +244,6 @@ mod tests {
             "redis+sentinel:///m",
             "redis+sentinel://h/m/x",
             "redis+sentinel://h/m?sentinel_user=s",
-            "redis+cluster://h",
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }

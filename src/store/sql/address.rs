@@ -226,7 +226,7 @@ impl Words {
         }
     }
 
-    fn places(&self, url: &mut StoreUrl, dialect: Dialect) -> Result<Vec<Place>, String> {
+    fn places(&self, url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String> {
         let Self { scheme, default_port, default_socket, .. } = *self;
         let port = url.take("port").map(|port| read_port(scheme, &port)).transpose()?;
         let option = if dialect == Dialect::Postgres { "host" } else { "socket" };
@@ -255,7 +255,7 @@ impl Words {
         Ok(hosts.map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(default_port) }).collect())
     }
 
-    fn tls(&self, url: &mut StoreUrl, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
+    fn tls(&self, url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
         let Self { scheme, tls_mode: option, tls_modes, .. } = *self;
         let said = url.take(option);
         // MySQL's clients take them in any spelling.
