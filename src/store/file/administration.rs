@@ -3,13 +3,11 @@
 //! The hazard: the kernel keeps a lease for as long as a process holds it open, whatever happens to its files. So
 //! `revoke` names the process to end, and `forget` removes the file only while its own candidate holds the lock.
 
-use super::{FileStore, check, explain};
+use super::{FileStore, check, explain, files};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError, steps};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::{fs, io};
 
 #[async_trait::async_trait]
 impl Administration for FileStore {
@@ -63,7 +61,7 @@ impl Administration for FileStore {
             // Candidates that were killed leave drafts.
             let drafts = ["lock.new", "lock.old", "json.new"].map(|ending| self.path(shard, ending));
             for path in drafts.into_iter().chain([self.path(shard, "json"), file]) {
-                remove(&path)?;
+                files::remove(&path).map_err(|error| explain("cannot remove", &path, &error))?;
             }
         }
         self.release(candidate, term).await
@@ -85,13 +83,5 @@ impl FileStore {
     /// All shards that have a file.
     fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
         Ok(self.names()?.iter().filter_map(|name| Self::shard_of(name)).collect())
-    }
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) -> Result<(), StoreError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(explain("cannot remove", path, &error)),
-        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -81,14 +81,10 @@ impl FileStore {
             if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
                 return Err(files::misplaced(&path, kind));
             }
-            let removed =
-                if kind.is_some_and(|kind| kind.is_dir()) { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            match removed {
-                Ok(()) => {}
-                // A process that counts standbys also removes notes.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(explain("cannot remove", &path, &error)),
-            }
+            let is_folder = kind.is_some_and(|kind| kind.is_dir());
+            // It may be gone: a process that counts standbys also removes notes.
+            let removed = if is_folder { fs::remove_dir_all(&path) } else { files::remove(&path).map(drop) };
+            removed.map_err(|error| explain("cannot remove", &path, &error))?;
         }
         Ok(())
     }

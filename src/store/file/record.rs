@@ -59,10 +59,7 @@ impl FileStore {
                 pid: Some(record.pid),
                 term: Some(record.term),
                 since_millis: Some(record.since_millis),
-                expires_in: None,
-                renewed_ago: None,
-                doubt: None,
-                foreign_lock: None,
+                ..Holder::default()
             },
         ))
     }
