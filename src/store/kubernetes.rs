@@ -25,33 +25,25 @@ mod failure;
 pub use address::Address;
 pub use connection::Objects;
 
-use super::expiry::ServerTime;
+use super::expiry::{self, ServerTime};
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Put, Version,
 };
 use super::record::Record;
 use super::server_clock::Clock;
-use super::{Finding, StoreError, parallel};
+use super::{Finding, StoreError, parallel, round_trip};
 use crate::lease::Shard;
 use crate::time::BootInstant;
+use connection::States;
 use futures_util::stream::{StreamExt, select_all};
 use k8s_openapi::api::coordination::v1::Lease;
 use std::collections::HashMap;
-use std::time::Duration;
 
 /// More documents than these are read by one list.
 const FEW: usize = 16;
 
 pub type Kubernetes = LeaseStore<Objects>;
-
-impl Kubernetes {
-    /// Opens the store. Sends no request to the server yet.
-    #[must_use]
-    pub fn open(address: &Address, request_timeout: Duration) -> Self {
-        Self::new(Objects::open(address, request_timeout))
-    }
-}
 
 impl Objects {
     /// `lease=` names the Lease that other programs use as well.
@@ -163,16 +155,11 @@ impl Documents for Objects {
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.name_of(*key)).collect();
-        let mut watches = Vec::with_capacity(names.len());
-        for (index, begun) in parallel::all(names.iter().map(|name| self.states(name))).await.into_iter().enumerate() {
-            let (lease, states) = begun?;
-            if each(index, self.found(keys[index], lease)).is_break() {
-                return Ok(());
-            }
-            watches.push(states.map(move |state| (index, state)));
-        }
-        let mut watches = select_all(watches);
-        while let Some((index, lease)) = watches.next().await {
+        let begun = parallel::all(names.iter().map(|name| self.states(name))).await;
+        let begun: Vec<States> = begun.into_iter().collect::<Result<_, _>>()?;
+        let states = begun.into_iter().enumerate();
+        let mut states = select_all(states.map(|(index, states)| states.map(move |state| (index, state))));
+        while let Some((index, lease)) = states.next().await {
             if each(index, self.found(keys[index], lease?)).is_break() {
                 return Ok(());
             }
@@ -185,6 +172,8 @@ impl Documents for Objects {
     }
 
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        check::findings(self).await
+        let marker = self.name_of(Key::Marker);
+        let (_, time) = round_trip::measure(|| self.get_lease(&marker)).await?;
+        Ok(vec![expiry::known(self, time, "the server's")])
     }
 }

@@ -264,7 +264,10 @@ impl Location {
             #[cfg(feature = "etcd")]
             Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout)?)),
             #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => Ok(Arc::new(super::kubernetes::Kubernetes::open(address, request_timeout))),
+            Self::Kubernetes(address) => {
+                let objects = super::kubernetes::Objects::open(address, request_timeout);
+                Ok(Arc::new(super::kubernetes::Kubernetes::new(objects)))
+            }
         }
     }
 }

@@ -30,11 +30,10 @@ impl Address {
     pub fn read(rest: &str) -> Result<Self, String> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let namespace = match place.strip_prefix("//") {
-            None if place.is_empty() => "",
-            None => {
+            None if !place.is_empty() => {
                 return Err("kubernetes: lacks its // before the namespace: write kubernetes://NAMESPACE".to_owned());
             }
-            Some(namespace) => namespace.strip_suffix('/').unwrap_or(namespace),
+            namespace => namespace.map_or("", |namespace| namespace.strip_suffix('/').unwrap_or(namespace)),
         };
         // RFC 1123: a namespace is one label.
         let is_namespace = is_name(namespace) && namespace.len() <= 63 && !namespace.contains('.');
@@ -60,10 +59,8 @@ impl Address {
 impl fmt::Display for Address {
     /// The URL without its options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "kubernetes://{namespace}"),
-            None => f.write_str("kubernetes:"),
-        }
+        let namespace = self.namespace.as_ref().map(|namespace| format!("//{namespace}")).unwrap_or_default();
+        write!(f, "kubernetes:{namespace}")
     }
 }
 

@@ -3,11 +3,11 @@
 //! The hazard: a missing right shows only when it is needed. The server itself tells which rights there are.
 
 use super::Objects;
-use super::document::name_of;
-use crate::store::lease_store::documents::{Documents, Key};
-use crate::store::{ErrorKind, Finding, StoreError, expiry, round_trip};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use crate::store::lease_store::documents::Documents;
+use crate::store::{ErrorKind, Finding, StoreError};
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use kube::api::{Api, PostParams};
+use serde_json::json;
 
 /// What a candidate does with Leases.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
@@ -22,15 +22,10 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     }
     for verb in VERBS {
         let answer = objects.ask("create", |to| async move {
-            let may = ResourceAttributes {
-                namespace: Some(to.namespace.clone()),
-                verb: Some(verb.to_owned()),
-                group: Some("coordination.k8s.io".to_owned()),
-                resource: Some("leases".to_owned()),
-                ..ResourceAttributes::default()
-            };
-            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(may), ..Default::default() };
-            let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+            let (namespace, group, resource) = (&to.namespace, "coordination.k8s.io", "leases");
+            let may = json!({ "namespace": namespace, "verb": verb, "group": group, "resource": resource });
+            let review = json!({ "metadata": {}, "spec": { "resourceAttributes": may } });
+            let review: SelfSubjectAccessReview = serde_json::from_value(review).expect("it is a review");
             let answer = Api::all(to.client.clone()).create(&PostParams::default(), &review).await?;
             Ok((answer.status.is_some_and(|status| status.allowed), to.namespace.clone()))
         });
@@ -54,10 +49,4 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
         });
     }
     Ok(findings)
-}
-
-pub async fn findings(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
-    let marker = name_of(Key::Marker, None);
-    let (_, time) = round_trip::measure(|| objects.get_lease(&marker)).await?;
-    Ok(vec![expiry::known(objects, time, "the server's")])
 }

@@ -53,7 +53,8 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// The documents.
 pub struct Objects {
     pub(super) address: Address,
-    request_timeout: Duration,
+    /// The most time for one request.
+    bound: Duration,
     shared: Kept<Connection>,
     /// Locked while a client is made.
     making: Arc<tokio::sync::Mutex<()>>,
@@ -77,11 +78,13 @@ pub struct Connection {
 pub type States = BoxStream<'static, Result<Option<Lease>, StoreError>>;
 
 impl Objects {
-    pub(super) fn open(address: &Address, request_timeout: Duration) -> Self {
+    /// Sends no request to the server yet.
+    #[must_use]
+    pub fn open(address: &Address, request_timeout: Duration) -> Self {
         tls::install_provider();
         Self {
             address: address.clone(),
-            request_timeout,
+            bound: kept_connection::bound(request_timeout),
             shared: Kept::default(),
             making: Arc::default(),
             clock: Arc::default(),
@@ -97,18 +100,14 @@ impl Objects {
             .map_or_else(|| self.address.to_string(), |at| format!("namespace {} of {}", at.namespace, at.server))
     }
 
-    fn bound(&self) -> Duration {
-        kept_connection::bound(self.request_timeout)
-    }
-
     /// The shared connection, or a new one.
     async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
         let making = Arc::clone(&self.making).lock_owned().await;
-        self.shared.drop_if(|kept| kept.pending.is_silent(kept_connection::patience(self.bound())));
+        self.shared.drop_if(|kept| kept.pending.is_silent(kept_connection::patience(self.bound)));
         if let Some(connection) = self.shared.get() {
             return Ok(connection);
         }
-        let (address, bound, clock) = (self.address.clone(), self.bound(), Arc::clone(&self.clock));
+        let (address, bound, clock) = (self.address.clone(), self.bound, Arc::clone(&self.clock));
         let made = tokio::task::spawn_blocking(move || {
             let _making = making;
             Handle::current().block_on(connect(&address, bound, clock))
@@ -132,7 +131,7 @@ impl Objects {
             loop {
                 let connection = self.connection().await?;
                 times += 1;
-                let asked = connection.pending.begin(kept_connection::patience(self.bound()), |is_silent| {
+                let asked = connection.pending.begin(kept_connection::patience(self.bound), |is_silent| {
                     if is_silent {
                         self.shared.forget(&connection);
                     }
@@ -153,18 +152,19 @@ impl Objects {
                 }
                 refusal.sent_twice = times > 1;
                 in_doubt |= refusal.error.kind == ErrorKind::Unknown;
-                let left = self.bound().saturating_sub(BootInstant::now().since(began));
+                let left = self.bound.saturating_sub(BootInstant::now().since(began));
                 match refusal.retry_after {
                     Some(pause) if pause < left => sleep(pause).await,
-                    None if times == 1 && (refusal.has_broken || refusal.code == Some(401)) => {
+                    // Without an answer, or without a login.
+                    None if times == 1 && refusal.code.is_none_or(|code| code == 401) => {
                         self.shared.forget(&connection);
                     }
                     _ => return Err(refusal),
                 }
             }
         };
-        let answer = timeout(self.bound(), attempts).await.unwrap_or_else(|_| {
-            let unanswered = format!("{} did not answer within {}", self.namespace(), show(self.bound()));
+        let answer = timeout(self.bound, attempts).await.unwrap_or_else(|_| {
+            let unanswered = format!("{} did not answer within {}", self.namespace(), show(self.bound));
             Err(match times {
                 0 => StoreError::not_applied("the login of the kubeconfig is not ready within the time").into(),
                 _ => StoreError::unknown(unanswered).into(),
@@ -238,9 +238,9 @@ impl Objects {
         Ok(self.ask("list", |to| async move { to.leases.list(params).await }).await?)
     }
 
-    /// A Lease as it stands, and its states from then on. (The version of a Lease that nobody wrote for a while is too old
+    /// The states of a Lease, from the one that stands. (The version of a Lease that nobody wrote for a while is too old
     /// for a watch to begin there. That of a list is not.)
-    pub(super) async fn states(&self, name: &str) -> Result<(Option<Lease>, States), StoreError> {
+    pub(super) async fn states(&self, name: &str) -> Result<States, StoreError> {
         let fields = format!("metadata.name={name}");
         let page = self.page(&ListParams::default().fields(&fields)).await?;
         let params = &WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
@@ -252,8 +252,9 @@ impl Objects {
                 Some((state, (to, events)))
             }))
         };
-        let states = self.ask("watch", begin).await?;
-        Ok((page.items.into_iter().next(), states.boxed()))
+        let later = self.ask("watch", begin).await?;
+        let stands = page.items.into_iter().next();
+        Ok(stream::once(std::future::ready(Ok(stands))).chain(later).boxed())
     }
 }
 
@@ -308,10 +309,9 @@ async fn hear(
     if head.status.is_success() {
         return Ok(Response::from_parts(head, body));
     }
-    let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
     let mut status: Status = serde_json::from_slice(&body.collect().boxed().await?.to_bytes()).unwrap_or_default();
     status.code = head.status.as_u16();
-    if let Some(seconds) = seconds {
+    if let Some(seconds) = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok()) {
         status.details = serde_json::from_value(json!({ "retryAfterSeconds": seconds })).ok();
     }
     Err(kube::Error::Api(status.boxed()).into())

@@ -22,7 +22,6 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The longest name of an object.
@@ -174,15 +173,9 @@ pub fn is_name(name: &str) -> bool {
 
 /// Any text as one part of a name.
 fn escaped(text: &str) -> String {
-    let mut name = "x".to_owned();
-    for byte in text.bytes() {
-        if byte.is_ascii_lowercase() || byte.is_ascii_digit() {
-            name.push(byte.into());
-        } else {
-            let _ = write!(name, "-{byte:02x}");
-        }
-    }
-    name
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let letter = |byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("-{byte:02x}") };
+    text.bytes().map(letter).fold("x".to_owned(), |name, letter| name + &letter)
 }
 
 fn of_shard(shard: &Shard) -> String {

@@ -21,8 +21,6 @@ pub struct Refusal {
     pub code: Option<u16>,
     /// The Lease is not there.
     pub is_absence: bool,
-    /// The connection broke, or could not be made.
-    pub has_broken: bool,
     /// When the server wants to be asked again.
     pub retry_after: Option<Duration>,
     pub sent_twice: bool,
@@ -31,7 +29,7 @@ pub struct Refusal {
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        Self { code: None, is_absence: false, has_broken: false, retry_after: None, sent_twice: false, error }
+        Self { code: None, is_absence: false, retry_after: None, sent_twice: false, error }
     }
 }
 
@@ -62,15 +60,15 @@ pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refu
             let (place, why) = (&connection.server, innermost(error));
             StoreError::unknown(format!("{place} answers a {verb} with something else than expected: {why}")).into()
         }
-        error => broken(connection, verb, error),
+        error => broken(connection, verb, error).into(),
     }
 }
 
 /// A request without an answer.
-fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) -> Refusal {
+fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) -> StoreError {
     let place = &connection.server;
     if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
-        return StoreError::unknown(allowance::complaint(place, "kubernetes", MOST)).into();
+        return StoreError::unknown(allowance::complaint(place, "kubernetes", MOST));
     }
     let certificate = causes(error).find_map(|cause| match cause.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidCertificate(wrong) => Some(wrong),
@@ -82,7 +80,7 @@ fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) ->
         client.is_some_and(hyper_util::client::legacy::Error::is_connect)
     });
     let has_login = causes(error).find_map(|cause| cause.downcast_ref::<kube::client::AuthError>());
-    let error = if let Some(wrong) = certificate {
+    if let Some(wrong) = certificate {
         cause.push_str(&tls::advice(wrong, "certificate-authority"));
         StoreError::misconfigured(format!("the certificate of {place} cannot be trusted: {cause}"))
     } else if let Some(login) = has_login {
@@ -91,8 +89,7 @@ fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) ->
         StoreError::not_applied(format!("cannot reach {place}: {cause}")).because(error)
     } else {
         StoreError::unknown(format!("the connection to {place} broke at a {verb} of leases: {cause}")).because(error)
-    };
-    Refusal { has_broken: true, ..error.into() }
+    }
 }
 
 /// What an answer means that is no success.
