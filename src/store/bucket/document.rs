@@ -77,26 +77,3 @@ pub fn listed(key: &str) -> Option<(Shard, Part)> {
     let (name, page) = key.strip_prefix(NOTES)?.rsplit_once('/')?;
     Some((shard_of(name)?, Part::Note(Page::of_name(page, MARK)?)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shard(name: &str) -> Shard {
-        name.parse().expect("a shard")
-    }
-
-    #[test]
-    fn a_key_says_which_document_it_is() {
-        for name in ["db", "a/b", "w#2"] {
-            let shard = shard(name);
-            assert_eq!(listed(&key_of(Key::Shard(&shard))), Some((shard.clone(), Part::Lease)));
-            for page in [Page::History, Page::Runs, Page::Jobs, Page::Once("a-b".parse().expect("a job"))] {
-                let key = key_of(Key::Note(&shard, &page));
-                assert_eq!(listed(&key), Some((shard.clone(), Part::Note(page))), "{key}");
-                assert!(beginnings(List::Notes(&shard)).iter().any(|folder| key.starts_with(folder)), "{key}");
-            }
-        }
-        assert_eq!(listed("trial/x"), None);
-    }
-}

@@ -177,26 +177,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_an_item_say_which_document_it_is() {
-        let item = |(partition, sort): (String, String)| {
-            let pair = [("pk", partition), ("sk", sort)];
-            pair.map(|(name, value)| (name.to_owned(), AttributeValue::S(value))).into()
-        };
-        for name in ["db", "a/b", "w#2"] {
-            let shard: Shard = name.parse().expect("a shard");
-            assert_eq!(listed(&item(key_of(Key::Shard(&shard)))), Some((shard.clone(), Part::Lease)));
-            assert_eq!(listed(&item(key_of(Key::Led(&shard)))), Some((shard.clone(), Part::Led)));
-            let session = Session::from_record("s-1");
-            let once = Page::Once("a-b".parse().expect("a job"));
-            for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
-                let expected = Some((shard.clone(), Part::Note(page.clone())));
-                assert_eq!(listed(&item(key_of(Key::Note(&shard, &page)))), expected);
-            }
-        }
-        assert_eq!(listed(&item(key_of(Key::Marker))), None);
-    }
-
-    #[test]
     fn an_item_is_ours_while_its_ttl_agrees_and_one_of_an_earlier_build_is_named() {
         let ours = [
             ("sk", AttributeValue::S(LOCK.to_owned())),

@@ -182,26 +182,6 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_which_document_it_is() {
-        for name in ["db", "a/b", "w#2", "app:web:1", "base", "lock/x"] {
-            let shard: Shard = name.parse().expect("a shard");
-            assert_eq!(names().listed(&names().of(Key::Shard(&shard))), Some((shard.clone(), Part::Lease)));
-            let session = Session::from_record("00000000-0000-4000-8000-000000000000");
-            let once = Page::Once("a-b".parse().expect("a job"));
-            for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
-                let key = names().of(Key::Note(&shard, &page));
-                assert!(names().beginnings(List::Notes(&shard)).iter().any(|beginning| key.starts_with(beginning)));
-                assert_eq!(names().listed(&key), Some((shard.clone(), Part::Note(page))));
-            }
-            assert_eq!(names().listed(&names().of(Key::Led(&shard))), None);
-            assert_eq!(names().listed(&names().beside(Key::Shard(&shard)).expect("a key")), None);
-        }
-        for other in ["p/shard/no name", "p/shard/a=b", "p/note/a", "px/shard/a", "shard/a", "p/base"] {
-            assert_eq!(names().listed(other.as_bytes()), None, "{other}");
-        }
-    }
-
-    #[test]
     fn a_led_mark_has_the_same_key_in_every_release() {
         assert_eq!(names().of(Key::Led(&"db/main".parse().expect("a shard"))), b"p/led/ce95f71b99df0621");
     }

@@ -147,29 +147,6 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Source};
 
-    fn names() -> Names {
-        Names { prefix: "a:".to_owned() }
-    }
-
-    #[test]
-    fn a_key_says_which_document_it_is() {
-        for name in ["db", "a/b", "w#2", "app:web:1"] {
-            let shard: Shard = name.parse().expect("a shard");
-            let key = names().place(Key::Shard(&shard)).key;
-            assert_eq!(names().listed(List::Shards(""), &key), Some((shard.clone(), Part::Lease)));
-            let session = Session::from_record("00000000-0000-4000-8000-000000000000");
-            let once = Page::Once("a-b".parse().expect("a job"));
-            for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
-                let key = names().place(Key::Note(&shard, &page)).key;
-                assert_eq!(names().listed(List::Notes(&shard), &key), Some((shard.clone(), Part::Note(page))), "{key}");
-            }
-        }
-        let other = "a:{leases}:lock:db";
-        assert_eq!(names().listed(List::Shards("dbx"), other), None);
-        assert_eq!(names().listed(List::Notes(&"d".parse().expect("a shard")), other), None);
-        assert_eq!(names().listed(List::Shards(""), "a:{leases}:check:x"), None);
-    }
-
     #[test]
     fn a_pattern_takes_nothing_but_letters_from_a_prefix() {
         assert_eq!(literally("leaderrun:{leases}:l"), "leaderrun:{leases}:l");

@@ -435,22 +435,6 @@ mod tests {
     use crate::fuzz::{self, Fate, Source};
     use crate::store::sql::client::Cells;
 
-    #[test]
-    fn a_row_says_which_document_it_is() {
-        let shard: Shard = "app:web/1#2".parse().expect("a shard");
-        assert_eq!(Spot::of(Key::Shard(&shard)).listed(), Some((shard.clone(), Part::Lease)));
-        assert_eq!(Spot::of(Key::Led(&shard)).listed(), Some((shard.clone(), Part::Led)));
-        let session = Session::from_record("00000000-0000-4000-8000-000000000000");
-        let once = Page::Once("a-b".parse().expect("a job"));
-        for page in [Page::History, Page::Runs, Page::Jobs, once, Page::Standby(session)] {
-            let place = Spot::of(Key::Note(&shard, &page));
-            assert_eq!(place.listed(), Some((shard.clone(), Part::Note(page))), "{place:?}");
-        }
-        for key in [Key::Marker, Key::Scratch("x")] {
-            assert_eq!(Spot::of(key).listed(), None);
-        }
-    }
-
     fn any_cell(source: &mut Source) -> Option<String> {
         let text = *source.of(&["", "lease", "marker", "a-b", "7", "-7", "1795268611017"]);
         (source.below(8) > 0).then(|| text.to_owned())
