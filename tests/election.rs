@@ -364,6 +364,7 @@ fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
     play.answered(5.0, Ok(Renewal::Lost(None)));
     assert_eq!(play.until(10.9), []);
     assert_eq!(play.until(11.0), [Action::Seize]);
+    assert_eq!(play.until(60.0), [Action::Say(Notice::Undying(Duration::from_secs(10)))], "it is told once");
 }
 
 #[test]

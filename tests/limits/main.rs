@@ -27,7 +27,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use support::fleet::{copy_program, example_program, leaderctl, leaderrun, wait_until};
+use support::fleet::{
+    copy_program, example_program, helpers_of, leaderctl, leaderrun, wait_until, wait_until_it_sleeps,
+};
 use support::place::Place;
 use support::process::Process;
 use support::said::{Runs as _, Said, objects};
@@ -397,6 +399,32 @@ on_two_stores!(
     &no_file_may_grow_which_is_said_before_the_lease_is_taken,
     &closed_standard_streams_are_empty_ones_for_command,
 );
+
+/// It has become another user's. One that waits in the kernel for ever is no different.
+#[test]
+fn a_process_that_cannot_be_killed_is_told_and_is_looked_at_seldom() {
+    let scratch = open_to_all();
+    let [other_user, named] = ["setpriv", "pid"].map(|name| scratch.path().join(name));
+    copy_program("/usr/bin/setpriv", &other_user);
+    fs::set_permissions(&other_user, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut command = by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch);
+    command.args(["--store", &store(&scratch), "--stop-timeout", "100ms", "s", "--"]).arg(&other_user);
+    command.args(["--reuid=0", "--regid=0", "--clear-groups", "sh", "-c", "echo $$ >\"$0\"; exec sleep 1000"]);
+    let mut candidate = start(command.arg(&named).stderr(Stdio::piped()));
+    let mut undying = None;
+    wait_until("COMMAND runs as root", || {
+        undying = fs::read_to_string(&named).ok().and_then(|pid| pid.trim().parse().ok());
+        undying.is_some()
+    });
+    let [_, guard] = helpers_of(candidate.pid());
+    candidate.signal(Signal::SIGTERM);
+    let mut lines = BufReader::new(candidate.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("was killed 10s ago, and it or what it started is not dead")));
+    wait_until_it_sleeps(guard, 50);
+    kill(Pid::from_raw(undying.expect("it runs")), Signal::SIGKILL).unwrap();
+    assert!(lines.any(|line| line.contains("released")));
+    candidate.ends();
+}
 
 /// A name of a host is looked up by a thread of its own, which may not be had.
 #[cfg(feature = "redis")]
