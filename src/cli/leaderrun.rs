@@ -229,6 +229,8 @@ impl Prepared {
 #[cfg(feature = "watch")]
 async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
     let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
+    // The next guard of COMMAND needs some while clients have theirs.
+    limits::check_descriptors(limits::DESCRIPTORS + http::MOST).map_err(Failure::of_os)?;
     let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
     http::begin(address, http::routes(metrics), http::OF_A_PROBE).await.map(Some).map_err(refused)
 }

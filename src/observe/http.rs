@@ -32,7 +32,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 
-const MOST: usize = 32;
+/// How many clients are served at once.
+pub const MOST: usize = 32;
 const PACE: Duration = Duration::from_millis(1);
 /// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);

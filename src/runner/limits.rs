@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Enough for the event loop, a store, a guard and a standby task.
-const DESCRIPTORS: usize = 32;
+pub const DESCRIPTORS: usize = 32;
 const MEMORY: usize = 32 << 20;
 const STACK: u64 = 1 << 20;
 /// What a guard is told takes a file in memory, which the limit on files counts as one. Most take a kilobyte.
@@ -29,19 +29,22 @@ pub fn check() -> Result<(), String> {
         }
         Ok(_) | Err(_) => {}
     }
-    let null = io::stderr();
-    let free: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS).map(|_| null.as_fd().try_clone_to_owned()).collect();
-    free.map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE) => {
-            format!("{DESCRIPTORS} file descriptors are needed: {error}: raise the limit (ulimit -n)")
-        }
-        _ => format!("{DESCRIPTORS} file descriptors are needed, and fcntl refuses them: {error}"),
-    })?;
+    check_descriptors(DESCRIPTORS)?;
     let mut memory = Vec::<u8>::new();
     let taken = memory.try_reserve_exact(MEMORY);
     // Otherwise the compiler may remove the allocation.
     black_box(memory);
     taken.map_err(|_| format!("{} MiB of memory are needed: raise the limit (ulimit -v, ulimit -d)", MEMORY >> 20))
+}
+
+/// Checks that as many files more can be open.
+pub fn check_descriptors(count: usize) -> Result<(), String> {
+    let null = io::stderr();
+    let free: io::Result<Vec<OwnedFd>> = (0..count).map(|_| null.as_fd().try_clone_to_owned()).collect();
+    free.map(drop).map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE) => format!("{count} file descriptors are needed: {error}: raise the limit (ulimit -n)"),
+        _ => format!("{count} file descriptors are needed, and fcntl refuses them: {error}"),
+    })
 }
 
 /// Checks that a file may be as long as what a guard is told.

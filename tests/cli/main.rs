@@ -1229,6 +1229,7 @@ fn small_limits_are_errors_in_words() {
         ("-s 64", leaderctl(), "list", 71, "a stack of 64 KiB is too small"),
         ("-s 64", leaderrun(), "shard true", 71, "a stack of 64 KiB is too small"),
         ("-f 0", leaderctl(), "pause shard", 69, "file too large"),
+        ("-n 60", leaderrun(), "--listen 127.0.0.1:0 shard true", 71, "64 file descriptors are needed"),
     ] {
         let line = format!("ulimit {limit}; exec '{}' --store {} {words}", program.get_program().display(), store);
         Command::new("sh").args(["-c", &line]).said().refused(status, said);
