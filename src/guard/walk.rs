@@ -200,6 +200,9 @@ impl Walk {
                 each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
             }
         }
+        if BootInstant::now() >= until {
+            return Found::Part;
+        }
         self.found_below.replace(self.seen.iter().filter(|seen| seen.place == Place::Below && !seen.ended))
     }
 

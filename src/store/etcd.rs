@@ -179,18 +179,21 @@ impl Keys {
     }
 
     /// Reads what a transaction showed of a key.
-    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Stands {
+    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Result<Stands, StoreError> {
         let document = answer.next();
         let beside_name = self.names.beside(key);
         let beside = beside_name.as_ref().and_then(|_| answer.next());
-        let (record, mut strange) = match document.as_ref().map(|document| Record::read(&document.value)) {
+        let (record, strange) = match document.as_ref().map(|document| Record::read(&document.value)) {
             Some(Err(why)) => (None, Some(why)),
             Some(Ok(record)) => (Some(record), None),
             None => (None, None),
         };
         if let Some(name) = beside_name.filter(|_| beside.as_ref().is_some_and(|beside| beside.lease == 0)) {
-            let name = String::from_utf8_lossy(&name);
-            strange = Some(format!("the key {name} beside it is attached to no lease"));
+            let (name, client, remedy) = (String::from_utf8_lossy(&name), &self.client, self.remedy(key));
+            let why = "it is attached to no lease";
+            return Err(StoreError::misconfigured(format!(
+                "the key {name} in {client} was written by something else ({why}): {remedy}"
+            )));
         }
         let changed = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let revisions = Revisions {
@@ -200,7 +203,7 @@ impl Keys {
             lease: record.as_ref().map_or(0, |record| record.lease),
         };
         let version = Version { write: revisions.to_string(), incarnation: answer.incarnation.clone() };
-        Stands { record, strange, beside, version }
+        Ok(Stands { record, strange, beside, version })
     }
 
     /// Asks for the etcd lease of what stands at a key.
@@ -243,7 +246,7 @@ impl Keys {
         for _ in 0..MOST_ATTEMPTS {
             let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
             let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
-            let stands: Vec<_> = keys.iter().map(|&key| self.stands(key, &mut answer)).collect();
+            let stands = keys.iter().map(|&key| self.stands(key, &mut answer)).collect::<Result<Vec<_>, _>>()?;
             let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
@@ -369,7 +372,7 @@ impl Documents for Keys {
         let request = self.write(key, &record, lease, &draft, over);
         let attempt = async |connection: Arc<Connection>| {
             let mut answer = self.transact(&connection, request.clone()).await?;
-            Ok((self.stands(key, &mut answer), answer.revision))
+            Ok((self.stands(key, &mut answer)?, answer.revision))
         };
         let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
         let is_applied = |stands: &Stands| stands.record.as_ref().is_some_and(|stands| stands.write == record.write);

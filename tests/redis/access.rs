@@ -183,7 +183,8 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
         Ok(store) => store.claim(&candidate("one")).await,
         Err(error) => Err(error),
     };
-    let other = format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", issue().path("ca.pem"));
+    let others = issue();
+    let other = format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", others.path("ca.pem"));
     misconfigured(claim(other).await, &format!("the certificate of redis at 127.0.0.1:{port} is not trusted"));
     let plain = format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port());
     not_applied(claim(plain).await, "does the server use TLS there?");

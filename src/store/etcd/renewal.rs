@@ -33,7 +33,7 @@ impl Keys {
                 }
                 read => read?,
             };
-            let stands = self.stands(key, &mut answer);
+            let stands = self.stands(key, &mut answer)?;
             let named = stands.record.as_ref().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
             let Some(named) = named.map(|record| record.lease).filter(|named| *named != 0) else {
                 let found = self.judge(&connection, key, stands).await?;
@@ -61,10 +61,13 @@ impl Keys {
                 self.put_back(&connection, &touch, &stands.version, lease).await?;
                 continue;
             }
-            let others: Vec<_> =
-                also.iter().map(|&key| self.judge(&connection, key, self.stands(key, &mut answer))).collect();
-            let others: Result<Vec<_>, _> = parallel::all(others).await.into_iter().collect();
-            let others = others.ok().filter(|others| others.len() == touch.also.len());
+            let judged = |&key| Ok(self.judge(&connection, key, self.stands(key, &mut answer)?));
+            let others: Result<Vec<_>, StoreError> = also.iter().map(judged).collect();
+            let others = match others {
+                Ok(others) => parallel::all(others).await.into_iter().collect(),
+                Err(error) => Err(error),
+            };
+            let others = others.ok().filter(|others: &Vec<_>| others.len() == touch.also.len());
             let found = found(stands.record, Life::Left { at_most: lease::seconds(kept.ttl_seconds) }, stands.version);
             self.saw(key, &found, answer.revision);
             return Ok(Touched { outcome: Renewing::Done, found, also: others });
