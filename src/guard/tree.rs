@@ -343,7 +343,7 @@ impl Tree {
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
             let kill = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
-            let _ = walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
+            walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
         }
     }
 

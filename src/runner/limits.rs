@@ -51,7 +51,8 @@ pub fn check_descriptors(count: usize) -> Result<(), String> {
 pub fn check_files() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok((soft, _)) if soft < FILE => Err(format!(
-            "a largest file of {soft} bytes is too small: raise the limit to {FILE} (ulimit -f, LimitFSIZE= of systemd)"
+            "a largest file of {soft} bytes is too small: raise the limit to {} KiB (ulimit -f, LimitFSIZE= of systemd)",
+            FILE >> 10
         )),
         Ok(_) | Err(_) => Ok(()),
     }

@@ -40,7 +40,7 @@ use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Properties,
-    Put, Touch, Touched, Version, random_name,
+    Put, Touch, Touched, Version, random_name, strange,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
@@ -127,7 +127,7 @@ impl Answer {
 struct Stands {
     record: Option<Record>,
     /// Why it cannot be read.
-    strange: Option<String>,
+    unreadable: Option<String>,
     beside: Option<KeyValue>,
     version: Version,
 }
@@ -183,17 +183,14 @@ impl Keys {
         let document = answer.next();
         let beside_name = self.names.beside(key);
         let beside = beside_name.as_ref().and_then(|_| answer.next());
-        let (record, strange) = match document.as_ref().map(|document| Record::read(&document.value)) {
+        let (record, unreadable) = match document.as_ref().map(|document| Record::read(&document.value)) {
             Some(Err(why)) => (None, Some(why)),
             Some(Ok(record)) => (Some(record), None),
             None => (None, None),
         };
         if let Some(name) = beside_name.filter(|_| beside.as_ref().is_some_and(|beside| beside.lease == 0)) {
-            let (name, client, remedy) = (String::from_utf8_lossy(&name), &self.client, self.remedy(key));
-            let why = "it is attached to no lease";
-            return Err(StoreError::misconfigured(format!(
-                "the key {name} in {client} was written by something else ({why}): {remedy}"
-            )));
+            let name = format!("the key {} in {}", String::from_utf8_lossy(&name), self.client);
+            return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
         }
         let changed = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let revisions = Revisions {
@@ -203,13 +200,13 @@ impl Keys {
             lease: record.as_ref().map_or(0, |record| record.lease),
         };
         let version = Version { write: revisions.to_string(), incarnation: answer.incarnation.clone() };
-        Ok(Stands { record, strange, beside, version })
+        Ok(Stands { record, unreadable, beside, version })
     }
 
     /// Asks for the etcd lease of what stands at a key.
     async fn judge(&self, connection: &Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
-        let Stands { record, strange, beside, version } = stands;
-        if let Some(why) = strange {
+        let Stands { record, unreadable, beside, version } = stands;
+        if let Some(why) = unreadable {
             return Ok(Found { content: Content::Unreadable(why), version });
         }
         let lease = record.as_ref().map_or(0, |record| record.lease);

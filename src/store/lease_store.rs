@@ -210,8 +210,7 @@ impl<D: Documents> LeaseStore<D> {
 
     /// The error of a document that cannot be read.
     fn strange(&self, key: Key<'_>, why: &str) -> StoreError {
-        let (name, remedy) = (self.documents.name(key), self.documents.remedy(key));
-        StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
+        documents::strange(&self.documents.name(key), why, &self.documents.remedy(key))
     }
 
     fn too_fast(&self, key: Key<'_>) -> StoreError {

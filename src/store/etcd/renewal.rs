@@ -61,13 +61,15 @@ impl Keys {
                 self.put_back(&connection, &touch, &stands.version, lease).await?;
                 continue;
             }
-            let judged = |&key| Ok(self.judge(&connection, key, self.stands(key, &mut answer)?));
-            let others: Result<Vec<_>, StoreError> = also.iter().map(judged).collect();
+            let others = also.iter().map(|&key| Ok((key, self.stands(key, &mut answer)?)));
+            let others: Result<Vec<_>, StoreError> = others.collect();
             let others = match others {
-                Ok(others) => parallel::all(others).await.into_iter().collect(),
-                Err(error) => Err(error),
+                Ok(others) if also.len() == touch.also.len() => {
+                    let judged = others.into_iter().map(|(key, stands)| self.judge(&connection, key, stands));
+                    parallel::all(judged).await.into_iter().collect::<Result<Vec<_>, _>>().ok()
+                }
+                Ok(_) | Err(_) => None,
             };
-            let others = others.ok().filter(|others: &Vec<_>| others.len() == touch.also.len());
             let found = found(stands.record, Life::Left { at_most: lease::seconds(kept.ttl_seconds) }, stands.version);
             self.saw(key, &found, answer.revision);
             return Ok(Touched { outcome: Renewing::Done, found, also: others });

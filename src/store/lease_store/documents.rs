@@ -92,6 +92,11 @@ pub enum Content {
     Unreadable(String),
 }
 
+/// The error of what stands at `name` and cannot be read.
+pub fn strange(name: &str, why: &str, remedy: &str) -> StoreError {
+    StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
+}
+
 impl From<Result<Ours, String>> for Content {
     fn from(read: Result<Ours, String>) -> Self {
         read.map_or_else(Self::Unreadable, Self::Ours)
