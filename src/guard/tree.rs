@@ -298,7 +298,7 @@ impl Tree {
         let Some(walk) = &mut self.walk else { return Sight { may_be_more: true, alone } };
         let mut signal = |process: &mut Process<'_>| {
             if !spared.contains(&process.pid) {
-                process.signal(Signal::SIGKILL);
+                process.kill();
                 alone &= process.ended;
             }
         };
@@ -342,8 +342,7 @@ impl Tree {
     /// Sends SIGKILL to every visible process below `pid`, a child that has not been reaped.
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
-            let kill = |process: &mut Process<'_>| process.signal(Signal::SIGKILL);
-            walk.below(pid, &self.strangers, BootInstant::NEVER, kill);
+            walk.below(pid, &self.strangers, BootInstant::NEVER, |process| process.kill());
         }
     }
 

@@ -12,6 +12,9 @@
 //!   ended ones. If each of them took as long as one that lives, those would be others before the walk gets to them. So
 //!   the walks pass over what has ended: it forks no more, and its children have another parent. `/proc` can lie about
 //!   that as well, so a child of ours is reported all the same.
+//! - *Thousands that are killed at once wait for each other*, since all have the same libraries mapped (`i_mmap_rwsem`), and
+//!   each waits for a processor when it is its turn: on a busy machine, for seconds. So what is killed is given a real-time
+//!   priority first. By its number, so whether it was the right process is looked at afterwards.
 //! - *A walk that looks for processes to ask to stop may take until they must be killed*: among many busy processes, the
 //!   kernel lets this one run for a few milliseconds every few seconds. So a walk can be given an end.
 //! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
@@ -23,7 +26,7 @@ mod procfs;
 
 pub use procfs::{has_ended, is_child, is_stopped};
 
-use crate::sys::{self, Pinned};
+use crate::sys::{self, Pinned, Scheduling};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Whence, lseek};
@@ -253,15 +256,22 @@ impl Alive {
 }
 
 impl Process<'_> {
-    pub fn signal(&self, signal: Signal) {
+    /// False if it is gone, and its number may be another process's.
+    pub fn signal(&self, signal: Signal) -> bool {
         // A child keeps its number until it is reaped, and only the caller reaps.
         if self.parent == Pid::this() {
-            let _ = kill(self.pid, signal);
-            return;
+            return kill(self.pid, signal).is_ok();
         }
-        let Ok(pinned) = Pinned::new(self.pid) else { return };
-        if stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started) {
-            let _ = pinned.signal(signal);
+        let Ok(pinned) = Pinned::new(self.pid) else { return false };
+        stat(self.proc, self.pid.as_raw()).is_some_and(|now| now.started == self.started)
+            && pinned.signal(signal).is_ok()
+    }
+
+    /// SIGKILL. Where that is allowed, it also dies before what is not real-time runs on.
+    pub fn kill(&self) {
+        let comes_first = Scheduling::real_time(1).give_to(self.pid).is_ok();
+        if !self.signal(Signal::SIGKILL) && comes_first {
+            let _ = Scheduling::SHARED.give_to(self.pid);
         }
     }
 }
@@ -389,7 +399,7 @@ mod tests {
         let never = |process: &mut Process<'_>| panic!("it reports {process:?}");
         assert_eq!(walk.down(top, &nobody, now, never), Found::Part);
         assert_eq!(walk.below(top, &nobody, now, never), Found::Part);
-        walk.down(top, &nobody, BootInstant::NEVER, |process| process.signal(Signal::SIGKILL));
+        walk.down(top, &nobody, BootInstant::NEVER, |process| process.kill());
         shell.wait().unwrap();
         assert_eq!(found_below(&mut walk, top, &nobody), (Vec::new(), Found::Nothing));
     }

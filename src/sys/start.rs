@@ -139,7 +139,15 @@ impl Scheduling {
     /// # Errors
     /// EPERM if this process may not have it.
     pub fn set_policy(self) -> io::Result<()> {
-        set_scheduler(self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
+        self.give_to(THIS_THREAD)
+    }
+
+    /// Gives another process this policy, and none of it to its children.
+    ///
+    /// # Errors
+    /// EPERM if this process may not do that, ESRCH if there is none.
+    pub fn give_to(self, process: Pid) -> io::Result<()> {
+        set_scheduler(process, self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
     }
 
     /// Gives the calling thread and its children all of this. Async-signal-safe.
@@ -147,7 +155,7 @@ impl Scheduling {
     /// # Errors
     /// EPERM if this process may not have it.
     pub fn restore(self) -> io::Result<()> {
-        let policy = set_scheduler(self.policy, self.priority);
+        let policy = set_scheduler(THIS_THREAD, self.policy, self.priority);
         set_nice(self.nice).and(policy)
     }
 }
@@ -197,10 +205,12 @@ fn scheduling() -> io::Result<(i32, i32, i32)> {
     Ok((i32::try_from(policy).expect("policies are small numbers"), parameter.sched_priority, nice))
 }
 
-fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: priority };
+const THIS_THREAD: Pid = Pid::from_raw(0);
+
+fn set_scheduler(process: Pid, policy: i32, priority: i32) -> io::Result<()> {
+    let (parameter, process) = (libc::sched_param { sched_priority: priority }, process.as_raw());
     // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
-    let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameter) } < 0;
+    let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, process, policy, &raw const parameter) } < 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
