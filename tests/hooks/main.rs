@@ -233,8 +233,9 @@ fn the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then(pl
     }
     let last = fleet.lives().iter().map(|life| life.last).max().unwrap();
     let alive = BootInstant::from_nanos(last).since(frozen);
-    // Hooks had their time, and no instant more than the lease had left.
-    assert!(alive > Duration::from_secs(5), "{alive:?}\n{}", fleet.logs());
+    // Hooks had their time, and no instant more than the lease had left. A guard that is woken late begins earlier, by half
+    // of the outage at most.
+    assert!(alive > Duration::from_secs(3), "{alive:?}\n{}", fleet.logs());
     assert!(alive < LEASE - Duration::from_millis(100) + stood, "{alive:?}\n{}", fleet.logs());
     server.thaw();
     fleet.leader_where(|life| life.term > leader.term);

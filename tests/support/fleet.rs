@@ -102,20 +102,14 @@ impl Fleet {
     pub fn watch_until_free(&self, is_free: impl Fn() -> bool) {
         let stamps = self.scratch.path().join("stamps");
         let candidates: Vec<i32> = self.candidates.keys().map(|owner| self.pid(owner).as_raw()).collect();
+        let lives = || processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
+        assert!(lives(), "the tree lives on for a while");
         let begun = Instant::now();
-        let mut watched = 0;
-        loop {
-            let free = is_free();
-            // The tree was alive after the lock was seen free: too early.
-            let alive = processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
-            assert!(!(free && alive), "the lock was free while the tree lived, after {:?}", begun.elapsed());
-            if free {
-                break;
-            }
-            watched += u32::from(alive);
+        while !is_free() {
             assert!(begun.elapsed() < PATIENCE, "the lock is never free\n{}", self.logs());
         }
-        assert!(watched > 0, "the tree lived on for a while");
+        // Alive after the lock was seen free: too early.
+        assert!(!lives(), "the lock was free while the tree lived, after {:?}", begun.elapsed());
     }
 
     /// Kills it and reaps it.
@@ -362,7 +356,7 @@ fn or_pause(mut condition: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     let holds = condition();
     if !holds {
-        std::thread::sleep((2 * begun.elapsed()).clamp(Duration::from_millis(5), Duration::from_millis(250)));
+        std::thread::sleep((5 * begun.elapsed()).clamp(Duration::from_millis(10), Duration::from_millis(500)));
     }
     holds
 }
