@@ -70,6 +70,8 @@ impl Server {
             format!("listen_addresses={}", server::listen_on()),
             // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
             "fsync=off".to_owned(),
+            // In the data directory: one that is killed would leave it in /dev/shm.
+            "dynamic_shared_memory_type=mmap".to_owned(),
             "shared_buffers=16MB".to_owned(),
             "max_connections=200".to_owned(),
         ];
