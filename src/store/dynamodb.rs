@@ -138,7 +138,7 @@ impl Documents for Table {
 
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let items = keys.iter().map(|key| self.get(key_of(*key), !may_be_behind));
-        parallel::all(items).await.into_iter().map(|item| Ok(item::read(item?.as_ref()))).collect()
+        Ok(parallel::try_all(items).await?.iter().map(|item| item::read(item.as_ref())).collect())
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {

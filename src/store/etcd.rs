@@ -245,7 +245,7 @@ impl Keys {
             let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
             let stands = keys.iter().map(|&key| self.stands(key, &mut answer)).collect::<Result<Vec<_>, _>>()?;
             let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
-            let found = parallel::all(found).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let found = parallel::try_all(found).await?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
             // by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);

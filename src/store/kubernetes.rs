@@ -35,7 +35,6 @@ use super::server_clock::Clock;
 use super::{Finding, StoreError, parallel, round_trip};
 use crate::lease::Shard;
 use crate::time::BootInstant;
-use connection::States;
 use futures_util::stream::{StreamExt, select_all};
 use k8s_openapi::api::coordination::v1::Lease;
 use std::collections::HashMap;
@@ -79,12 +78,11 @@ impl Objects {
     async fn read(&self, keys: &[Key<'_>]) -> Result<Vec<Option<Lease>>, StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.name_of(*key)).collect();
         if names.len() <= FEW {
-            return parallel::all(names.iter().map(|name| self.get_lease(name))).await.into_iter().collect();
+            return parallel::try_all(names.iter().map(|name| self.get_lease(name))).await;
         }
-        let listed = self.leases("marker,shard,led,note,standby").await?;
-        let mut listed: HashMap<String, Lease> =
-            listed.into_iter().filter_map(|lease| Some((lease.metadata.name.clone()?, lease))).collect();
-        Ok(names.iter().map(|name| listed.remove(name)).collect())
+        let listed = self.leases("marker,shard,led,note,standby").await?.into_iter();
+        let mut listed: HashMap<_, _> = listed.map(|lease| (lease.metadata.name.clone(), lease)).collect();
+        Ok(names.into_iter().map(|name| listed.remove(&Some(name))).collect())
     }
 }
 
@@ -155,10 +153,8 @@ impl Documents for Objects {
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.name_of(*key)).collect();
-        let begun = parallel::all(names.iter().map(|name| self.states(name))).await;
-        let begun: Vec<States> = begun.into_iter().collect::<Result<_, _>>()?;
-        let states = begun.into_iter().enumerate();
-        let mut states = select_all(states.map(|(index, states)| states.map(move |state| (index, state))));
+        let begun = parallel::try_all(names.iter().map(|name| self.states(name))).await?.into_iter().enumerate();
+        let mut states = select_all(begun.map(|(index, states)| states.map(move |state| (index, state))));
         while let Some((index, lease)) = states.next().await {
             if each(index, self.found(keys[index], lease?)).is_break() {
                 return Ok(());

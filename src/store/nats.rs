@@ -187,7 +187,7 @@ impl Documents for Keys {
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
         let reads = async {
             if names.len() <= FEW_KEYS {
-                return parallel::all(names.iter().map(|name| self.bucket.get(name))).await.into_iter().collect();
+                return parallel::try_all(names.iter().map(|name| self.bucket.get(name))).await;
             }
             let mut messages = Vec::with_capacity(names.len());
             for page in names.chunks(PAGE) {

@@ -7,6 +7,8 @@ use std::future::{Future, pending};
 
 /// The answers of all, in their order.
 pub use futures_util::future::join_all as all;
+/// The same, or the first failure, which ends it.
+pub use futures_util::future::try_join_all as try_all;
 
 /// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
 /// within its time.

@@ -66,7 +66,7 @@ impl Keys {
             let others = match others {
                 Ok(others) if also.len() == touch.also.len() => {
                     let judged = others.into_iter().map(|(key, stands)| self.judge(&connection, key, stands));
-                    parallel::all(judged).await.into_iter().collect::<Result<Vec<_>, _>>().ok()
+                    parallel::try_all(judged).await.ok()
                 }
                 Ok(_) | Err(_) => None,
             };

@@ -15,7 +15,7 @@ const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 /// What kind of server it is, and what may be done there.
 pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
-    match objects.ask("get", |to| async move { to.client.apiserver_version().await }).await {
+    match objects.ask("get", |to| async move { to.leases.clone().into_client().apiserver_version().await }).await {
         Ok(version) => findings.push(Finding::good(format!("{} runs {}", objects.place(), version.git_version))),
         Err(refusal) if refusal.error.kind == ErrorKind::Denied => {}
         Err(refusal) => return Err(refusal.error),
@@ -26,7 +26,7 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
             let may = json!({ "namespace": namespace, "verb": verb, "group": group, "resource": resource });
             let review = json!({ "metadata": {}, "spec": { "resourceAttributes": may } });
             let review: SelfSubjectAccessReview = serde_json::from_value(review).expect("it is a review");
-            let answer = Api::all(to.client.clone()).create(&PostParams::default(), &review).await?;
+            let answer = Api::all(to.leases.clone().into_client()).create(&PostParams::default(), &review).await?;
             Ok((answer.status.is_some_and(|status| status.allowed), to.namespace.clone()))
         });
         let (is_allowed, namespace) = match answer.await {

@@ -27,8 +27,8 @@ use http::Response;
 use http::header::{DATE, RETRY_AFTER};
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{DeleteParams, ListParams, ObjectList, PostParams, WatchEvent, WatchParams};
-use kube::client::{Client, ClientBuilder, DynBody};
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::client::{ClientBuilder, DynBody};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use parking_lot::Mutex;
@@ -66,8 +66,7 @@ pub struct Objects {
 }
 
 pub struct Connection {
-    pub client: Client,
-    leases: kube::Api<Lease>,
+    pub leases: kube::Api<Lease>,
     pub namespace: String,
     /// `kubernetes at HOST:PORT`.
     pub server: String,
@@ -222,7 +221,8 @@ impl Objects {
         let mut params = ListParams::default().labels(&format!("{KIND} in ({kinds})")).limit(PAGE);
         let mut all = Vec::new();
         loop {
-            let page = self.page(&params).await?;
+            let listing = &params;
+            let page = self.ask("list", |to| async move { to.leases.list(listing).await }).await?;
             all.extend(page.items);
             if all.len() > MOST_LISTED {
                 return Err(allowance::too_long(&self.namespace()));
@@ -234,15 +234,12 @@ impl Objects {
         }
     }
 
-    async fn page(&self, params: &ListParams) -> Result<ObjectList<Lease>, StoreError> {
-        Ok(self.ask("list", |to| async move { to.leases.list(params).await }).await?)
-    }
-
     /// The states of a Lease, from the one that stands. (The version of a Lease that nobody wrote for a while is too old
     /// for a watch to begin there. That of a list is not.)
     pub(super) async fn states(&self, name: &str) -> Result<States, StoreError> {
         let fields = format!("metadata.name={name}");
-        let page = self.page(&ListParams::default().fields(&fields)).await?;
+        let listing = &ListParams::default().fields(&fields);
+        let page = self.ask("list", |to| async move { to.leases.list(listing).await }).await?;
         let params = &WatchParams::default().fields(&fields).timeout(WATCH_SECONDS);
         let version = page.metadata.resource_version.as_deref().unwrap_or_default();
         let begin = |to: Arc<Connection>| async move {
@@ -289,9 +286,8 @@ async fn connect(address: &Address, bound: Duration, clock: Arc<Mutex<Clock>>) -
     let namespace = address.namespace.clone().unwrap_or_else(|| config.default_namespace.trim().to_owned());
     let hears = MapFutureLayer::new(move |answer| hear(Arc::clone(&clock), BootInstant::now(), answer));
     let client = ClientBuilder::try_from(config).map_err(|error| failure::no_login(&server, &error))?;
-    let client = client.with_layer(&hears).build();
-    let leases = kube::Api::namespaced(client.clone(), &namespace);
-    Ok(Connection { client, leases, namespace, server, pending: Pending::default() })
+    let leases = kube::Api::namespaced(client.with_layer(&hears).build(), &namespace);
+    Ok(Connection { leases, namespace, server, pending: Pending::default() })
 }
 
 /// Learns from an answer what the library does not tell of it: what time it is, and when to ask again.
