@@ -8,6 +8,7 @@
 //! accepts it if the user named that very certificate, and so does this module.
 
 use super::StoreError;
+use super::error::{causes, innermost};
 use super::url::TlsFiles;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
@@ -15,7 +16,10 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, ve
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription as Alert, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -153,18 +157,52 @@ impl<C: Check> ServerCertVerifier for Verifier<C> {
     }
 }
 
-/// What to do about a certificate that is not accepted: the end of a message. `ca` is the option that names authorities.
-#[must_use]
-pub fn advice(wrong: &CertificateError, ca: &str) -> String {
-    match wrong {
-        CertificateError::UnknownIssuer => format!(": name the authority that signed it with {ca}=FILE"),
-        CertificateError::Other(error) if error.0.to_string() == CA_AS_SERVER => {
-            format!(": name that very certificate with {ca}=FILE")
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            ": name the host as its certificate does".to_owned()
-        }
-        _ => String::new(),
+/// What the URL of a store calls what an error of TLS is about.
+pub struct Words {
+    /// With this the name of the host is not checked, such as `sslmode=verify-ca`.
+    pub any_name: Option<&'static str>,
+    /// The authorities, such as `ca=FILE`.
+    pub ca: &'static str,
+    /// The certificate that we show, such as `cert=FILE and key=FILE`.
+    pub own: &'static str,
+}
+
+impl Words {
+    /// The error of a connection to `server` that TLS was the cause of. None if it was not.
+    pub fn failure(&self, server: &str, error: &(dyn std::error::Error + 'static)) -> Option<StoreError> {
+        let Self { any_name, ca, own } = self;
+        let tls = causes(error).find_map(|cause| cause.downcast_ref::<Error>())?;
+        let why = innermost(tls);
+        Some(match tls {
+            Error::InvalidCertificate(wrong) => {
+                let advice = match wrong {
+                    CertificateError::UnknownIssuer => format!(": name the authority that signed it with {ca}"),
+                    CertificateError::Other(error) if error.0.to_string() == CA_AS_SERVER => {
+                        format!(": name that very certificate with {ca}")
+                    }
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                        let unchecked = any_name.map(|mode| format!(", or do not check that with {mode}"));
+                        format!(": name the host as its certificate does{}", unchecked.unwrap_or_default())
+                    }
+                    _ => String::new(),
+                };
+                StoreError::misconfigured(format!("the certificate of {server} cannot be trusted: {why}{advice}"))
+            }
+            Error::InvalidMessage(_) => StoreError::misconfigured(format!("cannot speak TLS with {server}: {why}")),
+            Error::AlertReceived(
+                Alert::CertificateRequired
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied,
+            ) => StoreError::denied(format!(
+                "{server} does not accept our certificate, or wants one: name another with {own} ({why})"
+            )),
+            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {why}")),
+        })
     }
 }
 

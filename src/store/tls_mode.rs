@@ -6,11 +6,10 @@
 //! that authority. The signature that proves the possession of the key is checked in every mode.
 
 use super::StoreError;
-use super::error::{causes, innermost};
 use super::tls::{self, Trusted};
 use super::url::TlsFiles;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{AlertDescription as Alert, CertificateError, ClientConfig, Error};
+use rustls::{CertificateError, ClientConfig, Error};
 
 /// libpq's modes; its `allow` is treated as `prefer`. MySQL's clients have the same ones by other names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,54 +40,6 @@ pub fn config(mode: TlsMode, files: &TlsFiles) -> Result<Option<ClientConfig>, S
         TlsMode::Prefer | TlsMode::Require => tls::checked_by(Check::Nothing, files),
     };
     config.map(Some)
-}
-
-/// What a store calls the options that its advice is about.
-pub struct Names {
-    /// The mode in which the name of the host is not checked, such as `sslmode=verify-ca`.
-    pub any_name: &'static str,
-    pub ca: &'static str,
-    pub cert: &'static str,
-    pub key: &'static str,
-}
-
-impl Names {
-    /// The error of a connection to `server` that TLS was the cause of. None if it was not.
-    pub fn failure(&self, server: &str, error: &(dyn std::error::Error + 'static)) -> Option<StoreError> {
-        let Self { any_name, ca, cert, key } = self;
-        let tls = causes(error).find_map(|cause| cause.downcast_ref::<Error>())?;
-        Some(match tls {
-            Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            ) => StoreError::misconfigured(format!(
-                "the certificate of {server} is for another name: name the host as its certificate does, or do not \
-                 check that with {any_name} ({tls})"
-            )),
-            Error::InvalidCertificate(CertificateError::UnknownIssuer) => StoreError::misconfigured(format!(
-                "the certificate of {server} is not signed by an authority that is trusted: name it with {ca}=FILE"
-            )),
-            Error::InvalidCertificate(why) => {
-                let advice = tls::advice(why, ca);
-                StoreError::misconfigured(format!(
-                    "the certificate of {server} cannot be trusted: {}{advice}",
-                    innermost(tls)
-                ))
-            }
-            Error::AlertReceived(
-                Alert::CertificateRequired
-                | Alert::BadCertificate
-                | Alert::UnsupportedCertificate
-                | Alert::CertificateRevoked
-                | Alert::CertificateExpired
-                | Alert::CertificateUnknown
-                | Alert::UnknownCA
-                | Alert::AccessDenied,
-            ) => StoreError::denied(format!(
-                "{server} does not accept our certificate: name another with {cert}=FILE and {key}=FILE ({tls})"
-            )),
-            _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {}", innermost(tls))),
-        })
-    }
 }
 
 #[derive(Debug)]

@@ -191,11 +191,11 @@ async fn over_tls_the_server_is_checked_by_the_named_authority() {
         let Ok(store) = Location::from_url(&url).unwrap().open(REQUEST_TIMEOUT).await else {
             continue; // This system has none.
         };
-        misconfigured(store.observe(&shard()).await, "TLS with nats at 127.0.0.1: … ca=FILE");
+        misconfigured(store.observe(&shard()).await, "the certificate of nats at 127.0.0.1: … ca=FILE");
     }
     // The name has to fit as well.
     let other = format!("nats+tls://localhost:{}/{BUCKET}{}", server.address().port(), server.options);
-    misconfigured(observed(&other).await, "TLS with");
+    misconfigured(observed(&other).await, "name the host as its certificate does");
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn who_demands_tls_does_not_go_on_without() {
     let server = server().await;
     let papers = Papers::issue("IP:127.0.0.1");
     let url = format!("nats+tls://{}/{BUCKET}?ca={}", server.address(), papers.path("ca.pem"));
-    misconfigured(observed(&url).await, "the server may not use TLS");
+    misconfigured(observed(&url).await, "the server does not answer with TLS");
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ async fn each_mode_checks_what_it_says() {
         eventually("the connection is closed", async || server.sql(gone) == "0").await;
     }
     for (url, word) in [
-        (by_name(&format!("sslmode=verify-full&sslrootcert={ca}")), "another name"),
+        (by_name(&format!("sslmode=verify-full&sslrootcert={ca}")), "do not check that with"),
         (server.url_with(&format!("sslmode=verify-full&sslrootcert={other}")), "authority"),
         (server.url_with(&format!("sslmode=verify-ca&sslrootcert={other}")), "authority"),
         (server.url_with(&format!("sslmode=require&sslrootcert={other}")), "authority"),

@@ -185,7 +185,7 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     };
     let others = issue();
     let other = format!("rediss://:hunter2@127.0.0.1:{port}?ca={}", others.path("ca.pem"));
-    misconfigured(claim(other).await, &format!("the certificate of redis at 127.0.0.1:{port} is not trusted"));
+    misconfigured(claim(other).await, &format!("the certificate of redis at 127.0.0.1:{port} cannot be trusted"));
     let plain = format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port());
     not_applied(claim(plain).await, "does the server use TLS there?");
     let told = claim(format!("redis://:hunter2@127.0.0.1:{port}")).await.unwrap_err();
@@ -206,7 +206,7 @@ async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it()
         format!("rediss://:hunter2@localhost:{port}?ca={named}"),
         format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}"),
     ] {
-        misconfigured(open(&url).await.unwrap().claim(&candidate("one")).await, "is not trusted");
+        misconfigured(open(&url).await.unwrap().claim(&candidate("one")).await, "cannot be trusted");
     }
 }
 

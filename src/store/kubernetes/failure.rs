@@ -14,6 +14,9 @@ use kube::core::Status;
 use std::error::Error;
 use std::time::Duration;
 
+const TLS: tls::Words =
+    tls::Words { any_name: None, ca: "certificate-authority", own: "client-certificate and client-key" };
+
 /// A request that failed, with what a caller may need.
 #[derive(Debug)]
 pub struct Refusal {
@@ -70,20 +73,15 @@ fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) ->
     if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
         return StoreError::unknown(allowance::complaint(place, "kubernetes", MOST));
     }
-    let certificate = causes(error).find_map(|cause| match cause.downcast_ref::<rustls::Error>()? {
-        rustls::Error::InvalidCertificate(wrong) => Some(wrong),
-        _ => None,
-    });
-    let mut cause = innermost(error);
+    if let Some(failure) = TLS.failure(place, error) {
+        return failure;
+    }
+    let cause = innermost(error);
     let was_not_sent = causes(error).any(|cause| {
         let client = cause.downcast_ref::<hyper_util::client::legacy::Error>();
         client.is_some_and(hyper_util::client::legacy::Error::is_connect)
     });
-    let has_login = causes(error).find_map(|cause| cause.downcast_ref::<kube::client::AuthError>());
-    if let Some(wrong) = certificate {
-        cause.push_str(&tls::advice(wrong, "certificate-authority"));
-        StoreError::misconfigured(format!("the certificate of {place} cannot be trusted: {cause}"))
-    } else if let Some(login) = has_login {
+    if let Some(login) = causes(error).find_map(|cause| cause.downcast_ref::<kube::client::AuthError>()) {
         no_login(place, login)
     } else if was_not_sent {
         StoreError::not_applied(format!("cannot reach {place}: {cause}")).because(error)

@@ -3,10 +3,12 @@
 use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::error::{causes, in_short, innermost, innermost_of};
+use crate::store::error::{in_short, innermost_of};
 use crate::store::tls;
 use async_nats::{ConnectError, ConnectErrorKind, Event as Reported};
 use std::time::Duration;
+
+const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
 
 /// What the library reports beside the answers.
 #[derive(Clone, Debug)]
@@ -53,8 +55,8 @@ pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &Connect
         let login = login.describe();
         return StoreError::misconfigured(format!("cannot log in to {server}: {login} cannot sign"));
     }
-    if let Some(error) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
-        return tls_failed(server, error);
+    if let Some(failure) = TLS.failure(server, error) {
+        return failure;
     }
     if kind == ConnectErrorKind::TimedOut {
         return unreachable(&unanswered(bound));
@@ -65,20 +67,4 @@ pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &Connect
 /// A NATS server speaks first, and most others do not.
 pub fn unanswered(bound: Duration) -> String {
     format!("no answer within {}: is it NATS?", show(bound))
-}
-
-fn tls_failed(server: &str, error: &rustls::Error) -> StoreError {
-    let message = format!("TLS with {server} failed: {}", innermost(error));
-    match error {
-        rustls::Error::InvalidCertificate(wrong) => {
-            StoreError::misconfigured(format!("{message}{}", tls::advice(wrong, "ca")))
-        }
-        rustls::Error::InvalidMessage(_) => StoreError::misconfigured(format!(
-            "TLS with {server} failed: the server may not use TLS: write nats://HOST/BUCKET"
-        )),
-        rustls::Error::AlertReceived(_) => {
-            StoreError::denied(format!("{message}: it may want another certificate of ours (cert=FILE and key=FILE)"))
-        }
-        _ => StoreError::not_applied(message),
-    }
 }

@@ -29,6 +29,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
+const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
+
 /// A connected stream, and its allowance.
 struct Stream {
     bytes: Box<dyn Bytes>,
@@ -191,24 +193,8 @@ impl Client {
             let waited = show(self.timeout);
             unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
         })?;
-        let secured = secured.map_err(|error| distrusted(name, &error))?;
+        let secured = secured.map_err(|error| TLS.failure(name, &error).unwrap_or_else(|| failed(error)))?;
         Ok(Stream { bytes: Box::new(secured), allowance, is_plain: false })
-    }
-}
-
-/// The error of a failed handshake: either the network failed, or an operator must repair something.
-fn distrusted(place: &str, error: &io::Error) -> StoreError {
-    let why = innermost(error);
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidMessage(_)) => {
-            StoreError::misconfigured(format!("{place} speaks no TLS here: write the scheme without the second s"))
-        }
-        Some(rustls::Error::InvalidCertificate(wrong)) => StoreError::misconfigured(format!(
-            "the certificate of {place} is not trusted: {why}{}",
-            tls::advice(wrong, "ca")
-        )),
-        Some(_) => StoreError::misconfigured(format!("TLS handshake with {place} failed: {why}")),
-        None => StoreError::not_applied(format!("cannot reach {place}: {why}")).because(error),
     }
 }
 

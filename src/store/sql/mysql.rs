@@ -24,8 +24,8 @@ use crate::store::error::in_short;
 use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::Place;
-use crate::store::tls::install_provider;
-use crate::store::tls_mode::{self, Names};
+use crate::store::tls::{Words, install_provider};
+use crate::store::tls_mode;
 use crate::store::url::Secret;
 use crate::store::{Finding, StoreError};
 use mysql_async::prelude::Queryable;
@@ -62,7 +62,8 @@ const SERVER: &str =
 const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
     WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
 
-const TLS: Names = Names { any_name: "ssl-mode=VERIFY_CA", ca: "ssl-ca", cert: "ssl-cert", key: "ssl-key" };
+const TLS: Words =
+    Words { any_name: Some("ssl-mode=VERIFY_CA"), ca: "ssl-ca=FILE", own: "ssl-cert=FILE and ssl-key=FILE" };
 
 impl Mysql {
     /// Opens the store. Makes no connection yet.

@@ -28,8 +28,8 @@ use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
 use crate::store::stable_hash::fnv1a;
-use crate::store::tls::install_provider;
-use crate::store::tls_mode::{self, Names, TlsMode};
+use crate::store::tls::{Words, install_provider};
+use crate::store::tls_mode::{self, TlsMode};
 use crate::store::url::TlsFiles;
 use crate::store::{Finding, StoreError};
 use advisory::Advisory;
@@ -66,7 +66,8 @@ const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 
 /// In its place where the server has another log, or does not let every user see it.
 const NO_TIMELINE: &str = "'-'";
 
-const TLS: Names = Names { any_name: "sslmode=verify-ca", ca: "sslrootcert", cert: "sslcert", key: "sslkey" };
+const TLS: Words =
+    Words { any_name: Some("sslmode=verify-ca"), ca: "sslrootcert=FILE", own: "sslcert=FILE and sslkey=FILE" };
 
 impl Postgres {
     /// Opens the store. Makes no connection yet.
