@@ -9,8 +9,8 @@ mod rotation;
 
 use leaderrun::internals::election::{
     Action, Behind, Booked, Booking, CheckEnd, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd,
-    Loss, Notice, Obstacle, OnLoss, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings,
-    Skipped, StandbyStop, StartError, Stop, TreeEvent, Unhealthy,
+    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
+    StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{
@@ -455,15 +455,6 @@ fn a_claim_in_doubt_is_released_before_leaving() {
 }
 
 #[test]
-fn a_store_that_answers_nothing_is_one_line_at_the_end() {
-    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
-    play.claimed(Err(away()));
-    let actions = play.until(60.0);
-    assert!(!actions.iter().any(|action| matches!(action, Action::Say(_))), "{actions:?}");
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::Unreachable("the store is away".to_owned()))));
-}
-
-#[test]
 fn waiting_is_bounded_by_what_was_asked() {
     let mut play = Play::refused(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
     let mut looks = 0;
@@ -476,15 +467,6 @@ fn waiting_is_bounded_by_what_was_asked() {
     }
     assert!((4..=7).contains(&looks), "{looks} looks in 10 s at 2 s each");
     assert_eq!(play.until(10.0), [Action::End(Outcome::NotAcquired(Some(Obstacle::Holder(other()))))]);
-}
-
-#[test]
-fn a_standby_reads_and_does_not_write_until_the_lease_is_free() {
-    let mut play = Play::asking(|_| {});
-    let actions = play.claimed(Ok(Claim::Refused(other())));
-    assert_eq!(actions, [Action::Say(Notice::Waiting(other()))]);
-    assert_eq!(play.until(2.6), [Action::Observe]);
-    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), [Action::Claim]);
 }
 
 #[test]
@@ -512,33 +494,6 @@ fn a_store_that_cannot_vouch_for_the_last_tree_makes_the_leader_wait() {
         started = started.or((starts(&actions) || starts(&more)).then_some(tenth));
     }
     assert_eq!(started, Some(130));
-}
-
-#[test]
-fn a_failed_guard_costs_the_leadership_and_a_pause() {
-    let mut play = Play::leading(|_| {});
-    play.tell(Event::Tree(TreeEvent::GuardFailed));
-    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.released();
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
-    assert_eq!(play.until(1.4), []);
-    assert_eq!(play.until(2.6), [Action::Claim]);
-}
-
-#[test]
-fn a_loss_ends_it_where_that_was_asked_for() {
-    let mut play = Play::leading(|settings| settings.on_loss = OnLoss::Exit);
-    play.answered(5.0, Ok(Renewal::Lost(Some(other()))));
-    let end = Action::End(Outcome::Lost(Loss::TakenBy(other())));
-    assert_eq!(play.dead(), [Action::ForgetRenewals, end]);
-}
-
-#[test]
-fn a_command_that_cannot_be_started_gives_the_lease_back() {
-    let mut play = Play::leading(|_| {});
-    play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
-    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    play.leaves(Outcome::NotStarted(StartError(2)));
 }
 
 #[test]
@@ -590,11 +545,7 @@ fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
 }
 
 fn paused() -> Directives {
-    pausing(false)
-}
-
-fn pausing(keep: bool) -> Directives {
-    Directives { pause: Some(Pause { keep, left: None, said: "by me".to_owned() }), handover: None }
+    Directives { pause: Some(Pause { keep: false, left: None, said: "by me".to_owned() }), handover: None }
 }
 
 fn handed_over(term: Term, welcome: bool) -> Directives {
@@ -608,15 +559,6 @@ fn on_hold(actions: &[Action]) -> bool {
 
 fn starts(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Start { .. }))
-}
-
-/// Stops in order, releases, and is a standby that claims nothing.
-fn stops_and_stands_by(play: &mut Play, actions: &[Action]) {
-    assert!(actions.last() == Some(&orderly(Reason::Paused)), "{actions:?}");
-    assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
-    let actions = play.released();
-    assert!(has(&actions, &Action::Say(Notice::Released(TERM))) && on_hold(&actions), "{actions:?}");
-    assert!(play.election.is_standby() && !has(&actions, &Action::Claim));
 }
 
 #[test]
@@ -644,27 +586,12 @@ fn a_grant_of_a_paused_shard_goes_back_and_nothing_is_claimed_before_the_pause_i
     assert!(on_hold(&actions), "{actions:?}");
     let actions = play.until(3600.0);
     assert!(!has(&actions, &Action::Claim) && !on_hold(&actions), "{actions:?}");
-    play.orders = Some(Ok(Directives::default()));
-    assert_eq!(play.until(3604.0), [Action::Claim]);
-    assert!(starts(&play.claimed(Ok(granted()))));
-}
-
-#[test]
-fn a_pause_stops_a_leader_in_order() {
-    let mut play = Play::leading(|_| {});
-    play.orders = Some(Ok(paused()));
-    let actions = play.renewed_at(5.0);
-    stops_and_stands_by(&mut play, &actions);
-    play.orders = None;
-    assert_eq!(play.until(8.0), [Action::ReadOrders]);
     // The store is away for a while: that lets nobody lead.
-    for _ in 0..20 {
-        let actions = play.tell(Event::Ordered { answer: Err(away()) });
-        assert!(!has(&actions, &Action::Claim), "{actions:?}");
-        let actions = play.until(play.now.as_secs_f64() + 10.0);
-        assert_eq!(actions, [Action::ReadOrders]);
-    }
-    assert_eq!(play.ordered(Directives::default())[1..], [Action::Claim]);
+    play.orders = Some(Err(away()));
+    assert!(!has(&play.until(3800.0), &Action::Claim));
+    play.orders = Some(Ok(Directives::default()));
+    shows(&play.until(3820.0), &Action::Claim);
+    assert!(starts(&play.claimed(Ok(granted()))));
 }
 
 #[test]
@@ -721,36 +648,6 @@ fn orders_that_come_with_a_renewal_start_nothing_and_a_pause_among_them_gives_th
 }
 
 #[test]
-fn a_pause_that_keeps_the_leader_only_bars_its_successors() {
-    let mut play = Play::leading(|_| {});
-    play.orders = Some(Ok(pausing(true)));
-    assert_eq!(play.until(5.0), [Action::Renew { term: TERM, sequence: 1 }]);
-    play.renewed(Ok(Renewal::Renewed));
-    let mut play = Play::asking(|_| {});
-    play.orders = Some(Ok(pausing(true)));
-    assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
-}
-
-#[test]
-fn a_pause_lets_a_command_drain_however_long_it_takes_and_renews_meanwhile() {
-    let mut play = Play::leading(|_| {});
-    play.orders = Some(Ok(paused()));
-    play.renewed_at(5.0);
-    let mut sent = 1;
-    let mut answer = true;
-    for second in 6..300 {
-        if answer {
-            play.renewed(Ok(Renewal::Renewed));
-        }
-        let actions = play.until(f64::from(second));
-        assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_) | Action::Seize)), "{actions:?}");
-        answer = renewals(&actions) > 0;
-        sent += renewals(&actions);
-    }
-    assert!(sent > 50, "{sent}");
-}
-
-#[test]
 fn who_steps_down_waits_for_others_from_when_it_released() {
     let mut play = Play::leading(|_| {});
     play.orders = Some(Ok(handed_over(TERM, false)));
@@ -770,17 +667,6 @@ fn who_steps_down_waits_for_others_from_when_it_released() {
     // It may lead again, and says that the handover is over.
     let actions = play.claimed(Ok(granted_in(Term(9), None)));
     assert!(starts(&actions) && has(&actions, &Action::ForgetHandover { term: TERM }), "{actions:?}");
-}
-
-#[test]
-fn a_leader_that_steps_down_may_follow_another_that_led_meanwhile() {
-    let mut play = Play::leading(|_| {});
-    play.orders = Some(Ok(handed_over(TERM, false)));
-    play.renewed_at(5.0);
-    play.dead();
-    play.orders = Some(Ok(Directives::default()));
-    play.released();
-    assert_eq!(play.until(8.0), [Action::Claim]);
 }
 
 #[test]
@@ -805,16 +691,6 @@ fn whom_a_handover_names_leads_at_once_and_an_old_handover_stops_nobody() {
     let actions = play.renewed_at(5.0);
     assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
     assert!(has(&actions, &Action::ForgetHandover { term: Term(6) }), "{actions:?}");
-}
-
-#[test]
-fn who_does_not_wait_leaves_a_paused_shard_without_leading() {
-    let mut play = Play::asking(|settings| settings.patience = Patience::Once);
-    play.orders = Some(Ok(paused()));
-    assert!(has(&play.claimed(Ok(granted())), &Action::Release { term: TERM }));
-    let actions = play.released();
-    let hold = Hold::Paused { said: "by me".to_owned(), left: None };
-    assert_eq!(actions.last(), Some(&Action::End(Outcome::NotAcquired(Some(Obstacle::Hold(hold))))));
 }
 
 #[test]
@@ -900,29 +776,6 @@ fn a_loss_during_a_pause_hurries() {
     play.orders = Some(Ok(paused()));
     play.renewed_at(5.0);
     shows(&play.renewed(Ok(Renewal::Lost(Some(other())))), &LOSING);
-}
-
-#[test]
-fn how_a_leadership_ended_is_reported_once() {
-    let told = |play: &mut Play| -> Vec<Ended> {
-        let actions = play.tell(Event::Tree(TreeEvent::Dead)).into_iter();
-        actions.filter_map(|action| if let Action::Ended { how, .. } = action { Some(how) } else { None }).collect()
-    };
-    let mut play = Play::leading(|_| {});
-    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(3))));
-    assert_eq!(told(&mut play), [Ended::ByItself(CommandEnd::Exited(3))]);
-    let mut play = Play::leading(|_| {});
-    play.tell(Event::Asked { signal: 2 });
-    assert_eq!(told(&mut play), [Ended::Asked(2)]);
-    let mut play = Play::leading(|_| {});
-    play.renewed(Ok(Renewal::Lost(None)));
-    assert_eq!(told(&mut play), [Ended::Lost(Loss::RecordGone)]);
-    for (directives, how) in [(paused(), Ended::Paused), (handed_over(TERM, false), Ended::SteppedDown)] {
-        let mut play = Play::leading(|_| {});
-        play.orders = Some(Ok(directives));
-        play.renewed_at(5.0);
-        assert_eq!(told(&mut play), [how]);
-    }
 }
 
 #[test]
@@ -1079,15 +932,6 @@ fn a_candidate_tells_the_ledger_whom_it_waited_behind_first() {
 }
 
 #[test]
-fn a_job_that_is_done_gives_the_lease_back_and_ends() {
-    let mut play = entering();
-    let done = Skipped { said: "by a".to_owned(), status: 0, failed: false };
-    let actions = play.tell(booked(Ok(Booking::Done(done.clone()))));
-    assert_eq!(actions, [Action::ForgetRenewals, RELEASE]);
-    play.leaves(Outcome::Done(done));
-}
-
-#[test]
 fn a_job_is_not_started_before_it_is_entered() {
     let mut play = entering();
     assert_eq!(play.tell(booked(Err(away()))), []);
@@ -1187,13 +1031,16 @@ fn stood_back(play: &mut Play) -> Duration {
     panic!("it stands back for ever");
 }
 
-#[test]
-fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
-    let mut play = Play::leading(|_| {});
+/// A host that `fails` again and again stands back, and says why.
+fn lets_others_lead_first_and_longer_each_time(mut play: Play, fails: impl Fn(&mut Play) -> Vec<Action>, why: &str) {
+    let held = |action: &Action| match action {
+        Action::Say(Notice::Held(hold)) => Some(hold.to_string()),
+        _ => None,
+    };
     let mut last = Duration::ZERO;
     for failure in 0..8 {
-        let actions = unready(&mut play);
-        assert!(actions.iter().any(|action| matches!(action, Action::Say(Notice::Held(_)))), "{actions:?}");
+        let said = fails(&mut play).iter().find_map(held).expect("it says why it waits");
+        assert!(said.contains(why), "{said}");
         assert!(!play.election.wants_change());
         let pause = stood_back(&mut play);
         assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");
@@ -1202,13 +1049,19 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
         assert!(play.claimed(Ok(granted())).iter().any(|action| matches!(action, Action::Start { .. })));
     }
     assert!(last > Duration::from_secs(40), "{last:?}");
-    // Once it was ready it is like any other.
+    // A leadership that ends in another way ends the row.
     assert_eq!(play.tell(Event::Tree(TreeEvent::Started)), []);
     play.renewed(Ok(Renewal::Lost(Some(other()))));
     assert!(has(&play.dead(), &Action::Claim));
     play.claimed(Ok(granted()));
-    unready(&mut play);
+    fails(&mut play);
     assert!(stood_back(&mut play) < Duration::from_secs(6));
+}
+
+#[test]
+fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
+    let why = "first because the --pre-start hook exited with 3 here";
+    lets_others_lead_first_and_longer_each_time(Play::leading(|_| {}), unready, why);
 }
 
 #[test]

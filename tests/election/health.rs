@@ -15,11 +15,11 @@ fn told(play: &mut Play) -> Vec<Action> {
     play.tell(Event::Tree(TreeEvent::Unhealthy(UNHEALTHY)))
 }
 
-/// COMMAND is unhealthy, ends like this, and the lease is released.
-fn ended(play: &mut Play, end: CommandEnd) -> Vec<Action> {
+/// COMMAND is unhealthy, ends, and the lease is released.
+fn ended(play: &mut Play) -> Vec<Action> {
     play.tell(Event::Tree(TreeEvent::Started));
     assert_eq!(told(play)[0], Action::Say(Notice::Unhealthy(UNHEALTHY)));
-    play.tell(Event::Tree(TreeEvent::Ended(end)));
+    play.tell(Event::Tree(TreeEvent::Ended(ZERO)));
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) }), "{actions:?}");
     assert!(has(&actions, &RELEASE), "{actions:?}");
@@ -54,30 +54,8 @@ fn a_host_whose_command_is_unhealthy_lets_others_lead_first_and_longer_each_time
     // It is not restarted: what a restart could mend is for another host to show.
     let restart =
         Restart { when: RestartWhen::Always, limit: 5, delay: Duration::from_secs(1), healthy: Duration::from_mins(1) };
-    let mut play = Play::leading(|settings| settings.restart = Some(restart));
-    let mut last = Duration::ZERO;
-    for failure in 0..8 {
-        let actions = ended(&mut play, ZERO);
-        let held = |action: &Action| match action {
-            Action::Say(Notice::Held(hold)) => Some(hold.to_string()),
-            _ => None,
-        };
-        let said = actions.iter().find_map(held).expect("it says why it waits");
-        assert!(said.contains("first because the command was unhealthy here"), "{said}");
-        assert!(!play.election.wants_change());
-        let pause = stood_back(&mut play);
-        assert!(pause > last || failure > 4, "{failure}: {last:?} {pause:?}");
-        assert!((4..=76).contains(&pause.as_secs()), "{failure}: {pause:?}");
-        last = pause;
-        assert!(play.claimed(Ok(granted())).iter().any(|action| matches!(action, Action::Start { .. })));
-    }
-    assert!(last > Duration::from_secs(40), "{last:?}");
-    // A leadership that ends in another way ends the row.
-    play.renewed(Ok(Renewal::Lost(Some(other()))));
-    assert!(has(&play.dead(), &Action::Claim));
-    play.claimed(Ok(granted()));
-    ended(&mut play, ZERO);
-    assert!(stood_back(&mut play) < Duration::from_secs(6));
+    let play = Play::leading(|settings| settings.restart = Some(restart));
+    lets_others_lead_first_and_longer_each_time(play, ended, "first because the command was unhealthy here");
 }
 
 #[test]
@@ -104,24 +82,6 @@ fn what_ends_a_leadership_before_or_after_keeps_its_word() {
         &play.tell(Event::Released { answer: Ok(Release::NotHeld) }),
         &Action::End(Outcome::Ended(CommandEnd::Signalled(2))),
     );
-}
-
-#[test]
-fn who_does_not_wait_leaves_with_a_status_that_is_not_0() {
-    for (end, left) in [(ZERO, TERMINATED), (CommandEnd::Exited(5), CommandEnd::Exited(5))] {
-        let mut play = Play::leading(|settings| settings.patience = Patience::Once);
-        assert_eq!(ended(&mut play, end).last(), Some(&Action::End(Outcome::Ended(left))));
-    }
-}
-
-#[test]
-fn the_run_of_an_unhealthy_job_has_failed() {
-    let mut play = running_a_job();
-    told(&mut play);
-    play.tell(Event::Tree(TreeEvent::Ended(ZERO)));
-    assert_eq!(play.dead(), [Action::ForgetRenewals, ran(Ended::Unhealthy(UNHEALTHY), Some(TERMINATED))]);
-    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
-    play.leaves(Outcome::Ended(TERMINATED));
 }
 
 #[test]

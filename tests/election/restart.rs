@@ -80,23 +80,6 @@ fn the_lease_is_renewed_while_nothing_runs() {
     assert_eq!(starts(&renewing_until(&mut play, 41.0)), 1);
 }
 
-#[test]
-fn after_so_many_restarts_in_a_row_others_go_first() {
-    let mut play = restarting(|_| {});
-    for number in 1..=2 {
-        let pause = fails(&mut play, number);
-        let due = (play.now + pause).as_secs_f64();
-        assert_eq!(starts(&renewing_until(&mut play, due)), 1);
-    }
-    let actions = ends(&mut play, FAILED);
-    let gave_up = Notice::GaveUp { end: FAILED, restarts: 2 };
-    let how = Ended::GaveUp { end: FAILED, restarts: 2 };
-    assert_eq!(actions, [Action::Say(gave_up), Action::ForgetRenewals, ended(how), RELEASE]);
-    let actions = play.released();
-    assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
-    claims_only_after(&mut play, 30.0);
-}
-
 /// It looks now and then, and sees the shard free.
 pub fn claims_only_after(play: &mut Play, seconds: f64) {
     let begun = play.now.as_secs_f64();
@@ -238,17 +221,6 @@ fn it_is_not_started_with_too_little_of_the_lease_left() {
     let actions = play.until(9.0);
     assert!(starts(&actions) == 0 && renewals(&actions) > 1, "no renewal was answered: {actions:?}");
     assert_eq!(starts(&play.renewed(Ok(Renewal::Renewed))), 1);
-}
-
-#[test]
-fn orders_are_read_again_before_each_run() {
-    let mut play = restarting(|_| {});
-    let due = fails(&mut play, 1).as_secs_f64();
-    play.orders = None;
-    let actions = play.until(due + 0.1);
-    assert_eq!(actions, [Action::ReadOrders], "nothing starts before they are read");
-    let actions = play.ordered(paused());
-    assert_eq!(actions, [ended(Ended::Paused), Action::ForgetRenewals, RELEASE]);
 }
 
 #[test]

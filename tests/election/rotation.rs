@@ -107,20 +107,6 @@ fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
 }
 
 #[test]
-fn hooks_have_their_time_in_a_drain_that_hands_over() {
-    let second = Duration::from_secs(1);
-    let hooks = TimeForHooks { pre_start: Duration::ZERO, pre_stop: 2 * second, post_stop: 2 * second };
-    let mut play = Play::leading(|settings| {
-        settings.timing = Timing::new(TimingRequest { hooks, lease: 60 * second, ..TimingRequest::default() }).unwrap();
-        settings.stop_timeout = Some(3 * second);
-        settings.relinquish_after = Some(TURN);
-    });
-    assert_eq!(play.until(4.0), [Action::CountStandbys]);
-    count(&mut play, Ok(None));
-    assert!(!has(&play.until(11.9), &Action::Seize) && has(&play.until(12.0), &Action::Seize));
-}
-
-#[test]
 fn where_nobody_waits_it_leads_on_and_counts_again_after_about_a_minute() {
     let mut play = counting();
     assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
@@ -206,21 +192,4 @@ fn a_stop_that_was_asked_for_is_not_turned_into_a_handover() {
     play.dead();
     let actions = play.released();
     assert!(matches!(actions.last(), Some(Action::End(Outcome::Ended(_)))), "{actions:?}");
-}
-
-#[test]
-fn a_candidate_that_is_asked_during_a_handover_leaves_after_it() {
-    let mut play = counting();
-    count(&mut play, Ok(Some(1)));
-    play.tell(Event::Asked { signal: 15 });
-    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(4))));
-    assert!(has(&play.dead(), &RELEASE));
-    play.leaves(Outcome::Ended(CommandEnd::Exited(4)));
-}
-
-#[test]
-fn a_loss_during_a_handover_hurries() {
-    let mut play = counting();
-    count(&mut play, Ok(Some(1)));
-    shows(&play.answered(5.0, Ok(Renewal::Lost(Some(other())))), &LOSING);
 }
