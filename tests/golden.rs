@@ -23,21 +23,3 @@ mod metrics;
 mod plain;
 #[path = "golden/records.rs"]
 mod records;
-
-#[test]
-fn a_difference_is_shown_with_the_lines_around_it() {
-    let before = ["a", "b", "c", "d", "e", "f"].join("\n");
-    let now = ["a", "b", "c", "x", "e", "f"].join("\n");
-    let shown = golden::difference("name", &before, &now);
-    assert!(shown.contains("\n  ...\n  b\n  c\n- d\n+ x\n  e\n  f\n"), "{shown}");
-    let shown = golden::difference("name", "", "new\n");
-    assert!(shown.contains("\n+ new\n"), "{shown}");
-}
-
-#[test]
-fn what_is_another_one_each_time_is_made_plain() {
-    let plain = plain::Plain::new().with("/tmp/x", "SCRATCH");
-    let text = "at 2026-11-22T03:36:26.737Z, 2026-11-22 03:36:26.7+00:00: 1795318603306 of \
-                d2675483-ab1a-4e40-8acf-4699e5d8ad9e in /tmp/x, 1795318603s";
-    assert_eq!(plain.text(text), "at TIME, TIME: MILLIS of UUID in SCRATCH, SECONDSs");
-}

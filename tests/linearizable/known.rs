@@ -4,7 +4,6 @@ use super::checker::{Instant, NEVER, Operation, Verdict, check};
 use super::history::{Call as Done, Event, Found, History};
 use super::lease::{Call, Claimed, Lease, Leeway, Named, Renewal};
 use super::page::{self, Page, Text};
-use crate::support::random::Random;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_nanos(1600);
@@ -67,22 +66,6 @@ fn is_right_with(leeway: Leeway, history: &[Operation<Call>]) -> bool {
     let verdict = check(&Lease { leeway }, history);
     assert_ne!(verdict, Verdict::Undecided);
     verdict == Verdict::Linearizable
-}
-
-#[test]
-fn a_whole_leadership_and_the_next_one_are_right() {
-    assert!(is_right(&[
-        at(0, 10, granted(1, 5)),
-        at(11, 20, held(1, 5)),
-        at(12, 22, refused(2, 1, 5)),
-        at(23, 30, renewed(1, 5, 1)),
-        at(31, 40, release(1, 5, true)),
-        at(41, 50, free()),
-        at(51, 60, granted(2, 6)),
-        at(61, 70, lost(1, 5)),
-        at(71, 80, release(1, 5, false)),
-        at(81, 90, held(2, 6)),
-    ]));
 }
 
 #[test]
@@ -340,88 +323,4 @@ fn a_transcript_shows_what_does_not_fit() {
     let Found::Violation(transcript) = history.judge(Leeway::default()) else { panic!("two lead") };
     assert!(transcript.starts_with("the lease of s (seed 7):"), "{transcript}");
     assert!(transcript.contains("??         0         0  Claim { session: 2"), "{transcript}");
-}
-
-/// A store that does one call after another, for histories that are right by their making.
-#[derive(Default)]
-struct Simple {
-    holder: Option<usize>,
-    term: u64,
-    sequence: u64,
-}
-
-impl Simple {
-    fn answer(&mut self, session: usize, random: &mut Random) -> Call {
-        match random.below(10) {
-            0..4 if self.holder.is_none_or(|holder| holder == session) => {
-                self.term += 1;
-                (self.holder, self.sequence) = (Some(session), 0);
-                granted(session, self.term)
-            }
-            0..4 => refused(session, self.holder.expect("it is held"), self.term),
-            4..6 => self.holder.map_or_else(free, |holder| held(holder, self.term)),
-            6..8 if self.holder == Some(session) => {
-                self.sequence += 1;
-                renewed(session, self.term, self.sequence)
-            }
-            6..8 => lost(session, self.term),
-            _ if self.holder == Some(session) => {
-                self.holder = None;
-                release(session, self.term, true)
-            }
-            _ => release(session, self.term, false),
-        }
-    }
-}
-
-/// Calls of six clients that overlap; some are not heard, and most may have been repeated.
-fn overlapping(random: &mut Random) -> Vec<Operation<Call>> {
-    let (mut simple, mut ready, mut history) = (Simple::default(), [0; 6], Vec::new());
-    for turn in 1..=90_u64 {
-        let (session, instant) = (random.below(6), turn * 10);
-        if ready[session] >= instant {
-            continue;
-        }
-        let call = simple.answer(session, random);
-        let begun = random.between(instant.saturating_sub(60).max(ready[session]), instant);
-        let ended = random.between(instant, instant + 60);
-        ready[session] = ended + 1;
-        let unanswered = call.unanswered();
-        if let Some(again) = unanswered.clone().filter(|_| random.per_mille(700)) {
-            history.push(Operation { call: again, begun, ended, required: false });
-        }
-        match unanswered.filter(|_| random.per_mille(80)) {
-            Some(unheard) => history.push(at(begun, NEVER, unheard)),
-            None => history.push(at(begun, ended, call)),
-        }
-    }
-    // Longer than all of it.
-    for operation in &mut history {
-        if let Call::Claim { lease, .. } | Call::Renew { lease, .. } = &mut operation.call {
-            *lease = LEASE * 1000;
-        }
-    }
-    history
-}
-
-#[test]
-fn histories_that_are_right_by_their_making_are_found_right() {
-    for seed in 0..100 {
-        let history = overlapping(&mut Random::new(seed));
-        let verdict = check(&Lease::default(), &history);
-        assert_eq!(verdict, Verdict::Linearizable, "seed {seed}: {history:#?}");
-    }
-}
-
-#[test]
-fn a_second_holder_in_any_of_them_is_found() {
-    for seed in 0..100 {
-        let random = &mut Random::new(seed);
-        let mut history = overlapping(random);
-        history.retain(|operation| operation.begun < 500);
-        let end = history.iter().map(|operation| operation.ended).filter(|&ended| ended < NEVER).max().unwrap_or(0);
-        history.push(at(end + 1, end + 9, granted(7, 1000)));
-        history.push(at(end + 10, end + 19, granted(8, 1001)));
-        assert!(!is_right(&history), "seed {seed}");
-    }
 }

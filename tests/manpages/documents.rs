@@ -129,10 +129,3 @@ fn the_guide_is_a_book() {
     }
     assert!(scratch.path().join("lease.svg").exists() && scratch.path().join("index.html").exists());
 }
-
-#[test]
-fn a_link_and_a_heading_are_found() {
-    let text = "# One `thing`, and (more)\n[a](b.md#c), `[x](y)` ![p](q.png)\n```\n# no\n[n](o)\n```\n";
-    assert_eq!(links(text), ["b.md#c", "q.png"]);
-    assert_eq!(anchors(text), Names::from(["one-thing-and-more".to_owned()]));
-}

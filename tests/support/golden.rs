@@ -69,7 +69,7 @@ fn write(name: &str, text: &str) {
 }
 
 /// For people: all from the first line that differs to the last one.
-pub fn difference(name: &str, before: &str, now: &str) -> String {
+fn difference(name: &str, before: &str, now: &str) -> String {
     let (before, now): (Vec<&str>, Vec<&str>) = (before.lines().collect(), now.lines().collect());
     let same = |(one, other): &(&&str, &&str)| one == other;
     let head = before.iter().zip(&now).take_while(same).count();
