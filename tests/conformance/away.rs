@@ -89,11 +89,11 @@ async fn what_is_no_server_of_a_store_is_told_in_one_line() {
         #[cfg(feature = "redis")]
         ("redis://SERVER", "does not speak the Redis protocol"),
         #[cfg(feature = "postgres")]
-        ("postgres://app@SERVER/db?sslmode=disable", ""),
+        ("postgres://app@SERVER/db?sslmode=disable", "is it PostgreSQL?"),
         #[cfg(feature = "mysql")]
-        ("mysql://app@SERVER/db", ""),
+        ("mysql://app@SERVER/db", "is it MySQL?"),
         #[cfg(feature = "nats")]
-        ("nats://SERVER/locks", ""),
+        ("nats://SERVER/locks", "is it NATS?"),
         #[cfg(feature = "etcd")]
         ("etcd://SERVER", ""),
     ] {

@@ -41,11 +41,6 @@ async fn store(endpoint: &str, table: &str) -> DynamoDb {
     DynamoDb::open(&address(endpoint, table), REQUEST_TIMEOUT).await.expect("the address is right")
 }
 
-async fn store_with_wall_clock(endpoint: &str, table: &str, wall_clock: fn() -> u64) -> DynamoDb {
-    let address = address(endpoint, table);
-    DynamoDb::open_with_wall_clock(&address, REQUEST_TIMEOUT, wall_clock).await.expect("the address is right")
-}
-
 fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }

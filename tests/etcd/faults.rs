@@ -13,17 +13,6 @@ fn hole() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn a_request_takes_no_longer_than_it_may() {
-    let (_hole, host) = hole();
-    let store = open_with(&format!("etcd://{host}"), Duration::from_millis(300)).await;
-    let begun = Instant::now();
-    let said = unknown(store.claim(&candidate("one")).await, "");
-    // By itself, before its caller has to; give or take a busy machine.
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert_eq!(said, format!("etcd at {host} did not answer within 285ms"));
-}
-
-#[tokio::test]
 async fn a_server_that_is_away_is_passed_over_within_one_attempt() {
     let server = old_server().await;
     let url = format!("etcd://127.0.0.1:{},{}", free_port(), server.host());

@@ -17,7 +17,6 @@ mod galera;
 mod login;
 mod rows;
 mod settings;
-mod watch;
 
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::sql::mysql::Mysql;

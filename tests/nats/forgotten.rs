@@ -8,24 +8,6 @@ fn drop_bucket(server: &Server) {
     server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
 }
 
-#[tokio::test]
-async fn in_a_bucket_that_was_dropped_and_made_again_nobody_is_granted_and_the_leader_goes_on() {
-    let server = server().await;
-    let (old, new) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    let term = lead(&*old, &one).await;
-    // It knows the old bucket, and takes nothing by that.
-    refused(new.claim(&two).await.unwrap());
-    drop_bucket(&server);
-    misconfigured(old.renew(&one, term, 1).await, "leaderctl store init");
-    open(&server.own_url()).await.prepare().await.unwrap();
-    let left = refused(new.claim(&two).await.unwrap()).expires_in.unwrap();
-    assert!(left > LEASE - Duration::from_secs(8), "{left:?}");
-    assert_eq!(old.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert_eq!(refused(new.claim(&two).await.unwrap()).owner, "one");
-    assert!(leads(&mut server.client(), &one));
-}
-
 /// The version of an absence is all that a bucket that was made again has in common with the one before.
 #[tokio::test]
 async fn a_claim_over_what_was_absent_in_an_earlier_bucket_waits() {

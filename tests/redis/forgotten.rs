@@ -4,23 +4,6 @@
 use super::*;
 
 #[tokio::test]
-async fn a_restart_without_persistence_does_not_disturb_the_leader_and_lets_nobody_else_lead() {
-    let mut server = Server::forgetful();
-    server.age();
-    let (store, other) = (store(&server).await, store(&server).await);
-    let (one, two) = (candidate("one"), candidate("two"));
-    let term = lead(&store, &one).await;
-    server.kill();
-    server.start_again();
-    assert_eq!(server.cli(&["DBSIZE"]), "0");
-    let holder = refused(other.claim(&two).await.unwrap());
-    assert_eq!((holder.owner.as_str(), holder.session.as_ref()), (FORGOTTEN, None));
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let holder = refused(other.claim(&two).await.unwrap());
-    assert_eq!((holder.session.as_ref(), holder.term), (Some(&one.session), Some(term)));
-}
-
-#[tokio::test]
 async fn all_keys_of_a_shard_deleted_by_hand_make_the_next_leader_wait_and_terms_rise() {
     let server = old_server();
     let (store, other) = (store(&server).await, store(&server).await);

@@ -18,7 +18,7 @@ mod script;
 mod slewed;
 mod watch;
 
-use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::redis::{Address, Redis};
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Finding, Leases as _, Note, Notes, Observation, Page, Release, Renewal,
