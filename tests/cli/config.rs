@@ -110,18 +110,6 @@ fn the_default_file_is_read_where_it_is_there() {
 }
 
 #[test]
-fn that_no_store_is_named_is_said_as_long_as_the_file_names_none() {
-    let said = |text| {
-        let output = with_default_file(text, env!("CARGO_BIN_EXE_leaderrun"), &["a", "true"]);
-        let said = output.err.contains("no store named: use --store URL");
-        output.ended(if said { 64 } else { 0 });
-        said
-    };
-    assert!(said(None) && said(Some("lease = '30s'")));
-    assert!(!said(Some("store = 'file:/var/lib/elsewhere'")));
-}
-
-#[test]
 fn completions_are_printed_whatever_is_configured() {
     let output = with_default_file(Some("?"), env!("CARGO_BIN_EXE_leaderctl"), &["completions", "leaderrun", "bash"]);
     assert!(output.good().contains("_leaderrun()"));
@@ -382,19 +370,6 @@ fn a_password_that_everybody_can_read_is_refused() {
             assert!(run(url, 0o644).good().starts_with("shard "));
         }
     }
-}
-
-#[test]
-fn nothing_of_it_reaches_the_environment_of_command() {
-    let place = Place::new();
-    let config = place.config("lease = '30s'\nquiet = true");
-    let output = leaderrun().env("LEADERRUN_CONFIG", config).args(["a", "env"]).said();
-    let text = output.good();
-    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
-    names.retain(|name| name.starts_with("LEADERRUN_"));
-    names.sort_unstable();
-    let given = ["CANDIDATE", "SHARD", "SOCKET", "SOCKET_KEY", "TAKEOVER", "TERM"];
-    assert_eq!(names, given.map(|name| format!("LEADERRUN_{name}")));
 }
 
 #[test]

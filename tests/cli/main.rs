@@ -354,20 +354,28 @@ fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
 }
 
 #[test]
-fn a_store_file_that_holds_no_url_is_a_usage_error() {
+fn a_store_file_that_holds_anything_but_one_url_is_a_usage_error() {
     let scratch = TempDir::new().unwrap();
     let path = scratch.path().join("store");
     let flags = ["--store-file", path.to_str().unwrap()];
     run(&flags, "shard").refused(64, "cannot be read: no such file or directory (see");
+    let more = " names a variable or an option: write the URL alone";
     for (text, words) in [
         ("", "one line"),
         ("\n\n", "one line"),
         ("file:/a\nfile:/b\n", "one line"),
         ("hunter2", "no scheme"),
         ("file:/a \n", "begins or ends with a blank"),
+        ("LEADERRUN_STORE=redis://u:hunter2@h\n", more),
+        ("export LEADERRUN_STORE='redis://u:hunter2@h'", more),
+        ("store = \"redis://h\"", more),
+        ("redis//h\n", ": the store URL has no scheme: did you mean redis://h?"),
     ] {
         fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         run(&flags, "shard").refused(64, words);
+        let named = format!("the store file {} … {words}", path.display());
+        leaderctl().args(flags).args(["status", "a"]).said().refused(64, &named);
     }
     run(&["--store", "file:/a", "--store-file", "b"], "shard")
         .refused(64, "--store and --store-file exclude each other");
@@ -594,6 +602,11 @@ fn a_directory_that_cannot_be_made_is_named() {
     ] {
         run(&["--store", &format!("file:{}", directory.display())], "shard").refused(78, told);
     }
+    for (file, words) in [("version", &["list"][..]), ("nowhere", &["store", "init"]), ("nowhere", &["store", "check"])]
+    {
+        let said = leaderctl().args(["--store", &format!("file:/proc/{file}")]).args(words).said().ended(78).all();
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+    }
 }
 
 #[test]
@@ -760,38 +773,6 @@ fn a_candidate_whose_store_is_silent_says_so_while_it_waits() {
 }
 
 #[test]
-#[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
-fn a_server_of_another_kind_raises_the_question_whether_it_is_one() {
-    use std::io::Write as _;
-    // What servers of another kind say to whom they do not know, some of them before they are asked.
-    const STRANGERS: [&str; 4] =
-        ["", "-ERR unknown command\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "INFO {\"port\":4222}\r\n"];
-    for greeting in STRANGERS {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = listener.local_addr().unwrap();
-        std::thread::spawn(move || {
-            let mut open = Vec::new();
-            for mut stream in listener.incoming().flatten() {
-                let _ = stream.write_all(greeting.as_bytes());
-                open.push(stream);
-            }
-        });
-        for (url, question) in [
-            ("postgres://me:hunter2@HERE/db", "is it PostgreSQL?"),
-            ("mysql://me:hunter2@HERE/db", "is it MySQL?"),
-            ("nats://HERE/bucket", "is it NATS?"),
-        ] {
-            // That is what it is.
-            if greeting.starts_with("INFO") && url.starts_with("nats") {
-                continue;
-            }
-            let url = url.replace("HERE", &place.to_string());
-            leaderctl().args(["--request-timeout", "1s", "--store", &url, "status", "a"]).said().refused(69, question);
-        }
-    }
-}
-
-#[test]
 fn an_option_before_its_verb_is_told_where_it_goes() {
     for (words, advice) in [
         (&["--json", "list"][..], "leaderctl: unexpected argument '--json' found; 'list --json' exists ("),
@@ -839,26 +820,6 @@ fn a_wait_with_its_duration_as_the_next_word_is_understood() {
     }
     // A duration is no shard.
     leaderctl().args(["--store", &store, "pause", "--wait", "20s"]).said().ended(64);
-}
-
-#[test]
-fn a_store_file_with_more_than_a_url_is_named_with_what_is_wrong() {
-    let scratch = TempDir::new().unwrap();
-    let path = scratch.path().join("store");
-    let told = |text: &str, what: &str| {
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let said = leaderctl().arg("--store-file").arg(&path).args(["status", "a"]).said();
-        said.refused(64, &format!("leaderctl: the store file {} … {what}", path.display()));
-    };
-    for text in [
-        "LEADERRUN_STORE=redis://u:hunter2@h\n",
-        "export LEADERRUN_STORE='redis://u:hunter2@h'",
-        "store = \"redis://h\"",
-    ] {
-        told(text, " names a variable or an option: write the URL alone");
-    }
-    told("redis//h\n", ": the store URL has no scheme: did you mean redis://h?");
 }
 
 #[test]
@@ -1016,6 +977,7 @@ fn with_json_every_mistake_is_one_object() {
         (&["--config", config], 64, "no store named"),
         (&[json, &["-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
         (&[json, &["-q", "-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
+        (&[json, &["-q", "-w", "1", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
         (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
     ] {
         let ran = run(flags, "shard");
@@ -1205,6 +1167,7 @@ fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
 #[test]
 fn what_cannot_be_printed_is_an_error() {
     let (_scratch, store) = local();
+    lead_once(&store, "shard");
     let (run, ctl) = (leaderrun as fn() -> Command, leaderctl as fn() -> Command);
     for (program, words) in [
         (run, &["--help"][..]),
@@ -1215,6 +1178,9 @@ fn what_cannot_be_printed_is_an_error() {
         (ctl, &["help", "status"]),
         (ctl, &["completions", "leaderctl", "bash"]),
         (ctl, &["--store", &store, "status", "shard"]),
+        (ctl, &["--store", &store, "watch", "shard"]),
+        (ctl, &["--store", &store, "watch"]),
+        (ctl, &["--store", &store, "watch", "--json"]),
     ] {
         let full = fs::File::create("/dev/full").unwrap();
         let said = program().args(words).stdout(full).said();
@@ -1325,29 +1291,6 @@ fn list_as_json_has_for_each_shard_what_status_has() {
 }
 
 #[test]
-fn list_takes_a_prefix_letter_by_letter() {
-    let (_scratch, store) = local();
-    for shard in ["db/main", "db/main:1", "db_main", "dbxmain"] {
-        lead_once(&store, shard);
-    }
-    for (prefix, found) in [
-        ("db/", &["db/main", "db/main:1"][..]),
-        ("db/main:", &["db/main:1"]),
-        ("db_", &["db_main"]),
-        ("", &["db/main", "db/main:1", "db_main", "dbxmain"]),
-        ("DB", &[]),
-        ("b/", &[]),
-        (".", &[]),
-    ] {
-        let text = list(&store, &[prefix]);
-        let shards: Vec<_> = text.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
-        assert_eq!(shards, found, "{prefix}");
-        let json = list(&store, &["--json", prefix]);
-        assert_eq!(json.lines().count(), found.len(), "{prefix}");
-    }
-}
-
-#[test]
 fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
     let scratch = TempDir::new().unwrap();
     let directory = scratch.path().join("nowhere");
@@ -1401,6 +1344,14 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["history", "x", "y"], "unexpected argument 'y' found (see"),
         (&["completions"], "required arguments were not provided: <PROGRAM> <SHELL>"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
+        (&["status", "../x"], "not a path"),
+        (&["--store", "nonsense", "status", "x"], "no scheme"),
+        (&["--request-timeout", "0", "status", "x"], "--request-timeout 0s leaves no time"),
+        (&["list", "a b"], "has a ' ' in it"),
+        (&["list", "*"], "has a '*' in it"),
+        (&["list", "../x"], "no shard begins with \"../x\""),
+        (&["list", "a", "b"], "unexpected argument 'b' found"),
+        (&["list", &"x".repeat(201)], "201 bytes"),
     ] {
         leaderctl().args(words).said().refused(64, told);
     }
@@ -1453,28 +1404,6 @@ fn help_of_a_verb_has_the_common_options_below_a_heading_of_their_own() {
 }
 
 #[test]
-fn operators_errors_are_one_line_with_a_status() {
-    for (words, status) in [
-        (&["status"][..], 64),
-        (&["status", "../x"], 64),
-        (&["no-such-verb"], 64),
-        (&["--store", "nonsense", "status", "x"], 64),
-        (&["--request-timeout", "0", "status", "x"], 64),
-        (&["list", "a b"], 64),
-        (&["list", "*"], 64),
-        (&["list", "../x"], 64),
-        (&["list", "a", "b"], 64),
-        (&["list", &"x".repeat(201)], 64),
-        (&["--store", "file:/proc/version", "list"], 78),
-        (&["--store", "file:/proc/nowhere", "store", "init"], 78),
-        (&["--store", "file:/proc/nowhere", "store", "check"], 78),
-    ] {
-        let said = leaderctl().args(words).said().ended(status).all();
-        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
-    }
-}
-
-#[test]
 fn a_local_store_can_be_prepared_and_checked() {
     let scratch = TempDir::new().unwrap();
     let store = format!("file:{}", scratch.path().join("new").display());
@@ -1488,60 +1417,24 @@ fn a_local_store_can_be_prepared_and_checked() {
 }
 
 #[cfg(feature = "dynamodb")]
-mod dynamodb {
-    use super::*;
-
-    fn with_credentials(command: &mut Command) {
-        command
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "hunter2")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("AWS_CONFIG_FILE", "/dev/null");
-    }
-
-    fn url(endpoint: &str) -> String {
-        format!("dynamodb://locks?region=eu-west-1&endpoint={endpoint}")
-    }
-
-    #[test]
-    fn an_endpoint_that_does_not_answer_is_waited_for_as_long_as_was_asked() {
-        let port = support::ports::free_port();
-        let store = url(&format!("http://127.0.0.1:{port}"));
-        run_with(&["-n", "--store", &store], "shard", with_credentials).refused(69, "cannot reach DynamoDB");
-        let ran = run_with(&["-q", "-w", "1", "--store", &store], "shard", with_credentials);
-        ran.refused(69, "cannot reach DynamoDB");
-        // Without a bound it is retried until it answers, and says so.
-        let mut command = leaderrun();
-        with_credentials(&mut command);
-        let mut child = command.args(["--store", &store, "shard", "true"]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-        std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
-        assert!(line.contains("retrying"), "{line}");
-        assert!(child.try_wait().unwrap().is_none(), "it gave up");
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_profile_that_does_not_exist_is_named_with_those_that_do() {
-        let directory = TempDir::new().unwrap();
-        let file = directory.path().join("credentials");
-        std::fs::write(&file, "[staging]\naws_access_key_id = x\naws_secret_access_key = y\n").unwrap();
-        let with = |variables: &'static [(&str, &str)]| {
-            let file = file.clone();
-            move |command: &mut Command| {
-                for name in ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
-                    command.env_remove(name);
-                }
-                command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
-                command.env("AWS_SHARED_CREDENTIALS_FILE", &file).envs(variables.iter().copied());
+#[test]
+fn a_profile_that_does_not_exist_is_named_with_those_that_do() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("credentials");
+    fs::write(&file, "[staging]\naws_access_key_id = x\naws_secret_access_key = y\n").unwrap();
+    let with = |variables: &'static [(&str, &str)]| {
+        let file = file.clone();
+        move |command: &mut Command| {
+            for name in ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+                command.env_remove(name);
             }
-        };
-        let named = "dynamodb://locks?region=eu-west-1&profile=nope";
-        let line = "no AWS profile is called \"nope\"; the configuration files of the AWS CLI have only staging";
-        run_with(&["--store", named], "shard", with(&[])).refused(78, line);
-        let unnamed = "dynamodb://locks?region=eu-west-1";
-        run_with(&["--store", unnamed], "shard", with(&[("AWS_PROFILE", "nope")])).refused(78, line);
-    }
+            command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
+            command.env("AWS_SHARED_CREDENTIALS_FILE", &file).envs(variables.iter().copied());
+        }
+    };
+    let named = "dynamodb://locks?region=eu-west-1&profile=nope";
+    let line = "no AWS profile is called \"nope\"; the configuration files of the AWS CLI have only staging";
+    run_with(&["--store", named], "shard", with(&[])).refused(78, line);
+    let unnamed = "dynamodb://locks?region=eu-west-1";
+    run_with(&["--store", unnamed], "shard", with(&[("AWS_PROFILE", "nope")])).refused(78, line);
 }
