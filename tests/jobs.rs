@@ -352,27 +352,6 @@ fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     }
 }
 
-fn a_job_that_was_stopped_is_not_done_whatever_its_command_says(place: &Place) {
-    let ready = place.path("ready");
-    let obliging = format!("trap 'exit 0' TERM; echo >{}; sleep 1000 & wait", ready.display());
-    let stopped = |name: &str, stop: &dyn Fn(&Child)| {
-        let _ = fs::remove_file(&ready);
-        let host = place.host("a", 0, &["--once", name], &obliging).spawn().unwrap();
-        wait_until("it runs", || ready.exists());
-        stop(&host);
-        told(host).0
-    };
-    let asked = |host: &Child| kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
-    assert_eq!(stopped("asked", &asked), 143);
-    assert_eq!(stopped("stepped-down", &|_| drop(place.order(&["step-down", "shard", "--for", "1s", "--force"]))), 143);
-    let overran = place.attempt("a", 0, &["--once", "overran", "--max-run", "3s"], &obliging);
-    assert_eq!(overran.0, 124, "{overran:?}");
-    for (name, wanted) in [("asked", 143), ("stepped-down", 143), ("overran", 124)] {
-        let (status, said) = place.attempt("b", 0, &["--once", name, "--retry-failed", "0"], "exit 1");
-        assert!(status == wanted && said.contains("not run again: "), "{name}: {status} {said}");
-    }
-}
-
 #[cfg(feature = "redis")]
 #[test]
 fn a_period_has_its_run_though_the_store_was_just_set_up_and_nobody_waits_behind_another() {
@@ -405,13 +384,6 @@ fn two_jobs_in_one_shard_are_warned_of() {
     assert!(said.contains("two jobs need two shards"), "{said}");
 }
 
-#[test]
-fn on_the_command_line_each_kind_of_job_overrules_the_variable_of_the_other() {
-    let place = Place::local();
-    place.host("b", 0, &["--once", "a"], "").env("LEADERRUN_EVERY", "5m").said().ended(0);
-    assert_eq!(place.lines(), ["b a 1 none"]);
-}
-
 on_two_stores!(
     [
         &a_run_whose_end_cannot_be_written_counts_as_failed,
@@ -425,7 +397,6 @@ on_two_stores!(
     &a_job_with_a_name_runs_once,
     &a_job_with_a_name_that_failed_is_run_again_by_the_next_start,
     &nothing_repeats_a_job_with_a_name_by_itself_unless_that_is_allowed,
-    &a_job_that_was_stopped_is_not_done_whatever_its_command_says,
     &a_job_that_is_not_started_any_more_stays_visible,
     &leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again,
 );

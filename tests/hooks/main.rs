@@ -276,39 +276,6 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
 }
 
 #[test]
-fn a_hook_that_takes_too_long_is_killed_and_the_rest_goes_on() {
-    let place = Place::local();
-    let hanging = format!("{LINE}; trap '' TERM; while :; do sleep 0.1; done");
-    let flags = ["--pre-stop", &hanging, "--post-stop", &hanging, "--hook-timeout", "3s"];
-    let mut one = place.start("one", &flags, COMMAND);
-    place.wait_for("one command");
-    one.signal(Signal::SIGTERM);
-    assert_eq!(one.status(), Some(5));
-    assert_eq!(place.lines(), ["one command", "one pre-stop asked", "one term", "one post-stop asked 5"]);
-    for hook in ["pre-stop", "post-stop"] {
-        let said = format!("the --{hook} hook took longer than --hook-timeout");
-        assert_eq!(place.log().matches(&said).count(), 1, "{}", place.log());
-    }
-    let flags = ["--pre-start", &hanging, "--post-stop", LINE, "-n", "--hook-timeout", "3s"];
-    assert_eq!(place.start("two", &flags, COMMAND).status(), Some(75));
-    assert_eq!(place.lines()[4..], ["two pre-start", "two post-stop failed"]);
-    assert!(place.log().contains("the --pre-start hook took longer than --hook-timeout"), "{}", place.log());
-    assert_eq!(processes_naming(place.fleet.scratch.path()), Vec::<i32>::new());
-}
-
-#[test]
-fn a_stop_while_the_first_hook_runs_starts_nothing() {
-    let place = Place::local();
-    let slow = format!("trap 'echo cut >> $DIARY; exit' TERM; {LINE}; while :; do sleep 0.02; done");
-    let mut one = place.start("one", &["--pre-start", &slow, "--pre-stop", LINE, "--post-stop", LINE], COMMAND);
-    place.wait_for("one pre-start");
-    one.signal(Signal::SIGTERM);
-    assert_eq!(one.status(), Some(143));
-    assert_eq!(place.lines(), ["one pre-start", "cut", "one post-stop asked"], "{}", place.log());
-    assert!(!place.log().contains("giving the lease back"), "{}", place.log());
-}
-
-#[test]
 fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
     let place = Place::local();
     let slow = format!("{LINE}; sleep 50");
@@ -355,15 +322,6 @@ fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
 }
 
 #[test]
-fn the_time_of_the_first_hook_does_not_count_as_commands() {
-    let place = Place::local();
-    let slow = format!("sleep 3.2; {LINE}");
-    let flags = ["--pre-start", &slow, "--max-run", "3s"];
-    let mut one = place.start("one", &flags, "sleep 0.3; exit 7");
-    assert_eq!(one.status(), Some(7), "{}", place.log());
-}
-
-#[test]
 fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
     let place = Place::local();
     let helper = "(trap 'echo helper >> $DIARY; exit' TERM; echo up >> $DIARY; while :; do sleep 0.02; done) & 
@@ -396,20 +354,6 @@ fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
     let without = Command::new("/bin/sh").args(["-c", "ls /proc/self/fd | wc -l"]).stdin(Stdio::null()).output();
     assert_eq!(lines[5].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
     assert_eq!(lines[6..], ["up", "one pre-stop asked", "command got it"], "{lines:?}");
-}
-
-#[test]
-fn a_job_whose_hook_fails_has_not_run() {
-    let place = Place::local();
-    let status = place.start("one", &["--once", "job", "--pre-start", "exit 1", "-n"], COMMAND).status();
-    assert_eq!(status, Some(75), "{}", place.log());
-    let slow = format!("{LINE}; sleep 50");
-    let mut two = place.start("two", &["--once", "job", "--pre-start", &slow], COMMAND);
-    place.wait_for("two pre-start");
-    two.signal(Signal::SIGTERM);
-    assert_eq!(two.status(), Some(143));
-    let status = place.start("three", &["--once", "job", "--pre-start", LINE], "exit 0").status();
-    assert_eq!((status, place.lines().last().unwrap().as_str()), (Some(0), "three pre-start"), "{}", place.log());
 }
 
 #[test]

@@ -115,20 +115,6 @@ fn what_it_installed_runs() {
     assert!(status.starts_with("hello: free (last term "), "{status}");
 }
 
-#[test]
-fn each_completion_is_of_its_program_and_its_shell() {
-    let prefix = tempfile::tempdir().unwrap();
-    succeeded(install_below(prefix.path()));
-    let read = |file: &str| fs::read_to_string(prefix.path().join("share").join(file)).unwrap();
-    for program in ["leaderrun", "leaderctl"] {
-        assert!(read(&format!("bash-completion/completions/{program}")).contains(&format!("_{program}()")));
-        assert!(read(&format!("zsh/site-functions/_{program}")).starts_with(&format!("#compdef {program}\n")));
-        assert!(
-            read(&format!("fish/vendor_completions.d/{program}.fish")).contains(&format!("complete -c {program} "))
-        );
-    }
-}
-
 /// What `shell` makes of `script`, which finds in `$SHARE` what was installed.
 fn completed(shell: &str, flags: &[&str], script: &str) -> String {
     let prefix = tempfile::tempdir().unwrap();

@@ -403,19 +403,6 @@ fn verify_within_a_command_that_is_stopped_because_the_lease_is_lost_says_no() {
 }
 
 #[test]
-fn watch_as_json_prints_the_objects_of_status() {
-    let place = Place::local();
-    let leader = place.lead(STEADY);
-    place.read("term");
-    let lines = Lines::of(place.ctl(&["watch", "--json", "shard"]));
-    let object: Value = serde_json::from_str(&lines.next()).unwrap();
-    assert_eq!((&object["shard"], &object["held"]), (&"shard".into(), &Value::Bool(true)));
-    leader.stops();
-    let object: Value = serde_json::from_str(&lines.next()).unwrap();
-    assert_eq!(object["held"], false);
-}
-
-#[test]
 #[cfg(feature = "redis")]
 fn watch_goes_on_when_the_store_was_away() {
     let mut place = Place::remote(Box::new(support::redis::Server::start()));
@@ -433,19 +420,6 @@ fn watch_goes_on_when_the_store_was_away() {
     leader.stops();
     while !lines.next().ends_with("shard: free") {}
     assert_eq!(said().lines().count(), 1, "{}", said());
-}
-
-#[test]
-fn what_cannot_be_written_ends_a_watch_with_an_error() {
-    let place = Place::local();
-    let leader = place.lead(STEADY);
-    place.read("term");
-    for words in [&["watch", "shard"][..], &["watch"], &["watch", "--json"]] {
-        let full = fs::File::create("/dev/full").unwrap();
-        let said = place.ctl(words).stdout(full).said().ended(71);
-        assert_eq!(said.err, "leaderctl: cannot write to standard output: no space left on device\n", "{words:?}");
-    }
-    leader.stops();
 }
 
 /// Writes down what COMMAND is told, and goes on.

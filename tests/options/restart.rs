@@ -80,7 +80,6 @@ impl Candidate<'_> {
 }
 
 const SOON: &[&str] = &["--restart", "on-failure", "--restart-delay", "200ms"];
-const LATER: &[&str] = &["--restart", "always", "--restart-delay", "1h"];
 
 fn a_command_that_fails_is_started_again_in_its_term_until_it_succeeds(place: &Place) {
     let mut first = place.start("a", SOON, "[ $(wc -l <runs) -ge 4 ]");
@@ -117,28 +116,6 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     assert_eq!(place.runs()[4].0, "a");
 }
 
-fn a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status(place: &Place) {
-    let mut first = place.start("a", LATER, "exit 7");
-    first.says("restarting in ");
-    first.child.signal(Signal::SIGTERM);
-    assert_eq!(first.ends(), 7, "{}", first.log());
-    assert!(first.log().contains("released"), "{}", first.log());
-    assert_eq!(place.history(), ["stopped on signal 15"]);
-    let mut second = place.start("b", &["-n"], "exit 0");
-    assert_eq!(second.ends(), 0, "{}", second.log());
-}
-
-fn a_candidate_that_is_killed_while_nothing_runs_is_followed(place: &Place) {
-    let mut first = place.start("a", LATER, "exit 7");
-    first.says("restarting in ");
-    first.child.signal(Signal::SIGKILL);
-    first.ends();
-    let mut second = place.start("b", &[], "exit 0");
-    assert_eq!(second.ends(), 0, "{}", second.log());
-    let runs = place.runs();
-    assert!(runs.len() == 2 && runs[1].1 > runs[0].1, "{runs:?}");
-}
-
 fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place) {
     let endless = "while :; do sleep 0.05; done";
     let script = format!("[ $(wc -l <runs) -ge 2 ] || exit 1; setsid sh -c '{endless}' $PWD & {endless}");
@@ -168,19 +145,9 @@ fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) 
     assert!(runs[1].1 > runs[0].1, "{runs:?}");
 }
 
-#[test]
-fn what_is_said_of_all_services_is_not_meant_for_a_job() {
-    let place = Place::local();
-    let mut job = place.command("a", &["--once", "a"], "exit 5");
-    assert_eq!(job.env("LEADERRUN_RESTART", "always").status().unwrap().code(), Some(5));
-    assert_eq!(place.runs().len(), 1);
-}
-
 on_two_stores!(
     &a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
     &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
-    &a_leader_that_is_stopped_while_nothing_runs_ends_at_once_with_the_last_status,
-    &a_candidate_that_is_killed_while_nothing_runs_is_followed,
     &a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
     &a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
 );

@@ -3,11 +3,12 @@
 use crate::runs::assert_is_good_to_promtool;
 use crate::server::Serve;
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::http::ask;
+use crate::support::process::Process;
 use crate::support::said::Runs as _;
 use crate::support::world::TIMING;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use tempfile::TempDir;
@@ -84,28 +85,17 @@ fn it_serves_on_a_socket_in_the_file_system() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("serve.sock");
     let store = format!("file:{}", directory.path().join("store").display());
-    let mut child = leaderctl()
-        .args(["--store", &store, "serve", "--listen"])
-        .arg(format!("unix:{}", socket.display()))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = leaderctl();
+    command.args(["--store", &store, "serve", "--listen", &format!("unix:{}", socket.display())]);
+    let child = Process::start(command.stderr(Stdio::null()));
     let mut stream = None;
     wait_until("it listens", || {
         stream = UnixStream::connect(&socket).ok();
         stream.is_some()
     });
-    let mut stream = stream.unwrap();
-    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: whatever.example\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("alive\n"), "{text}");
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()),
-        nix::sys::signal::Signal::SIGTERM,
-    )
-    .unwrap();
-    assert!(child.wait().unwrap().success() && !socket.exists());
+    let answer = ask(stream.unwrap(), "GET /livez HTTP/1.1\r\nHost: whatever.example\r\n\r\n").unwrap();
+    assert_eq!((answer.status, answer.body.as_str()), (200, "alive\n"));
+    assert!(child.stops().success() && !socket.exists());
 }
 
 /// The schema that a reference or an inline one means.

@@ -1,8 +1,8 @@
 //! A program that uses the library and shows when it worked: it writes a line every two milliseconds, like a stamp.
 //!
-//! `worker STORE OWNER FILE [block] [hold] [warn] [lease=SECONDS]`; each line is
-//! `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work never awaits, so the whole runtime stands still. With
-//! `hold` it ignores that it has to end, and with `warn` the library only warns about that. SIGTERM makes it leave.
+//! `worker STORE OWNER FILE [block] [hold] [warn]`; each line is `OWNER TERM PID BOOT_NANOSECONDS`. With `block` its work
+//! never awaits, so the whole runtime stands still. With `hold` it ignores that it has to end, and with `warn` the library
+//! only warns about that. SIGTERM makes it leave.
 
 mod line;
 
@@ -23,9 +23,7 @@ async fn main() {
     let has = |flag: &str| flags.iter().any(|word| word == flag);
     let (block, hold) = (has("block"), has("hold"));
     let seconds = Duration::from_secs;
-    let lease = flags.iter().find_map(|word| word.strip_prefix("lease="));
-    let lease = lease.map_or(seconds(6), |text| seconds(text.parse().expect("seconds")));
-    let builder = Member::builder(store, "shard").lease(lease).renew(seconds(1)).kill_after(seconds(1));
+    let builder = Member::builder(store, "shard").lease(seconds(6)).renew(seconds(1)).kill_after(seconds(1));
     let builder = builder.retry(seconds(1)).owner(owner.clone());
     let builder = if has("warn") { builder.on_overrun(Overrun::Warn) } else { builder };
     let member = builder.join().await.expect("the store can be opened");

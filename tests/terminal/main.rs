@@ -28,14 +28,6 @@ fn ctrl_c_interrupts_command_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn ctrl_c_ends_a_command_that_does_not_catch_it_with_130() {
-    let shell = Shell::start();
-    shell.shows(&format!("leaderrun -q s -- {SLEEPER}"), "\nup");
-    shell.keys(&["C-c"]);
-    shell.status(130);
-}
-
-#[test]
 fn ctrl_c_ends_what_would_be_started_again_whether_it_runs_or_waits_for_that() {
     let shell = Shell::start();
     shell.shows(&format!("leaderrun -q --restart always s -- {SLEEPER}"), "\nup");
@@ -54,13 +46,6 @@ fn a_start_by_hand_of_a_job_says_that_it_counts_as_the_run_of_its_period_also_wi
     shell.wait_for("over 0");
     // No person starts it there.
     shell.shows("clear; leaderrun -q --every 1d t -- true < /dev/null > /dev/null 2> \"$FILE\"; echo then $?; wc -c < \"$FILE\"", "then 0\n0");
-}
-
-#[test]
-fn command_reads_from_the_terminal() {
-    let shell = Shell::start();
-    shell.shows("leaderrun -q s -- sh -c 'echo name?; read name; echo hello $name'", "\nname?");
-    shell.shows("world", "hello world");
 }
 
 #[test]
@@ -165,17 +150,6 @@ fn a_script_that_runs_it_is_interrupted_as_well() {
     shell.keys(&["C-c"]);
     shell.status(130);
     assert!(!shell.screen().contains("not interrupted"));
-}
-
-#[test]
-fn ctrl_c_ends_a_standby() {
-    let shell = Shell::start();
-    shell.line("leaderrun -q s -- sh -c 'echo up; while :; do sleep 0.05; done' < /dev/null > $FILE &");
-    wait_until("it leads", || shell.file().contains("up"));
-    shell.shows("leaderrun -v s -- echo never", "waiting: ");
-    shell.keys(&["C-c"]);
-    shell.status(130);
-    shell.line("kill %1; wait");
 }
 
 #[test]
