@@ -323,7 +323,7 @@ async fn a_claim_in_doubt_can_be_released_without_its_term(bench: &Bench) {
 async fn of_eight_candidates_one_wins_every_race(bench: &Bench) {
     let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
     let mut last = Term(0);
-    for race in 0..60 {
+    for race in 0..30 {
         let candidates: Vec<_> = (0..8).map(|number| candidate("raced", &format!("c{number}"))).collect();
         let mut claims = tokio::task::JoinSet::new();
         for (index, (store, candidate)) in stores.iter().zip(&candidates).enumerate() {
