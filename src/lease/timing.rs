@@ -417,22 +417,6 @@ mod tests {
     }
 
     #[test]
-    fn flags_without_room_are_refused_with_the_arithmetic() {
-        let asked = TimingRequest { lease: seconds(6), ..TimingRequest::default() };
-        let refusal = Timing::new(asked).unwrap_err();
-        assert!(refusal.contains("renew 5s") && refusal.contains("lease of 6s"), "{refusal}");
-    }
-
-    #[test]
-    fn renewals_do_not_follow_each_other_without_a_pause() {
-        let of = |millis| {
-            Timing::new(TimingRequest { renew_interval: Duration::from_millis(millis), ..of_lease(seconds(15)) })
-        };
-        assert!(of(9).unwrap_err().contains("--renew 9ms would renew too often: use 10ms or more"));
-        assert!(of(10).is_ok());
-    }
-
-    #[test]
     fn hooks_without_room_are_refused_with_their_timeouts_in_the_sum() {
         let hooks = TimeForHooks { pre_stop: seconds(7), ..TimeForHooks::default() };
         let refusal = Timing::new(TimingRequest { hooks, ..TimingRequest::default() }).unwrap_err();

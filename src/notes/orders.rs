@@ -213,15 +213,6 @@ mod tests {
     use crate::store::ErrorKind;
     use crate::store::lease_store::memory::Reference;
 
-    fn candidate(owner: &str, host: &str, session: &str) -> Candidate {
-        Candidate {
-            owner: owner.to_owned(),
-            session: Session::from_record(session),
-            host: host.to_owned(),
-            ..Candidate::example()
-        }
-    }
-
     fn all() -> Orders {
         let id = || Session::from_record("s-9");
         let by = || "me@here".to_owned();
@@ -244,21 +235,6 @@ mod tests {
             hold_millis: 30_000,
         };
         Orders { pause: Some(pause), handover: Some(handover) }
-    }
-
-    #[test]
-    fn a_handover_welcomes_the_named_candidate_or_any_but_the_old_leader() {
-        let mut orders = all();
-        let welcome = |orders: &Orders, who: &Candidate| orders.directives(who).handover.unwrap().welcome;
-        let (leader, other) = (candidate("a", "h1", "s-1"), candidate("b", "h2", "s-2"));
-        assert_eq!((welcome(&orders, &leader), welcome(&orders, &other)), (false, true));
-        for to in ["b", "h2"] {
-            orders.handover.as_mut().unwrap().to = Some(to.to_owned());
-            assert_eq!((welcome(&orders, &leader), welcome(&orders, &other)), (false, true));
-        }
-        orders.handover.as_mut().unwrap().to = Some("h3".to_owned());
-        assert!(!welcome(&orders, &other));
-        assert_eq!(orders.directives(&other).pause.unwrap().said, "by me@here: why not");
     }
 
     #[tokio::test]
@@ -288,7 +264,7 @@ mod tests {
                     let again = orders.note().map(|note| Orders::read(Some(&note), &shard).unwrap());
                     let timeless = |orders: &Orders| serde_json::to_string(orders).unwrap();
                     assert_eq!(timeless(&again.unwrap_or_default()), timeless(orders));
-                    let directives = orders.directives(&candidate("a", "h", "s"));
+                    let directives = orders.directives(&Candidate::example());
                     for said in [directives.pause.map(|it| it.said), directives.handover.map(|it| it.said)]
                         .into_iter()
                         .flatten()

@@ -272,41 +272,22 @@ fn path(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn until(kill_at: u64) -> Deadline {
-        let at = |seconds: u64| BootInstant::from_nanos(seconds * 1_000_000_000);
-        Deadline { term_at: at(kill_at - 2), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
-    }
-
-    fn left_of(deadline: Deadline, lost: bool, now: u64) -> Option<Duration> {
-        let leadership = Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline, lost, helpers: None };
-        leadership.leads_at(BootInstant::from_nanos(now * 1_000_000_000), Late::default()).left
-    }
-
     #[test]
     fn a_host_that_is_late_has_less_time_left() {
-        let leadership =
-            Leadership { shard: "db".parse().unwrap(), term: Term(5), deadline: until(10), lost: false, helpers: None };
+        let at = |seconds: u64| BootInstant::from_nanos(seconds * 1_000_000_000);
+        let deadline = Deadline { term_at: at(8), kill_at: at(10), backstop_at: at(11) };
+        let (shard, term) = ("db".parse().unwrap(), Term(5));
+        let leadership = Leadership { shard, term, deadline, lost: false, helpers: None };
         let millis = Duration::from_millis;
-        let leads =
-            leadership.leads_at(BootInstant::from_nanos(4_000_000_000), Late::new(millis(431), millis(2575), false));
+        let leads = leadership.leads_at(at(4), Late::new(millis(431), millis(2575), false));
         assert_eq!(leads.left, Some(millis(6000 - 1724)));
         let late = "guard or backstop was woken 431ms late, so the command is stopped 1s 724ms earlier than usual";
         assert_eq!(leads.late.as_deref(), Some(late));
-        let leads =
-            leadership.leads_at(BootInstant::from_nanos(4_000_000_000), Late::new(millis(1288), millis(2575), false));
+        let leads = leadership.leads_at(at(4), Late::new(millis(1288), millis(2575), false));
         assert_eq!(leads.left, Some(millis(6000 - 2575)));
         let late = "guard or backstop was woken 1s 288ms late, which is outside the guarantee: raise --lease or the CPU \
                     limit";
         assert_eq!(leads.late.as_deref(), Some(late));
-    }
-
-    #[test]
-    fn the_time_left_ends_at_the_kill_and_is_zero_for_a_lost_lease() {
-        assert_eq!(left_of(until(10), false, 4), Some(Duration::from_secs(6)));
-        assert_eq!(left_of(until(10), false, 11), Some(Duration::ZERO));
-        assert_eq!(left_of(until(10), true, 4), Some(Duration::ZERO));
-        assert_eq!(left_of(Deadline::NONE, false, 4), None);
-        assert_eq!(left_of(Deadline::NONE, true, 4), Some(Duration::ZERO));
     }
 
     #[test]

@@ -61,11 +61,6 @@ impl Outlet {
         Self { way, stderr: stderr() }
     }
 
-    #[cfg(test)]
-    pub(crate) fn own(file: File) -> Self {
-        Self { way: Way::Own(file), stderr: stderr() }
-    }
-
     /// Writes the beginning of `lines`. Returns the number of bytes written.
     ///
     /// # Errors

@@ -231,62 +231,6 @@ fn cut(line: &str, columns: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::fcntl::OFlag;
-    use nix::pty::openpty;
-    use std::fs::File;
-    use std::io::Read;
-    use std::os::fd::AsFd;
-    use std::os::unix::fs::OpenOptionsExt;
-
-    /// A terminal that is full, and its master.
-    fn full() -> (File, Terminal) {
-        let pty = openpty(None, None).unwrap();
-        let mut terminal = Terminal::on(Outlet::own(reopened(&pty.slave)));
-        // The kernel passes on what it accepted a moment later, and then there is room again.
-        for _ in 0..10 {
-            while terminal.flush() {
-                terminal.kept = b"x".repeat(1000);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        terminal.kept.clear();
-        (File::from(pty.master), terminal)
-    }
-
-    fn reopened(slave: &impl AsFd) -> File {
-        let path = nix::unistd::ttyname(slave).unwrap();
-        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        File::options().read(true).write(true).custom_flags(flags.bits()).open(path).unwrap()
-    }
-
-    #[test]
-    fn what_a_terminal_does_not_accept_is_kept_up_to_a_limit_and_written_later() {
-        let (mut master, mut terminal) = full();
-        terminal.keep(b"first\n");
-        assert!(!terminal.flush());
-        for _ in 0..100 {
-            terminal.keep(&b"y".repeat(1000));
-        }
-        // A short line must not overtake the lines that were dropped before it.
-        let lost = terminal.lost;
-        terminal.keep(b"z\n");
-        assert!(terminal.kept.len() <= MOST_KEPT && lost > 30 && terminal.lost == lost + 1, "{lost}");
-        let mut read = Vec::new();
-        while !terminal.flush() {
-            let mut some = [0; 4096];
-            let length = master.read(&mut some).unwrap();
-            read.extend(&some[..length]);
-        }
-        terminal.keep(b"last\n");
-        let mut some = [0; 4096];
-        while !read.ends_with(b"last\r\n") {
-            let length = master.read(&mut some).unwrap();
-            read.extend(&some[..length]);
-        }
-        let read = String::from_utf8(read).unwrap();
-        let told = format!("y{} log lines were dropped", lost + 1);
-        assert!(read.contains("first\r\nyyy") && read.contains(&told) && !read.contains('z'), "{read}");
-    }
 
     #[test]
     fn a_line_in_any_script_is_cut_before_the_last_column() {

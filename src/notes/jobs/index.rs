@@ -210,7 +210,6 @@ async fn put<S: Notes + ?Sized>(store: &S, shard: &Shard, name: &Name, new: Opti
 mod tests {
     use super::*;
     use crate::fuzz;
-    use crate::store::lease_store::memory::Reference;
 
     fn indexed(job: &str, term: u64) -> Indexed {
         let (from_millis, host) = (1_800_000_000_000, "db 1".to_owned());
@@ -245,32 +244,6 @@ mod tests {
         assert!(!indexed("x", 7).is_after(&ended) && !ended.is_after(&ended));
         let done = Indexed { to_millis: Some(1), status: Some(0), ..indexed("x", 6) };
         assert!(!ended.is_after(&done) && ended.is_after(&indexed("x", 6)));
-    }
-
-    #[tokio::test]
-    async fn a_job_of_a_period_stays_in_the_index_when_its_ledger_is_over() {
-        let (store, shard) = (Reference::default(), "db".parse().unwrap());
-        let ledger = |every_millis, term: u64| {
-            let period = format!(r#"{{"every_millis":{every_millis},"due_millis":0,"next_millis":1}}"#);
-            let run =
-                format!(r#"{{"owner":"o","host":"db 1","session":"s","term":{term},"from_millis":1800000000000}}"#);
-            Note::for_ever(format!(r#"{{"period":{period},"attempts":2,"run":{run}}}"#))
-        };
-        let job = Frequency::Every(super::super::Period::new(0, Duration::from_mins(1)).unwrap());
-        let mut standing = None;
-        for (every_millis, term, name) in [(60_000, 7, "every:60000"), (7_200_000, 8, "every:7200000")] {
-            let note = ledger(every_millis, term);
-            assert_eq!(store.replace(&shard, &Page::Runs, standing.as_deref(), Some(&note)).await, Ok(true));
-            write(&store, &shard, &job).await.unwrap();
-            assert_eq!(read(&store, &shard, None).await, Ok(vec![indexed(name, term)]));
-            let ledger = last(&store, &shard).await.unwrap();
-            assert_eq!(read(&store, &shard, ledger.as_ref()).await, Ok(vec![]), "the ledger says more");
-            standing = Some(note.text);
-        }
-        assert_eq!(store.replace(&shard, &Page::Runs, standing.as_deref(), None).await, Ok(true));
-        write(&store, &shard, &job).await.unwrap();
-        assert_eq!(read(&store, &shard, None).await, Ok(vec![indexed("every:7200000", 8)]));
-        assert_eq!(indexed("every:7200000", 8).job.to_string(), "(every_2h)");
     }
 
     #[test]

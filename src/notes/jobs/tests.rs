@@ -88,36 +88,6 @@ fn a_period_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
     assert_skips(judge(&every(due, None), Some(&failed(1, Some(3))), "a", None), 0, "failed on");
 }
 
-#[test]
-fn a_job_with_a_name_that_failed_is_repeated_by_a_later_start_and_not_by_who_waited_behind_it() {
-    let failed = |attempts, status| {
-        let run = Run { term: Term(5), host: "db1".to_owned(), ..run("a", status) };
-        Ledger { period: None, attempts, run, succeeded: None }
-    };
-    for status in [Some(3), None] {
-        for behind in [None, Some(6)] {
-            assert_eq!(judge(&once("id", None), Some(&failed(9, status)), "b", behind), Verdict::Run(10, None));
-        }
-        // It was started when the failed run, or one before that, was under way.
-        for behind in [Some(5), Some(4)] {
-            let verdict = judge(&once("id", None), Some(&failed(1, status)), "b", behind);
-            assert_skips(verdict, status.unwrap_or(75), "start it again");
-            assert_eq!(judge(&once("id", Some(1)), Some(&failed(1, status)), "b", behind), Verdict::Run(2, None));
-        }
-        // Its store did not report the term.
-        let (shard, by_name) =
-            ("db/a".parse().unwrap(), Behind { session: Some(failed(1, status).run.session), term: None });
-        let asking = Asking { shard: &shard, session: None, behind: &by_name };
-        assert_skips(once("id", None).judge(Some(&failed(1, status)), asking), status.unwrap_or(75), "start it again");
-        for behind in [None, Some(5)] {
-            let way = "leaderctl jobs db/a --clear id";
-            let never = once("id", Some(0));
-            assert_skips(judge(&never, Some(&failed(1, status)), "b", behind), status.unwrap_or(75), way);
-        }
-    }
-    assert_skips(judge(&once("id", None), Some(&failed(2, Some(0))), "b", None), 0, "skipped: db1 did job id at ");
-}
-
 fn candidate(session: &str) -> Candidate {
     Candidate {
         owner: session.to_owned(),
