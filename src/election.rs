@@ -56,7 +56,7 @@ pub(crate) use state::GUARD_PATIENCE;
 pub use view::{Hold, Obstacle, Role, View};
 
 use crate::lease::{Deadline, Late, Term};
-use crate::store::{Claim, Delivery, ErrorKind, StoreError};
+use crate::store::{Answer, Claim, Delivery, ErrorKind};
 use crate::time::BootInstant;
 use random::Random;
 use rotation::{Counting, StandingBack};
@@ -290,13 +290,7 @@ impl Core {
         }
     }
 
-    fn claimed(
-        &mut self,
-        now: BootInstant,
-        state: &mut State,
-        sent: BootInstant,
-        answer: Result<Claim, StoreError>,
-    ) -> Next {
+    fn claimed(&mut self, now: BootInstant, state: &mut State, sent: BootInstant, answer: Answer<Claim>) -> Next {
         self.claim_in_doubt = matches!(&answer, Err(error) if error.kind == ErrorKind::Unknown)
             || (self.claim_in_doubt && answer.is_err());
         match state {

@@ -21,8 +21,8 @@ use crate::lease::{Candidate, MOST_SLOTS, Shard, Term};
 use crate::notes::hosts;
 use crate::notes::orders::{self, Orders};
 use crate::store::{
-    Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report, Store,
-    StoreError, Takeover, parallel,
+    Answer, Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report,
+    Store, StoreError, Takeover, parallel,
 };
 use crate::time::BootInstant;
 use holds::{Gate, Holds};
@@ -47,7 +47,7 @@ pub fn parent(shard: &Shard) -> Option<Shard> {
 ///
 /// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
 /// possible slot by name. (Kubernetes is spared requests, of which a list is one.)
-pub async fn inspect(store: &dyn Store, shard: &Shard) -> Result<Vec<(Shard, Report)>, StoreError> {
+pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Report)>> {
     if !store.is_metered() || store.delivery() == Delivery::Push {
         match store.list(&format!("{shard}#")).await {
             Err(error) if error.kind == ErrorKind::Denied => {}
@@ -205,7 +205,7 @@ impl Campaign {
         }
     }
 
-    pub async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+    pub async fn claim(&self, candidate: &Candidate) -> Answer<Claim> {
         self.host_may_lead.store(false, Ordering::Relaxed);
         let claim = self.leases().claim(candidate).await;
         if let Ok(Claim::Granted(grant)) = &claim {
@@ -221,7 +221,7 @@ impl Campaign {
 
     /// The directives for the candidate, from operators' orders. Those for its host count until they let it lead: after
     /// that, a leader need not ask again.
-    pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
+    pub async fn directives(&self, candidate: &Candidate) -> Answer<Directives> {
         let own = async {
             match &self.slots {
                 Some(slots) => slots.directives(candidate).await,
@@ -248,7 +248,7 @@ impl Campaign {
         candidate: &Candidate,
         term: Term,
         sequence: u64,
-    ) -> Result<(Renewal, Option<Directives>), StoreError> {
+    ) -> Answer<(Renewal, Option<Directives>)> {
         if let Some(slots) = &self.slots {
             return slots.renew_with_directives(candidate, term, sequence).await;
         }
@@ -309,7 +309,7 @@ impl Slots {
 
     /// Claims a slot. The slot is in doubt from before the request until the store has said who holds it, even if this
     /// is dropped.
-    async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Result<Claim, StoreError> {
+    async fn claim_slot(&self, slot: usize, candidate: &Candidate) -> Answer<Claim> {
         let before = {
             let mut state = self.state.lock();
             let before = state.claimed.replace(Claimed { slot, term: None, asked: BootInstant::now() });
@@ -349,7 +349,7 @@ impl Slots {
         for_ever && self.inner.expires() && BootInstant::now().since(doubt.asked) > candidate.lease
     }
 
-    async fn look_at(&self, slot: usize) -> Result<Sight, StoreError> {
+    async fn look_at(&self, slot: usize) -> Answer<Sight> {
         Ok(match self.gate(slot).await? {
             Gate::OnHold { said, .. } => Sight::OnHold(said),
             Gate::Open => match self.inner.observe(&self.shards[slot]).await? {
@@ -386,7 +386,7 @@ impl Slots {
         candidate: &Candidate,
         begun: BootInstant,
         in_the_way: &mut InTheWay,
-    ) -> Result<Option<Claim>, StoreError> {
+    ) -> Answer<Option<Claim>> {
         match self.claim_slot(slot, candidate).await? {
             Claim::Granted(grant) => {
                 self.release_other_slots(slot, candidate).await;
@@ -411,7 +411,7 @@ impl Slots {
 
 #[async_trait::async_trait]
 impl Leases for Slots {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
+    async fn claim(&self, candidate: &Candidate) -> Answer<Claim> {
         let begun = BootInstant::now();
         let mut in_the_way = InTheWay::default();
         let (in_doubt, first) = {
@@ -437,7 +437,7 @@ impl Leases for Slots {
         failure.map_or_else(|| Ok(Claim::Refused(in_the_way.holder_to_report())), Err)
     }
 
-    async fn observe(&self, _shard: &Shard) -> Result<Observation, StoreError> {
+    async fn observe(&self, _shard: &Shard) -> Answer<Observation> {
         let mut in_the_way = InTheWay::default();
         let (free, failure) = self.look_at_all(None, &mut in_the_way).await;
         if let Some(&slot) = free.first() {
@@ -453,7 +453,7 @@ impl Leases for Slots {
         term: Term,
         sequence: u64,
         shards: &[Shard],
-    ) -> Result<Renewed, StoreError> {
+    ) -> Answer<Renewed> {
         let Some(claimed) = self.state.lock().claimed else { return Ok(Renewed::alone(Renewal::Lost(None))) };
         let candidate_there = self.in_slot(claimed.slot, candidate);
         let renewed = self.inner.renew_and_read(&candidate_there, term, sequence, shards).await;
@@ -462,7 +462,7 @@ impl Leases for Slots {
         renewed
     }
 
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
+    async fn release(&self, candidate: &Candidate, term: Term) -> Answer<Release> {
         let slot = {
             let mut state = self.state.lock();
             let Some(claimed) = &mut state.claimed else { return Ok(Release::NotHeld) };
@@ -477,7 +477,7 @@ impl Leases for Slots {
         Ok(released)
     }
 
-    async fn changed(&self, _shard: &Shard) -> Result<(), StoreError> {
+    async fn changed(&self, _shard: &Shard) -> Answer<()> {
         let (on_hold, open): (Vec<usize>, Vec<usize>) = {
             let state = self.state.lock();
             (0..self.shards.len()).partition(|&slot| state.holds.has(slot))

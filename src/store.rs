@@ -70,6 +70,9 @@ pub use location::{BUILT_IN, Location, SCHEMES};
 pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
 
+/// What a store answers, or why it did not.
+pub type Answer<T> = Result<T, StoreError>;
+
 /// The leases of a store, as an election needs them, on behalf of one [`Candidate`].
 ///
 /// A method is cancelled by dropping its future. As after a lost answer, its request may have been applied.

@@ -44,7 +44,7 @@ use crate::lease::{Shard, show_seconds};
 use crate::observe::log;
 use crate::observe::terminal;
 use crate::runtime;
-use crate::store::{Finding, Report, Store, StoreError, Verdict, within};
+use crate::store::{Answer, Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
 use crate::time::{BootInstant, rfc3339};
@@ -348,11 +348,11 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>
     answer
 }
 
-async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Report, StoreError> {
+async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Answer<Report> {
     within(timeout, store.inspect(shard)).await
 }
 
-async fn init(store: &dyn Store, new: bool, patience: Duration) -> Result<ExitCode, StoreError> {
+async fn init(store: &dyn Store, new: bool, patience: Duration) -> Answer<ExitCode> {
     let mut done = while_shown("trying the store", store.prepare()).await?;
     if new {
         if let Some((shard, _)) = within(patience, store.list("")).await?.first() {
@@ -384,7 +384,7 @@ async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError> {
+async fn check(store: Arc<dyn Store>, json: bool) -> Answer<ExitCode> {
     let findings = while_shown("trying the store", store.check()).await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
@@ -404,7 +404,7 @@ async fn check(store: Arc<dyn Store>, json: bool) -> Result<ExitCode, StoreError
 
 /// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch
 /// may have nothing to write for days.
-async fn while_read(watching: impl Future<Output = Result<ExitCode, StoreError>>) -> Result<ExitCode, StoreError> {
+async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<ExitCode> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         let is_gone = || {

@@ -36,7 +36,7 @@ use crate::runner::limits;
 use crate::runner::processes::{Observers, Processes};
 use crate::runner::standby_tasks::{Duties, StandbyTasks};
 use crate::slots::Campaign;
-use crate::store::{Location, StoreError};
+use crate::store::{Answer, Location, StoreError};
 use crate::sys;
 use crate::text;
 use crate::time::rfc3339_seconds;
@@ -289,7 +289,7 @@ async fn open_store(
     candidate: &Candidate,
     request_timeout: Duration,
     slots: Option<u32>,
-) -> Result<Campaign, StoreError> {
+) -> Answer<Campaign> {
     let store = location.open(request_timeout).await?;
     match slots {
         None => Ok(Campaign::new(store)),

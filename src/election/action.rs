@@ -23,38 +23,26 @@ pub struct Behind {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
+    /// Claim the lease.
     Claim,
+    /// Look who leads.
     Observe,
-    Renew {
-        term: Term,
-        sequence: u64,
-    },
-    Release {
-        term: Term,
-    },
+    /// Renew the lease.
+    Renew { term: Term, sequence: u64 },
+    /// Give the lease back.
+    Release { term: Term },
     /// Read the operators' orders.
     ReadOrders,
     /// Ask how many other candidates wait for the shard.
     CountStandbys,
     /// Remove the order of this handover: a later leadership has begun.
-    ForgetHandover {
-        term: Term,
-    },
+    ForgetHandover { term: Term },
     /// Enter the run that is about to start into the ledger.
-    Book {
-        term: Term,
-        behind: Behind,
-    },
+    Book { term: Term, behind: Behind },
     /// Write into the ledger how the run ended, or (None) that it was not started.
-    Settle {
-        term: Term,
-        ran: Option<Ran>,
-    },
+    Settle { term: Term, ran: Option<Ran> },
     /// Start the guard, which starts COMMAND.
-    Start {
-        term: Term,
-        deadline: Deadline,
-    },
+    Start { term: Term, deadline: Deadline },
     /// Tell the guard the deadline after a renewal.
     Extend(Deadline),
     /// Have the guard stop the tree.
@@ -73,16 +61,12 @@ pub enum Action {
     /// Report to the standby tasks who leads, or (None) that nobody does. Sent once for each leader.
     LeaderChanged(Option<Holder>),
     /// Record how a leadership ended whose COMMAND was started.
-    Ended {
-        term: Term,
-        how: Ended,
-    },
+    Ended { term: Term, how: Ended },
     /// Report the end of a release: the lease was given back, or (why) it was not, and ends by itself.
-    ReleaseOver {
-        failed: Option<String>,
-    },
+    ReleaseOver { failed: Option<String> },
     /// Log a line for people. No decision depends on it.
     Say(Notice),
+    /// The election is over.
     End(Outcome),
 }
 

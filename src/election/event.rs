@@ -3,7 +3,7 @@
 use super::{HookEnd, StartError, Unhealthy};
 use crate::exit;
 use crate::lease::{Late, Term};
-use crate::store::{Claim, Observation, Release, Renewal, StoreError};
+use crate::store::{Answer, Claim, Observation, Release, Renewal};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -13,53 +13,34 @@ use strum::Display;
 pub enum Event {
     /// Time has passed, up to [`wake_at`](super::Election::wake_at) or any other instant.
     Tick,
-    Claimed {
-        sent: BootInstant,
-        answer: Result<Claim, StoreError>,
-    },
-    Observed {
-        answer: Result<Observation, StoreError>,
-    },
+    /// The store answered a claim.
+    Claimed { sent: BootInstant, answer: Answer<Claim> },
+    /// The store was asked who leads.
+    Observed { answer: Answer<Observation> },
     /// The store reports a change, or that its watch failed.
-    Changed(Result<(), StoreError>),
+    Changed(Answer<()>),
     /// The store saw something that may have ended the lease.
     Doubted,
-    Renewed {
-        sent: BootInstant,
-        answer: Result<Renewal, StoreError>,
-        /// The operators' orders, if they came with the answer.
-        orders: Option<Directives>,
-    },
-    Released {
-        answer: Result<Release, StoreError>,
-    },
+    /// The store answered a renewal, perhaps with the operators' orders.
+    Renewed { sent: BootInstant, answer: Answer<Renewal>, orders: Option<Directives> },
+    /// The store answered a release.
+    Released { answer: Answer<Release> },
     /// The operators' orders were read.
-    Ordered {
-        answer: Result<Directives, StoreError>,
-    },
+    Ordered { answer: Answer<Directives> },
     /// The run was booked, or the job is done already.
-    Booked {
-        term: Term,
-        answer: Result<Booking, StoreError>,
-    },
+    Booked { term: Term, answer: Answer<Booking> },
     /// The end of the run was written into the ledger.
-    Settled {
-        term: Term,
-        answer: Result<(), StoreError>,
-    },
+    Settled { term: Term, answer: Answer<()> },
+    /// Something happened to COMMAND or its descendants.
     Tree(TreeEvent),
     /// The worst lateness of guard and backstop has changed to this.
     Late(Late),
     /// A time of the schedule has come at which a leader hands over.
     RotationDue,
     /// The number of other candidates that wait for the shard; None if it cannot be known.
-    Counted {
-        answer: Result<Option<usize>, StoreError>,
-    },
+    Counted { answer: Answer<Option<usize>> },
     /// The candidate got this signal to stop.
-    Asked {
-        signal: i32,
-    },
+    Asked { signal: i32 },
     /// After [`Action::StopStandbyTasks`](super::Action::StopStandbyTasks): the standby tasks are shown to be dead.
     StandbyTasksDead,
 }

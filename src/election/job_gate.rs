@@ -10,7 +10,7 @@
 use super::state::{Leadership, Releasing, Then, Tree, log_is_due};
 use super::{Booking, Core, Next, Notice, Outcome};
 use crate::lease::Term;
-use crate::store::StoreError;
+use crate::store::Answer;
 use crate::time::BootInstant;
 
 /// The entry of one leadership.
@@ -50,7 +50,7 @@ impl Core {
         now: BootInstant,
         leadership: &mut Leadership,
         term: Term,
-        answer: Result<Booking, StoreError>,
+        answer: Answer<Booking>,
     ) -> Next {
         if leadership.term != term || !std::mem::take(&mut leadership.entry.in_flight) {
             return None;
@@ -86,7 +86,7 @@ impl Core {
         now: BootInstant,
         releasing: &mut Releasing,
         term: Term,
-        answer: Result<(), StoreError>,
+        answer: Answer<()>,
     ) -> Next {
         if releasing.term != Some(term) || releasing.settling.is_none() {
             return None;

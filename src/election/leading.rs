@@ -14,7 +14,7 @@ use super::{
     Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
     Stop, TreeEvent,
 };
-use crate::store::{Grant, Renewal, StoreError};
+use crate::store::{Answer, Grant, Renewal};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ impl Core {
         now: BootInstant,
         leadership: &mut Leadership,
         sent: BootInstant,
-        answer: Result<Renewal, StoreError>,
+        answer: Answer<Renewal>,
         orders: Option<Directives>,
     ) -> Next {
         leadership.in_flight = leadership.in_flight.saturating_sub(1);

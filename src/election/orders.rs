@@ -10,7 +10,7 @@
 
 use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
 use super::{Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause};
-use crate::store::StoreError;
+use crate::store::{Answer, StoreError};
 use crate::time::BootInstant;
 
 /// What brought the orders.
@@ -23,12 +23,7 @@ enum Source {
 }
 
 impl Core {
-    pub(super) fn ordered(
-        &mut self,
-        now: BootInstant,
-        state: &mut State,
-        answer: Result<Directives, StoreError>,
-    ) -> Next {
+    pub(super) fn ordered(&mut self, now: BootInstant, state: &mut State, answer: Answer<Directives>) -> Next {
         match state {
             State::Standby(standby) if standby.request == Some(Request::Orders) => {
                 standby.request = None;

@@ -7,7 +7,7 @@
 use super::state::{Releasing, Settling, Then};
 use super::{Action, Core, Next, Notice, Outcome, Ran, WITHDRAWAL};
 use crate::lease::Term;
-use crate::store::{Release, StoreError};
+use crate::store::{Answer, Release};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -65,12 +65,7 @@ impl Core {
         None
     }
 
-    pub(super) fn released(
-        &mut self,
-        now: BootInstant,
-        releasing: &mut Releasing,
-        answer: Result<Release, StoreError>,
-    ) -> Next {
+    pub(super) fn released(&mut self, now: BootInstant, releasing: &mut Releasing, answer: Answer<Release>) -> Next {
         if releasing.settling.is_some() {
             return None;
         }

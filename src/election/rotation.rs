@@ -13,7 +13,7 @@
 use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
 use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience};
 use crate::lease::Term;
-use crate::store::{ErrorKind, Holder, StoreError};
+use crate::store::{Answer, ErrorKind, Holder};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Core {
         &mut self,
         now: BootInstant,
         leadership: &mut Leadership,
-        answer: Result<Option<usize>, StoreError>,
+        answer: Answer<Option<usize>>,
     ) -> Next {
         if !std::mem::take(&mut leadership.rotation.counting) {
             return None;

@@ -8,7 +8,7 @@
 use super::state::{Releasing, Request, Standby, State, Then, Waiting};
 use super::{Action, Behind, Core, Next, Notice, Obstacle, Outcome, Patience, WITHDRAWAL};
 use crate::lease::kept;
-use crate::store::{Delivery, Holder, Observation, StoreError};
+use crate::store::{Answer, Delivery, Holder, Observation, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -36,12 +36,7 @@ impl Core {
         None
     }
 
-    pub(super) fn observed(
-        &mut self,
-        now: BootInstant,
-        state: &mut State,
-        answer: Result<Observation, StoreError>,
-    ) -> Next {
+    pub(super) fn observed(&mut self, now: BootInstant, state: &mut State, answer: Answer<Observation>) -> Next {
         let next_claim = self.next_claim(now);
         let standby = state.standby()?;
         standby.request = None;
@@ -55,12 +50,7 @@ impl Core {
         }
     }
 
-    pub(super) fn changed(
-        &mut self,
-        now: BootInstant,
-        standby: &mut Standby,
-        reported: Result<(), StoreError>,
-    ) -> Next {
+    pub(super) fn changed(&mut self, now: BootInstant, standby: &mut Standby, reported: Answer<()>) -> Next {
         match reported {
             Ok(()) if standby.request.is_some() => {
                 standby.changed_meanwhile = true;

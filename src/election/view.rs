@@ -10,22 +10,12 @@ use std::time::Duration;
 /// What keeps a standby from claiming though nobody leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {
-    Paused {
-        said: String,
-        left: Option<Duration>,
-    },
+    /// An operator wants nobody to lead, for the time that is left or until an operator ends it.
+    Paused { said: String, left: Option<Duration> },
     /// Other candidates go first, for the time that is left.
-    HandedOver {
-        term: Term,
-        said: String,
-        left: Duration,
-    },
+    HandedOver { term: Term, said: String, left: Duration },
     /// We gave this term up by ourselves. Other candidates go first, until one has led or the time is over.
-    StandingBack {
-        term: Term,
-        said: String,
-        left: Duration,
-    },
+    StandingBack { term: Term, said: String, left: Duration },
 }
 
 impl Hold {

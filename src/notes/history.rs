@@ -12,7 +12,7 @@ use super::orders::operator;
 use super::update::{Edit, Start, update};
 use crate::election::{CommandEnd, Ended, Reason};
 use crate::lease::{Candidate, JobId, Shard, Term};
-use crate::store::{Note, Notes, Page, StoreError, notes};
+use crate::store::{Answer, Note, Notes, Page, StoreError, notes};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use parking_lot::Mutex;
@@ -144,7 +144,7 @@ impl Entry {
 }
 
 /// The history, oldest leadership first.
-pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Vec<Entry>, StoreError> {
+pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Vec<Entry>> {
     entries(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| foreign(shard, &error))
 }
 
@@ -153,7 +153,7 @@ fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
 }
 
 /// Records that the candidate of `term` was killed.
-pub async fn close_killed<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
+pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
         let open = history.iter().find(|entry| entry.term == term && entry.ended.is_none());
@@ -165,12 +165,7 @@ pub async fn close_killed<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Ter
 }
 
 /// Records who ordered that `term` ends. False if the history does not have that leadership, or not yet.
-pub async fn order<S: Notes + ?Sized>(
-    store: &S,
-    shard: &Shard,
-    term: Term,
-    ordered: &Ordered,
-) -> Result<bool, StoreError> {
+pub async fn order(store: &dyn Notes, shard: &Shard, term: Term, ordered: &Ordered) -> Answer<bool> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let history = entries(standing).map_err(|error| foreign(shard, &error))?;
         let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
@@ -220,7 +215,7 @@ impl History {
         }
     }
 
-    pub async fn save<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
+    pub async fn save(&self, store: &dyn Notes, shard: &Shard) -> Answer<()> {
         let mut written = self.written.lock().await;
         let Some(entry) = self.entry.lock().clone() else { return Ok(()) };
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));

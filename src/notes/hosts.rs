@@ -10,7 +10,7 @@
 use super::orders::{self, Orders, PauseOrder};
 use crate::election::Pause;
 use crate::lease::{Candidate, Shard};
-use crate::store::{ErrorKind, Notes, Page, Store, StoreError};
+use crate::store::{Answer, ErrorKind, Notes, Page, Store};
 use std::collections::BTreeMap;
 
 /// The shard whose orders are those of a host. None if the host's name cannot be part of one.
@@ -19,7 +19,7 @@ pub fn shard_of(host: &str) -> Option<Shard> {
 }
 
 /// What holds a candidate back with its host.
-pub async fn pause<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<Option<Pause>, StoreError> {
+pub async fn pause(store: &dyn Notes, candidate: &Candidate) -> Answer<Option<Pause>> {
     let Some(shard) = shard_of(&candidate.host) else { return Ok(None) };
     let order = match orders::read(store, &shard).await {
         Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => None,
@@ -33,7 +33,7 @@ pub async fn pause<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Resul
 pub async fn held<'a>(
     store: &dyn Store,
     hosts: impl IntoIterator<Item = &'a str>,
-) -> Result<BTreeMap<String, PauseOrder>, StoreError> {
+) -> Answer<BTreeMap<String, PauseOrder>> {
     let hosts: Vec<_> = hosts.into_iter().filter_map(|host| Some((host, shard_of(host)?))).collect();
     let pages: Vec<_> = hosts.iter().map(|(_, shard)| (shard.clone(), Page::Orders)).collect();
     let notes = store.read_notes(&pages).await?;

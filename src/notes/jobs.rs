@@ -22,7 +22,7 @@ use super::update::{Edit, Start, update};
 use crate::election::{Behind, Booked, Ended, Ran, Skipped};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Session, Shard, Term};
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Answer, Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
 use serde::{Deserialize, Serialize};
@@ -139,7 +139,7 @@ impl Ledger {
         self.succeeded.as_ref().unwrap_or(&self.run)
     }
 
-    fn read(text: Option<&str>, page: &Page, shard: &Shard) -> Result<Option<Self>, StoreError> {
+    fn read(text: Option<&str>, page: &Page, shard: &Shard) -> Answer<Option<Self>> {
         let Some(text) = text else { return Ok(None) };
         let ledger: Result<Self, _> = serde_json::from_str(text);
         match ledger {
@@ -159,17 +159,17 @@ impl Ledger {
 }
 
 /// The last run of a job that runs once a period. None if it has not run, or if the store has forgotten it.
-pub async fn last<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
+pub async fn last(store: &dyn Notes, shard: &Shard) -> Answer<Option<Ledger>> {
     last_in(store.read(shard, &Page::Runs).await?.as_ref(), shard)
 }
 
 /// The same, from the note on [`Page::Runs`].
-pub fn last_in(note: Option<&Note>, shard: &Shard) -> Result<Option<Ledger>, StoreError> {
+pub fn last_in(note: Option<&Note>, shard: &Shard) -> Answer<Option<Ledger>> {
     Ledger::read(text_of(note), &Page::Runs, shard)
 }
 
 /// The ledger of a job that runs once. None if it has not run.
-pub async fn of_job<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<Option<Ledger>, StoreError> {
+pub async fn of_job(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<Option<Ledger>> {
     let page = Page::Once(job.clone());
     let note = store.read(shard, &page).await?;
     Ledger::read(text_of(note.as_ref()), &page, shard)
@@ -184,13 +184,13 @@ pub enum Cleared {
 
 /// Forgets the runs of a job that runs once, so that it may run again. `leads` is the term that led after `seen` was
 /// read. A run that began since then has no end and is not the one in `seen`, so it counts as running.
-pub async fn clear<S: Notes + ?Sized>(
-    store: &S,
+pub async fn clear(
+    store: &dyn Notes,
     shard: &Shard,
     job: &JobId,
     seen: Option<&Ledger>,
     leads: Option<Term>,
-) -> Result<Cleared, StoreError> {
+) -> Answer<Cleared> {
     let page = Page::Once(job.clone());
     let mut is_ours = false;
     update(store, shard, &page, "ledger", Start::ReadAndMakeSure, |standing| {

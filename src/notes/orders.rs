@@ -10,7 +10,7 @@
 use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Session, Shard, Term, host_name};
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Answer, Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
 use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ impl Orders {
         }
     }
 
-    pub fn read(note: Option<&Note>, shard: &Shard) -> Result<Self, StoreError> {
+    pub fn read(note: Option<&Note>, shard: &Shard) -> Answer<Self> {
         let Some(note) = note else { return Ok(Self::default()) };
         let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
             StoreError::misconfigured(format!(
@@ -133,7 +133,7 @@ impl Orders {
     }
 }
 
-pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders, StoreError> {
+pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Orders> {
     Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
 }
 
@@ -142,11 +142,7 @@ pub async fn read<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<Orders,
 ///
 /// # Errors
 /// As [`Notes::replace`]. After an unknown outcome it has read the note again to see whether the change was applied.
-pub async fn change<S: Notes + ?Sized>(
-    store: &S,
-    shard: &Shard,
-    mut edit: impl FnMut(&mut Orders) -> bool,
-) -> Result<Orders, StoreError> {
+pub async fn change(store: &dyn Notes, shard: &Shard, mut edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
     update(store, shard, &Page::Orders, "orders", Start::ReadAndMakeSure, |standing| {
         let before = Orders::read(standing, shard)?;
         let mut after = before.clone();
@@ -159,7 +155,7 @@ pub async fn change<S: Notes + ?Sized>(
 }
 
 /// Removes the orders, whatever the note says.
-pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), StoreError> {
+pub async fn remove(store: &dyn Notes, shard: &Shard) -> Answer<()> {
     update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
         Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
     })
@@ -167,7 +163,7 @@ pub async fn remove<S: Notes + ?Sized>(store: &S, shard: &Shard) -> Result<(), S
 }
 
 /// Removes the handover of `term`, which is done.
-pub async fn forget_handover<S: Notes + ?Sized>(store: &S, shard: &Shard, term: Term) -> Result<(), StoreError> {
+pub async fn forget_handover(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
     change(store, shard, edit).await.map(drop)
 }
@@ -182,18 +178,13 @@ pub fn operator() -> String {
     on_one_line(format!("{name}@{host}"))
 }
 
-pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> Result<PauseOrder, StoreError> {
+pub fn pause(reason: Option<String>, keep: bool, lasts: Option<Duration>) -> Answer<PauseOrder> {
     let id = Session::random().map_err(StoreError::no_random_bytes)?;
     let since_millis = wall_clock_millis();
     Ok(PauseOrder { id, by: operator(), since_millis, reason, keep, prefix: None, left: lasts })
 }
 
-pub fn handover(
-    term: Term,
-    from: Option<Session>,
-    to: Option<String>,
-    hold: Duration,
-) -> Result<HandoverOrder, StoreError> {
+pub fn handover(term: Term, from: Option<Session>, to: Option<String>, hold: Duration) -> Answer<HandoverOrder> {
     let hold_millis = whole_millis(hold);
     Ok(HandoverOrder {
         id: Session::random().map_err(StoreError::no_random_bytes)?,

@@ -11,7 +11,7 @@
 
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::stable_hash::fnv1a;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Answer, Note, Notes, Page, StoreError};
 use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Announced {
 }
 
 /// Announces `candidate` again and again, until the future is dropped. Reports failures to `report`.
-pub async fn announce<S: Notes + ?Sized>(store: &S, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
+pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
     let mut pause = second_after(&candidate.session);
@@ -78,25 +78,20 @@ fn second_after(session: &Session) -> Duration {
     EVERY - Duration::from_millis(part)
 }
 
-pub async fn withdraw<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<(), StoreError> {
+pub async fn withdraw(store: &dyn Notes, candidate: &Candidate) -> Answer<()> {
     let page = Page::Standby(candidate.session.clone());
     let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
     store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
 }
 
 /// Announces that `shard` is paused by the order `id`, for as long as that lasts.
-pub async fn announce_pause<S: Notes + ?Sized>(
-    store: &S,
-    shard: &Shard,
-    id: &Session,
-    lasts: Option<Duration>,
-) -> Result<(), StoreError> {
+pub async fn announce_pause(store: &dyn Notes, shard: &Shard, id: &Session, lasts: Option<Duration>) -> Answer<()> {
     let draft = Note::lasting(pause_text(id), lasts);
     store.replace(shard, &Page::Standby(id.clone()), None, Some(&draft)).await.map(drop)
 }
 
 /// Withdraws that announcement, if there is one.
-pub async fn withdraw_pause<S: Notes + ?Sized>(store: &S, shard: &Shard, id: &Session) -> Result<(), StoreError> {
+pub async fn withdraw_pause(store: &dyn Notes, shard: &Shard, id: &Session) -> Answer<()> {
     store.replace(shard, &Page::Standby(id.clone()), Some(&pause_text(id)), None).await.map(drop)
 }
 
@@ -106,7 +101,7 @@ fn pause_text(id: &Session) -> String {
 
 /// The standbys of the shards whose names begin with `prefix`, in the order of shards, and the shards that were paused
 /// before anybody led them. Skips notes that another program wrote.
-pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Announced, StoreError> {
+pub async fn announced(store: &dyn Notes, prefix: &str) -> Answer<Announced> {
     let mut notes = store.standbys(prefix).await?;
     notes.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut announced = Announced::default();
@@ -121,7 +116,7 @@ pub async fn announced<S: Notes + ?Sized>(store: &S, prefix: &str) -> Result<Ann
 }
 
 /// How many other candidates wait for the shard of `candidate`.
-pub async fn others<S: Notes + ?Sized>(store: &S, candidate: &Candidate) -> Result<usize, StoreError> {
+pub async fn others(store: &dyn Notes, candidate: &Candidate) -> Answer<usize> {
     let all = announced(store, candidate.shard.as_str()).await?.standbys;
     let others =
         |(shard, standby): &&(Shard, Standby)| *shard == candidate.shard && standby.session != candidate.session;

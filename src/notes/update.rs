@@ -5,7 +5,7 @@
 //! reads the note again and applies the edit to what is there now. Each edit recognises its own work, and leaves it.
 
 use crate::lease::Shard;
-use crate::store::{ErrorKind, Note, Notes, Page, StoreError};
+use crate::store::{Answer, ErrorKind, Note, Notes, Page, StoreError};
 
 /// The most attempts while others keep changing the note. After that the caller gets an error.
 const MOST_ATTEMPTS: usize = 10;
@@ -32,14 +32,14 @@ pub enum Start {
 /// # Errors
 /// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note. Unknown where a write may
 /// have been applied, whatever became of the last attempt.
-pub async fn update<S: Notes + ?Sized, T>(
-    store: &S,
+pub async fn update<T>(
+    store: &dyn Notes,
     shard: &Shard,
     page: &Page,
     what: &str,
     start: Start,
-    mut edit: impl FnMut(Option<&Note>) -> Result<Edit<T>, StoreError>,
-) -> Result<T, StoreError> {
+    mut edit: impl FnMut(Option<&Note>) -> Answer<Edit<T>>,
+) -> Answer<T> {
     let makes_sure = matches!(start, Start::ReadAndMakeSure);
     let mut expected = if let Start::Expect(text) = start { Some(text) } else { None };
     let mut doubt: Option<StoreError> = None;
@@ -85,7 +85,7 @@ mod tests {
 
     #[async_trait::async_trait]
     impl Notes for Lossy {
-        async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        async fn read(&self, shard: &Shard, page: &Page) -> Answer<Option<Note>> {
             let reads = {
                 let mut reads = self.reads.lock().unwrap();
                 *reads += 1;
@@ -103,7 +103,7 @@ mod tests {
             page: &Page,
             expected: Option<&str>,
             draft: Option<&Note>,
-        ) -> Result<bool, StoreError> {
+        ) -> Answer<bool> {
             let answer = self.memory.replace(shard, page, expected, draft).await;
             let mut losses = self.losses.lock().unwrap();
             if *losses > 0 {
@@ -113,13 +113,13 @@ mod tests {
             answer
         }
 
-        async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
+        async fn standbys(&self, prefix: &str) -> Answer<Vec<(Shard, Note)>> {
             self.memory.standbys(prefix).await
         }
     }
 
     /// Appends an x to a text without one.
-    async fn append(store: &Lossy, start: Start) -> Result<(), StoreError> {
+    async fn append(store: &Lossy, start: Start) -> Answer<()> {
         let edit = |standing: Option<&Note>| {
             let text = standing.map_or("", |note| note.text.as_str());
             let more = || Edit::Replace(Some(Note::for_ever(format!("{text}x"))), ());

@@ -9,7 +9,7 @@ mod series;
 use super::Observer;
 use crate::election::{Action, Event, Obstacle, Role, Stop, TreeEvent, View};
 use crate::lease::{Candidate, Deadline, Late, Shard, Term, show_seconds};
-use crate::store::StoreError;
+use crate::store::Answer;
 use crate::time::{BootInstant, rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
 use prometheus::TextEncoder;
@@ -123,7 +123,7 @@ impl Metrics {
         }
     }
 
-    fn answered<T>(&self, asked: BootInstant, answer: &Result<T, StoreError>) {
+    fn answered<T>(&self, asked: BootInstant, answer: &Answer<T>) {
         let mut known = self.state.lock();
         if answer.is_ok() {
             known.heard = true;
@@ -291,7 +291,7 @@ fn integer(term: Term) -> i64 {
 mod tests {
     use super::*;
     use crate::election::Reason;
-    use crate::store::Observation;
+    use crate::store::{Observation, StoreError};
 
     fn metrics() -> Metrics {
         let candidate = Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() };

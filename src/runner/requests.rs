@@ -6,7 +6,7 @@ use crate::notes::history::History;
 use crate::notes::jobs::JobGate;
 use crate::notes::{orders, standbys};
 use crate::slots::Campaign;
-use crate::store::{Store, StoreError, within};
+use crate::store::{Answer, Store, within};
 use crate::time::BootInstant;
 use std::future::Future;
 use std::sync::Arc;
@@ -122,13 +122,13 @@ impl Requests {
         self.job_gate.as_ref().expect("only a job is booked")
     }
 
-    async fn within<T>(&self, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn within<T>(&self, request: impl Future<Output = Answer<T>>) -> Answer<T> {
         within(self.timeout, request).await
     }
 }
 
 /// Logs a failure to write a note only at debug level: the election reports the store's trouble already.
-fn noted(written: Result<(), StoreError>) {
+fn noted(written: Answer<()>) {
     if let Err(error) = written {
         not_noted(&error.message);
     }

@@ -4,7 +4,7 @@
 
 use crate::election::{Action, Booking, Directives, Event, Outcome, StandbyStop, Stop, TreeEvent};
 use crate::lease::{Deadline, show, show_seconds};
-use crate::store::{Claim, Holder, Observation, Release, Renewal, StoreError};
+use crate::store::{Answer, Claim, Holder, Observation, Release, Renewal};
 use crate::time::BootInstant;
 use std::time::Duration;
 use tracing::Level;
@@ -117,12 +117,7 @@ fn done(action: &Action, now: BootInstant) -> Option<String> {
 }
 
 /// The answer to a request, and how long it took.
-fn answered<T>(
-    what: &str,
-    took: Option<Duration>,
-    answer: &Result<T, StoreError>,
-    words: impl FnOnce(&T) -> String,
-) -> String {
+fn answered<T>(what: &str, took: Option<Duration>, answer: &Answer<T>, words: impl FnOnce(&T) -> String) -> String {
     let took = took.map(|took| format!(" (after {})", show(took))).unwrap_or_default();
     match answer {
         Ok(answer) => format!("{what}: {}{took}", words(answer)),

@@ -7,7 +7,7 @@ use super::Slots;
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Term};
 use crate::notes::orders::{self, Orders};
-use crate::store::{ErrorKind, Leases, Note, Renewal, Renewed, StoreError};
+use crate::store::{Answer, ErrorKind, Leases, Note, Renewal, Renewed};
 use crate::time::BootInstant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Holds {
 impl Slots {
     /// Tells whether orders allow a claim of a slot. Reads them before the first claim, and again while there is a
     /// hold.
-    pub(super) async fn gate(&self, slot: usize) -> Result<Gate, StoreError> {
+    pub(super) async fn gate(&self, slot: usize) -> Answer<Gate> {
         let known = self.state.lock().holds.known(slot, BootInstant::now());
         if let Some(gate) = known {
             return Ok(gate);
@@ -122,7 +122,7 @@ impl Slots {
     }
 
     /// Waits until orders allow a claim of a slot.
-    pub(super) async fn opened(&self, slot: usize) -> Result<usize, StoreError> {
+    pub(super) async fn opened(&self, slot: usize) -> Answer<usize> {
         loop {
             match self.gate(slot).await {
                 Ok(Gate::Open) => return Ok(slot),
@@ -136,7 +136,7 @@ impl Slots {
     }
 
     /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.
-    pub async fn directives(&self, candidate: &Candidate) -> Result<Directives, StoreError> {
+    pub async fn directives(&self, candidate: &Candidate) -> Answer<Directives> {
         let Some((slot, term)) = self.led() else {
             let pause = pause_of_all(&orders::read(&*self.inner, &candidate.shard).await?, candidate);
             return Ok(Directives { pause, handover: None });
@@ -152,7 +152,7 @@ impl Slots {
         candidate: &Candidate,
         term: Term,
         sequence: u64,
-    ) -> Result<(Renewal, Option<Directives>), StoreError> {
+    ) -> Answer<(Renewal, Option<Directives>)> {
         let Some((slot, led)) = self.led() else { return Ok((self.renew(candidate, term, sequence).await?, None)) };
         let shards = [candidate.shard.clone(), self.shards[slot].clone()];
         let Renewed { renewal, orders } = self.renew_and_read(candidate, term, sequence, &shards).await?;

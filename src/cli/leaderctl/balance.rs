@@ -23,7 +23,7 @@ use crate::lease::{Prefix, Shard, Term, show_seconds};
 use crate::notes::hosts;
 use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Holder, Report, Store, StoreError};
+use crate::store::{Answer, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -108,7 +108,7 @@ impl BalanceFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
         if self.dry_run {
             let fleet = Fleet::read(store, &self.prefix, patience, None).await?;
             let moves = self.moves(&fleet);
@@ -255,12 +255,7 @@ struct Fleet {
 
 impl Fleet {
     /// With `emptied`, only what that host leads may move, and what stays there is named.
-    async fn read(
-        store: &dyn Store,
-        prefix: &Prefix,
-        patience: Duration,
-        emptied: Option<&str>,
-    ) -> Result<Self, StoreError> {
+    async fn read(store: &dyn Store, prefix: &Prefix, patience: Duration, emptied: Option<&str>) -> Answer<Self> {
         let standbys = slots::announced(store, prefix.as_str(), patience).await?.standbys;
         let list = store.list(prefix.as_str()).await?;
         let notes = Notes::of(store, &list, true).await?;
@@ -422,7 +417,7 @@ async fn in_turn(
     store: &dyn Store,
     patience: Duration,
     work: impl Future<Output = Result<(), Stop>>,
-) -> Result<Result<(), Stop>, StoreError> {
+) -> Answer<Result<(), Stop>> {
     let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
     let own = OWN.parse().expect("it is the name of a shard");
     let mut turn = match OwnLease::take(store, patience, &own, LEASE, "balance").await? {

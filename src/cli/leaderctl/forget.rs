@@ -12,7 +12,7 @@ use super::unknown::never_led;
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show_seconds};
-use crate::store::{ErrorKind, Holder, Page, Release, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Page, Release, Store, within};
 use crate::time::BootInstant;
 use clap::Args;
 use std::process::ExitCode;
@@ -116,7 +116,7 @@ impl ForgetFlags {
         operator: &Operator<'_>,
         taken: &mut Vec<OwnLease>,
         gone: &mut Vec<Shard>,
-    ) -> Result<Option<Shard>, StoreError> {
+    ) -> Answer<Option<Shard>> {
         loop {
             if let Some(lost) = keep(operator, taken).await? {
                 return Ok(Some(lost));
@@ -135,7 +135,7 @@ impl ForgetFlags {
     }
 
     /// Whether there are notes that standbys do not write.
-    async fn has_notes(&self, operator: &Operator<'_>) -> Result<bool, StoreError> {
+    async fn has_notes(&self, operator: &Operator<'_>) -> Answer<bool> {
         for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs] {
             match within(operator.patience, operator.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
@@ -175,7 +175,7 @@ impl ForgetFlags {
 
 /// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
 /// Returns the shard of one that was lost.
-async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Result<Option<Shard>, StoreError> {
+async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Answer<Option<Shard>> {
     for own in taken {
         let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;
         if !is_young && !own.renew(operator.store, operator.patience).await? {

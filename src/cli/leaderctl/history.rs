@@ -12,7 +12,7 @@ use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
 use crate::observe::terminal;
-use crate::store::{Holder, Report, Store, StoreError, within};
+use crate::store::{Answer, Holder, Report, Store, within};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
@@ -67,7 +67,7 @@ impl HistoryFlags {
         entries: &[Entry],
         report: &Report,
         patience: Duration,
-    ) -> Result<ExitCode, StoreError> {
+    ) -> Answer<ExitCode> {
         let paused = within(patience, orders::read(store, &self.shard)).await?.pause.is_some();
         let is_job = within(patience, jobs::last(store, &self.shard)).await?.is_some()
             || entries.iter().any(|entry| entry.job.is_some());

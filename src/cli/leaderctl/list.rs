@@ -13,7 +13,7 @@ use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
 use crate::observe::terminal;
-use crate::store::{Report, Store, StoreError};
+use crate::store::{Answer, Report, Store};
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
         let (standbys, mut unled) = self.announced(store, patience).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
@@ -88,11 +88,7 @@ impl ListFlags {
 
     /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
     /// the list: a standby that leads by then is not counted.
-    async fn announced(
-        &self,
-        store: &dyn Store,
-        patience: Duration,
-    ) -> Result<(Option<Vec<(Shard, Standby)>>, Unled), StoreError> {
+    async fn announced(&self, store: &dyn Store, patience: Duration) -> Answer<(Option<Vec<(Shard, Standby)>>, Unled)> {
         let counts = self.standbys || !store.is_metered();
         if !counts && !self.orders {
             return Ok((None, Unled::default()));

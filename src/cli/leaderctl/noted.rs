@@ -13,7 +13,7 @@ use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{Orders, PauseOrder};
 use crate::slots;
-use crate::store::{Page, Report, Store, StoreError};
+use crate::store::{Answer, Page, Report, Store};
 use crate::text::on_one_line;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MOST: usize = 1000;
 
 /// The orders, the last run and the jobs of one shard, or why they cannot be read.
-type Noted = Result<(Orders, Option<Ledger>, Vec<Indexed>), StoreError>;
+type Noted = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;
 
 /// The notes of many shards, and of the shards that they are slots of.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Notes {
 
 impl Notes {
     /// None if they are not to be read unasked.
-    pub async fn of(store: &dyn Store, list: &[(Shard, Report)], asked: bool) -> Result<Option<Self>, StoreError> {
+    pub async fn of(store: &dyn Store, list: &[(Shard, Report)], asked: bool) -> Answer<Option<Self>> {
         if !asked && (store.is_metered() || list.len() > MOST) {
             return Ok(None);
         }

@@ -13,7 +13,7 @@ use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
-use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -48,11 +48,11 @@ impl Leaders {
 }
 
 impl Operator<'_> {
-    pub async fn inspect(&self) -> Result<Report, StoreError> {
+    pub async fn inspect(&self) -> Answer<Report> {
         inspect(self.store, self.shard, self.patience).await
     }
 
-    pub async fn leaders(&self) -> Result<Leaders, StoreError> {
+    pub async fn leaders(&self) -> Answer<Leaders> {
         let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
         let slots = Slots::of(self.store, self.shard, self.patience).await?;
         let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
@@ -60,7 +60,7 @@ impl Operator<'_> {
     }
 
     /// Waits until nobody leads any of these. False if that takes longer than `most`.
-    pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Result<bool, StoreError> {
+    pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Answer<bool> {
         // A shard that is free is not checked again.
         let mut left: Vec<_> = led.iter().map(|(shard, _)| shard).collect();
         let look = async || {
@@ -75,12 +75,12 @@ impl Operator<'_> {
         Ok(look_until(most, look, |free| free.then_some(())).await?.is_some())
     }
 
-    pub async fn orders(&self) -> Result<Orders, StoreError> {
+    pub async fn orders(&self) -> Answer<Orders> {
         within(self.patience, orders::read(self.store, self.shard)).await
     }
 
     /// As [`orders::change`], which needs several requests.
-    pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Result<Orders, StoreError> {
+    pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
         within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
     }
 
@@ -116,7 +116,7 @@ impl Operator<'_> {
         &self,
         most: Option<Duration>,
         mut found: impl FnMut(&Report) -> Option<T>,
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Answer<Option<T>> {
         look_until(most, async || self.inspect().await, |report| found(&report)).await
     }
 
@@ -173,7 +173,7 @@ impl Operator<'_> {
     }
 
     /// The standbys that have announced themselves, while `leader` leads.
-    pub async fn standbys(&self, leader: &Holder) -> Result<Vec<Standby>, StoreError> {
+    pub async fn standbys(&self, leader: &Holder) -> Answer<Vec<Standby>> {
         let all = slots::announced(self.store, self.shard.as_str(), self.patience).await?.standbys;
         Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
     }
@@ -189,9 +189,9 @@ pub fn takes_no_orders(leader: &Holder) -> String {
 /// If the store is unreachable meanwhile, this is reported once.
 pub async fn look_until<S, T>(
     most: Option<Duration>,
-    mut look: impl AsyncFnMut() -> Result<S, StoreError>,
+    mut look: impl AsyncFnMut() -> Answer<S>,
     mut found: impl FnMut(S) -> Option<T>,
-) -> Result<Option<T>, StoreError> {
+) -> Answer<Option<T>> {
     let begun = Instant::now();
     let mut away = false;
     loop {

@@ -3,7 +3,7 @@
 use super::PROGRAM;
 use crate::lease::{Candidate, Shard, Term, show_seconds};
 use crate::observe::terminal;
-use crate::store::{Claim, ErrorKind, Holder, Renewal, Store, StoreError, within};
+use crate::store::{Answer, Claim, ErrorKind, Holder, Renewal, Store, StoreError, within};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl OwnLease {
         shard: &Shard,
         lease: Duration,
         verb: &str,
-    ) -> Result<Taking, StoreError> {
+    ) -> Answer<Taking> {
         let mut candidate = Candidate::here(shard.clone(), None, lease).map_err(StoreError::no_random_bytes)?;
         candidate.owner = format!("{PROGRAM}-{verb}-{}-{}", candidate.host, candidate.pid);
         let mut own = Self { candidate, term: Term(0), sent: BootInstant::now(), sequence: 0 };
@@ -54,7 +54,7 @@ impl OwnLease {
     }
 
     /// False if it is lost.
-    pub async fn renew(&mut self, store: &dyn Store, patience: Duration) -> Result<bool, StoreError> {
+    pub async fn renew(&mut self, store: &dyn Store, patience: Duration) -> Answer<bool> {
         let now = BootInstant::now();
         self.sequence += 1;
         match within(patience, store.renew(&self.candidate, self.term, self.sequence)).await? {

@@ -14,7 +14,7 @@ use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
 use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Store, StoreError, within};
+use crate::store::{Answer, Store, StoreError, within};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::io::{Write, stdout};
@@ -46,7 +46,7 @@ impl Targets {
     }
 
     /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
-    async fn find(&self, store: &dyn Store, patience: Duration) -> Result<Vec<Shard>, StoreError> {
+    async fn find(&self, store: &dyn Store, patience: Duration) -> Answer<Vec<Shard>> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
         let list = store.list(prefix.as_str()).await?;
         let paused = slots::paused(store, prefix.as_str(), patience).await?;
@@ -168,7 +168,7 @@ impl PauseFlags {
     }
 
     /// Orders the pause. Some if it was refused.
-    async fn pause(&self, operator: &Operator<'_>) -> Result<Option<ExitCode>, StoreError> {
+    async fn pause(&self, operator: &Operator<'_>) -> Answer<Option<ExitCode>> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
         let mut other: Option<PauseOrder> = None;
         operator

@@ -17,7 +17,7 @@ use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::observe::terminal;
-use crate::store::{Holder, Release, Report, Store, StoreError, within};
+use crate::store::{Answer, Holder, Release, Report, Store, within};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ impl RevokeFlags {
         }
     }
 
-    async fn watch(&self, operator: &Operator<'_>, first: &Holder, term: Term) -> Result<Verdict, StoreError> {
+    async fn watch(&self, operator: &Operator<'_>, first: &Holder, term: Term) -> Answer<Verdict> {
         let begun = Instant::now();
         let Some(left) = first.expires_in else { return Ok(Verdict::Unrenewed) };
         let most = self.watch.unwrap_or(left + UNCERTAINTY);

@@ -24,7 +24,7 @@ use crate::notes::standbys;
 use crate::observe::terminal;
 use crate::runner::signals::Signals;
 use crate::store::url::Secret;
-use crate::store::{Claim, Location, Page, Store, StoreError, within};
+use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
@@ -277,7 +277,7 @@ impl<'a> Bench<'a> {
         Ok(Ok(ways))
     }
 
-    async fn look_through(&self, url: &Secret) -> Result<(), StoreError> {
+    async fn look_through(&self, url: &Secret) -> Answer<()> {
         let location = Location::from_url(url.expose()).map_err(StoreError::misconfigured)?;
         let store = location.open(self.request_timeout).await?;
         store.observe(&self.setting.shard).await.map(drop)
@@ -349,7 +349,7 @@ fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
 }
 
-async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Result<Arc<dyn Store>, StoreError> {
+async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Answer<Arc<dyn Store>> {
     let store = named.location.open(patience).await?;
     let give_up = BootInstant::now().plus(candidate.lease * 3);
     let mut told = false;
@@ -425,7 +425,7 @@ async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patie
     }
 }
 
-async fn remove_notes(store: &dyn Store, shard: &Shard) -> Result<(), StoreError> {
+async fn remove_notes(store: &dyn Store, shard: &Shard) -> Answer<()> {
     let standbys = standbys::announced(store, shard.as_str()).await?.standbys;
     let standbys = standbys.into_iter().map(|(_, standby)| Page::Standby(standby.session));
     for page in standbys.chain([Page::Orders, Page::History]) {

@@ -16,7 +16,7 @@ use crate::lease::{Prefix, Shard, show};
 use crate::observe::http::{self, METRICS};
 use crate::observe::listen::Address;
 use crate::observe::{log, terminal};
-use crate::store::{Store, StoreError};
+use crate::store::{Answer, Store};
 use crate::text::in_words;
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
@@ -61,7 +61,7 @@ pub struct ServeFlags {
 }
 
 impl ServeFlags {
-    pub async fn serve(self, store: Arc<dyn Store>, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn serve(self, store: Arc<dyn Store>, patience: Duration) -> Answer<ExitCode> {
         let (is_metered, interval) = (store.is_metered(), self.reading.interval(&*store));
         let reader = Reader::new(store, self.prefix.unwrap_or_default(), self.reading, patience);
         let is_loopback = matches!(&self.listen, Address::Tcp(address) if address.ip().is_loopback());

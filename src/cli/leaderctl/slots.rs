@@ -10,7 +10,7 @@ use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{self, Announced, Standby};
 use crate::observe::terminal;
 use crate::slots;
-use crate::store::{ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Result<Self, StoreError> {
+    pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Self> {
         match within(patience * 4, slots::inspect(store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
             Err(error) if error.kind == ErrorKind::Denied => {
@@ -84,7 +84,7 @@ pub struct ParentPause {
 
 impl Kin {
     /// Of the shard that `report` is about. What is denied is reported and left out.
-    pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Result<Self, StoreError> {
+    pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Answer<Self> {
         let slots = match report.holder {
             None => Some(Slots::of(store, shard, patience).await?),
             Some(_) => None,
@@ -111,11 +111,7 @@ fn say(shard: &Shard, what: &str) {
     terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
 }
 
-pub async fn parent_pause(
-    store: &dyn Store,
-    shard: &Shard,
-    patience: Duration,
-) -> Result<Option<ParentPause>, StoreError> {
+pub async fn parent_pause(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Option<ParentPause>> {
     let Some(parent) = slots::parent(shard) else { return Ok(None) };
     let pause = within(patience, orders::read(store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
@@ -123,7 +119,7 @@ pub async fn parent_pause(
 
 /// The standbys of the shards whose names begin with `prefix` (of a slot, also those of any slot of its shard), and the
 /// shards that were paused before anybody led them.
-pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Announced, StoreError> {
+pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Answer<Announced> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');
     let wider = above.map_or(prefix, |(shard, _)| shard);
@@ -133,7 +129,7 @@ pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> R
 }
 
 /// The shards whose names begin with `prefix` that were paused before anybody led them. Empty if the store denies that.
-pub async fn paused(store: &dyn Store, prefix: &str, patience: Duration) -> Result<Vec<Shard>, StoreError> {
+pub async fn paused(store: &dyn Store, prefix: &str, patience: Duration) -> Answer<Vec<Shard>> {
     match announced(store, prefix, patience).await {
         Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
         announced => announced.map(|announced| announced.paused),

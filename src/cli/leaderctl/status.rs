@@ -13,7 +13,7 @@ use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::Standby;
 use crate::observe::terminal;
-use crate::store::{ErrorKind, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub struct Shown {
 }
 
 impl StatusFlags {
-    pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Answer<ExitCode> {
         let mut status = ExitCode::SUCCESS;
         let mut denied = None;
         for shard in &self.shards {
@@ -77,7 +77,7 @@ impl StatusFlags {
         timeout: Duration,
         shard: &Shard,
         denied: &mut Option<StoreError>,
-    ) -> Result<ExitCode, StoreError> {
+    ) -> Answer<ExitCode> {
         let mut shown = Shown::read(store, shard, timeout).await?;
         let all = match denied {
             None if self.standbys || !store.is_metered() => {
@@ -114,7 +114,7 @@ impl StatusFlags {
 
 impl Shown {
     /// All but the standbys.
-    pub async fn read(store: &dyn Store, shard: &Shard, timeout: Duration) -> Result<Self, StoreError> {
+    pub async fn read(store: &dyn Store, shard: &Shard, timeout: Duration) -> Answer<Self> {
         let report = inspect(store, shard, timeout).await?;
         let orders = within(timeout, orders::read(store, shard)).await?;
         let ledger = within(timeout, jobs::last(store, shard)).await?;

@@ -15,7 +15,7 @@ use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
 use crate::notes::standbys::Standby;
 use crate::observe::terminal;
-use crate::store::{ErrorKind, Holder, Report, Store, StoreError};
+use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -148,17 +148,15 @@ pub enum Progress {
     Refused(String),
     /// In these words: nobody waited for more.
     Ordered(String),
-    Followed {
-        successor: Holder,
-        told: String,
-    },
+    /// Another candidate leads.
+    Followed { successor: Holder, told: String },
     /// Nobody else leads after this long. The order stays in force.
     NotYet(Option<Duration>),
 }
 
 impl Handover<'_> {
     /// Orders `holder` to hand over, and waits for that.
-    pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Progress, StoreError> {
+    pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Progress> {
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
             _ => return Ok(Progress::Refused(takes_no_orders(holder))),
@@ -216,7 +214,7 @@ impl Handover<'_> {
         })
     }
 
-    async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Result<Followers, StoreError> {
+    async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Followers> {
         let called = self.to.map(|to| format!(" is called \"{}\"", on_one_line(to.to_owned())));
         let waiting = match operator.standbys(holder).await {
             Ok(waiting) => waiting,
@@ -248,7 +246,7 @@ impl Handover<'_> {
 
     /// Decides about an order whose followers cannot be read. A name in `--to` may be mistyped, so an order that names one
     /// must be forced; an outage is an error, because the order would fail as well.
-    fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Result<Followers, StoreError> {
+    fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Answer<Followers> {
         let is_outage = match error.kind {
             ErrorKind::NotApplied | ErrorKind::Unknown => true,
             ErrorKind::Denied | ErrorKind::Misconfigured => false,

@@ -12,7 +12,7 @@ use super::{Flags, Verb, asked_to_stop};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
 use crate::observe::terminal;
-use crate::store::{Store, StoreError};
+use crate::store::{Answer, Store};
 use crate::text::in_words;
 use clap::{Args, Parser};
 use frame::{Mode, View};
@@ -48,7 +48,7 @@ impl TopFlags {
     }
 
     /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
-    pub async fn show(self, store: Arc<dyn Store>, named: bool, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn show(self, store: Arc<dyn Store>, named: bool, patience: Duration) -> Answer<ExitCode> {
         let reader = Reader::new(Arc::clone(&store), self.prefix, self.reading, patience);
         let top = Top { store, fleet: reader.fleet(), named, patience, view: View::default() };
         let shown = tokio::select! {

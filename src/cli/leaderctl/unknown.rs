@@ -11,7 +11,7 @@ use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
 use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{ErrorKind, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Report, Store, within};
 use crate::text;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,11 +39,7 @@ impl Unknown {
 
     /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
     /// What the store denies is not known.
-    pub async fn of_never_led(
-        store: &dyn Store,
-        shard: &Shard,
-        patience: Duration,
-    ) -> Result<Option<Self>, StoreError> {
+    pub async fn of_never_led(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Option<Self>> {
         if store.is_metered() {
             return Ok(Some(Self { nearest: None }));
         }
@@ -86,7 +82,7 @@ impl Unknown {
 }
 
 /// None if the store denied it.
-fn allowed<T>(answer: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+fn allowed<T>(answer: Answer<T>) -> Answer<Option<T>> {
     match answer {
         Err(error) if error.kind == ErrorKind::Denied => Ok(None),
         answer => answer.map(Some),

@@ -11,7 +11,7 @@ use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
 use crate::observe::terminal;
-use crate::store::{Holder, StoreError};
+use crate::store::{Answer, Holder, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::io::{Write, stdout};
@@ -80,7 +80,7 @@ impl Question {
     }
 
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
-    pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Answer<ExitCode> {
         if let Some((query_socket, key)) = &self.query_socket {
             match query_socket::ask_own(query_socket, key.as_ref()).await {
                 Ok(statement) => return Ok(self.told_by_candidate(statement)),

@@ -13,7 +13,7 @@ use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show};
-use crate::store::{Holder, Store, StoreError};
+use crate::store::{Answer, Holder, Store, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -95,7 +95,7 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    async fn look(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
+    async fn look(&mut self) -> Answer<Vec<(Shard, Holder)>> {
         let Self { store, shard, patience, .. } = *self;
         let report = inspect(store, shard, patience).await?;
         if let Some(holder) = report.holder {
@@ -122,7 +122,7 @@ impl Watched<'_> {
     }
 
     /// The same, once the store answers.
-    async fn look_again(&mut self) -> Result<Vec<(Shard, Holder)>, StoreError> {
+    async fn look_again(&mut self) -> Answer<Vec<(Shard, Holder)>> {
         let seen = look_until(None, async || self.look().await, Some).await?;
         Ok(seen.expect("it waits without end"))
     }

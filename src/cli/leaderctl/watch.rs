@@ -13,7 +13,7 @@ use super::status::{Shown, as_json};
 use super::unknown::Unknown;
 use super::{inspect, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
-use crate::store::{Delivery, Holder, Report, Store, StoreError};
+use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
@@ -44,7 +44,7 @@ pub struct WatchFlags {
 }
 
 /// Prints until the output cannot be written, or its reader is gone. If a first check fails, it ends with that error.
-pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) -> Result<ExitCode, StoreError> {
+pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) -> Answer<ExitCode> {
     let watch = Watch { store, flags, patience };
     let (mut list, mut failure) = watch.look().await;
     if let Some(error) = failure {
@@ -114,12 +114,12 @@ impl Watch<'_> {
         (list, failure)
     }
 
-    async fn look_at(&self, shard: &Shard) -> Result<Vec<(Shard, Shown)>, StoreError> {
+    async fn look_at(&self, shard: &Shard) -> Answer<Vec<(Shard, Shown)>> {
         let report = inspect(self.store, shard, self.patience).await?;
         self.with_notes(&[(shard.clone(), report)]).await
     }
 
-    async fn list(&self) -> Result<Vec<(Shard, Shown)>, StoreError> {
+    async fn list(&self) -> Answer<Vec<(Shard, Shown)>> {
         let mut list = self.store.list("").await?;
         if self.flags.orders || !self.store.is_metered() {
             list = Unled::named(slots::paused(self.store, "", self.patience).await?).among(list);
@@ -127,7 +127,7 @@ impl Watch<'_> {
         self.with_notes(&list).await
     }
 
-    async fn with_notes(&self, list: &[(Shard, Report)]) -> Result<Vec<(Shard, Shown)>, StoreError> {
+    async fn with_notes(&self, list: &[(Shard, Report)]) -> Answer<Vec<(Shard, Shown)>> {
         let notes = Notes::of(self.store, list, self.flags.orders).await?;
         Ok(list::shown(list, None, notes.as_ref()))
     }

@@ -17,7 +17,7 @@ use crate::notes::hosts;
 use crate::notes::jobs::index;
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
-use crate::store::{ErrorKind, Holder, Location, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Location, Report, Store, StoreError, within};
 use crate::text::on_one_line;
 use clap::Args;
 use std::io::{Write, stdout};
@@ -43,9 +43,9 @@ const MOST_SILENT: usize = 5;
 
 struct Known {
     /// An error if it does not answer.
-    report: Result<Report, StoreError>,
+    report: Answer<Report>,
     /// None if the shard is led as a whole, or if the store does not answer.
-    slots: Option<Result<Slots, StoreError>>,
+    slots: Option<Answer<Slots>>,
 }
 
 impl Known {
@@ -121,7 +121,7 @@ impl Known {
     }
 }
 
-fn is_silence<T>(answer: &Result<T, StoreError>) -> bool {
+fn is_silence<T>(answer: &Answer<T>) -> bool {
     answer.as_ref().is_err_and(|error| error.exit_status() == exit::UNAVAILABLE)
 }
 

@@ -6,7 +6,7 @@ use super::{Asking, Frequency, Job, Ledger, Run, Verdict, text_of};
 use crate::election::{Behind, Booked, Booking, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
-use crate::store::{Note, Notes, StoreError};
+use crate::store::{Answer, Note, Notes};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -69,13 +69,7 @@ impl JobGate {
 
     /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
     /// again when it does not know whether the entry was made.
-    pub async fn book<S: Notes + ?Sized>(
-        &self,
-        store: &S,
-        candidate: &Candidate,
-        term: Term,
-        behind: &Behind,
-    ) -> Result<Booking, StoreError> {
+    pub async fn book(&self, store: &dyn Notes, candidate: &Candidate, term: Term, behind: &Behind) -> Answer<Booking> {
         let shard = &candidate.shard;
         let page = self.job.frequency.page();
         let mut entry = self.entry.lock().await;
@@ -129,17 +123,12 @@ impl JobGate {
         .await
     }
 
-    pub async fn index<S: Notes + ?Sized>(&self, store: &S, shard: &Shard) -> Result<(), StoreError> {
+    pub async fn index(&self, store: &dyn Notes, shard: &Shard) -> Answer<()> {
         index::write(store, shard, &self.job.frequency).await
     }
 
     /// Records how the run ended, or (None) that it never began.
-    pub async fn settle<S: Notes + ?Sized>(
-        &self,
-        store: &S,
-        shard: &Shard,
-        ran: Option<&Ran>,
-    ) -> Result<(), StoreError> {
+    pub async fn settle(&self, store: &dyn Notes, shard: &Shard, ran: Option<&Ran>) -> Answer<()> {
         let mut entry = self.entry.lock().await;
         let Some(Entry { ledger: ours, until, before, has_run, .. }) = &mut *entry else { return Ok(()) };
         *has_run |= ran.is_some();

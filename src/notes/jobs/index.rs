@@ -8,7 +8,7 @@ use super::{Frequency, Ledger, last, of_job};
 use crate::lease::{JobId, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
 use crate::store::notes::LONGEST;
-use crate::store::{Note, Notes, Page, StoreError};
+use crate::store::{Answer, Note, Notes, Page, StoreError};
 use crate::text::on_one_line;
 use std::fmt;
 use std::time::Duration;
@@ -135,22 +135,18 @@ impl Indexed {
 }
 
 /// The jobs of a shard, the newest first, without the one of `ledger`, which says more of it.
-pub async fn read<S: Notes + ?Sized>(
-    store: &S,
-    shard: &Shard,
-    ledger: Option<&Ledger>,
-) -> Result<Vec<Indexed>, StoreError> {
+pub async fn read(store: &dyn Notes, shard: &Shard, ledger: Option<&Ledger>) -> Answer<Vec<Indexed>> {
     read_in(store.read(shard, &Page::Jobs).await?.as_ref(), shard, ledger)
 }
 
 /// The same, from the note on [`Page::Jobs`].
-pub fn read_in(note: Option<&Note>, shard: &Shard, ledger: Option<&Ledger>) -> Result<Vec<Indexed>, StoreError> {
+pub fn read_in(note: Option<&Note>, shard: &Shard, ledger: Option<&Ledger>) -> Answer<Vec<Indexed>> {
     let mut jobs = all_in(note, shard)?;
     jobs.retain(|known| ledger.is_none() || known.job.once().is_some());
     Ok(jobs)
 }
 
-fn all_in(note: Option<&Note>, shard: &Shard) -> Result<Vec<Indexed>, StoreError> {
+fn all_in(note: Option<&Note>, shard: &Shard) -> Answer<Vec<Indexed>> {
     let Some(note) = note else { return Ok(Vec::new()) };
     let mut lines = note.text.split('\n');
     if lines.next() != Some(HEADER) {
@@ -171,7 +167,7 @@ fn text(jobs: &[Indexed]) -> String {
     text
 }
 
-pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Frequency) -> Result<(), StoreError> {
+pub async fn write(store: &dyn Notes, shard: &Shard, job: &Frequency) -> Answer<()> {
     match job {
         Frequency::Once(job) => write_named(store, shard, job).await,
         // A ledger that is over was written here before that.
@@ -186,14 +182,14 @@ pub async fn write<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &Frequency)
 }
 
 /// Writes what the ledger of `job` says, or removes a job that has none.
-pub async fn write_named<S: Notes + ?Sized>(store: &S, shard: &Shard, job: &JobId) -> Result<(), StoreError> {
+pub async fn write_named(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<()> {
     let name = Name::Once(job.clone());
     let new = of_job(store, shard, job).await?.map(|ledger| Indexed::of(name.clone(), &ledger));
     put(store, shard, &name, new).await
 }
 
 /// Puts `new` in the place of what the index has of the job `name`.
-async fn put<S: Notes + ?Sized>(store: &S, shard: &Shard, name: &Name, new: Option<Indexed>) -> Result<(), StoreError> {
+async fn put(store: &dyn Notes, shard: &Shard, name: &Name, new: Option<Indexed>) -> Answer<()> {
     update(store, shard, &Page::Jobs, "index of jobs", Start::ReadAndMakeSure, |standing| {
         let mut jobs = all_in(standing, shard)?;
         let before = jobs.iter().position(|known| known.job.is_same(name)).map(|index| jobs.remove(index));

@@ -12,7 +12,7 @@ use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
 use crate::notes::orders::{self, PauseOrder};
 use crate::observe::terminal;
-use crate::store::{Store, StoreError};
+use crate::store::{Answer, Store};
 use crate::text::on_one_line;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
         if let Some(refused) = self.hold(store, patience).await? {
             return Ok(refused);
         }
@@ -75,7 +75,7 @@ impl Drain<'_> {
     }
 
     /// Holds the host back. Some if that is refused.
-    async fn hold(&self, store: &dyn Store, patience: Duration) -> Result<Option<ExitCode>, StoreError> {
+    async fn hold(&self, store: &dyn Store, patience: Duration) -> Answer<Option<ExitCode>> {
         let Some(shard) = hosts::shard_of(self.host) else {
             let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
             return Ok(Some(fail(exit::USAGE, &format!("{}: {why}", self.host))));
@@ -164,7 +164,7 @@ impl Drain<'_> {
     }
 }
 
-pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duration) -> Result<ExitCode, StoreError> {
+pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
     let mut ended: Option<PauseOrder> = None;
     if let Some(shard) = hosts::shard_of(host) {
         let operator = Operator { store, patience, shard: &shard, json };

@@ -17,7 +17,7 @@ use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
 use crate::slots::parent;
-use crate::store::{Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
+use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,7 +196,7 @@ impl Reader {
     }
 
     /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
-    async fn read(&self, turn: &mut Option<Shard>) -> Result<bool, StoreError> {
+    async fn read(&self, turn: &mut Option<Shard>) -> Answer<bool> {
         let begun = BootInstant::now();
         // Before the list: one that leads by then is not counted.
         let announced = self.announced().await?;
@@ -227,7 +227,7 @@ impl Reader {
     }
 
     /// None if the store denies it: then standbys are not counted.
-    async fn announced(&self) -> Result<Known, StoreError> {
+    async fn announced(&self) -> Answer<Known> {
         if !self.standbys && !self.orders {
             return Ok(Known::default());
         }
@@ -273,7 +273,7 @@ impl Reader {
         names
     }
 
-    async fn notes_of(&self, shard: &Shard, whole: bool) -> Result<Noted, StoreError> {
+    async fn notes_of(&self, shard: &Shard, whole: bool) -> Answer<Noted> {
         let store = &*self.store;
         let orders = within(self.patience, orders::read(store, shard)).await?;
         let parent = parent_pause(store, shard, self.patience).await?;
