@@ -16,6 +16,25 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// How names give out their text.
+macro_rules! names {
+    ($($name:ident),*) => {$(
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+names!(Shard, Prefix, JobId);
+
 /// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes. Or that of a
 /// slot: such a name, `#` and the slot's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,10 +46,6 @@ pub const MOST_SLOTS: u32 = 64;
 const SLOT: char = '#';
 
 impl Shard {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// A shard, and not a slot of one.
     pub fn whole(name: &str) -> Result<Self, String> {
         let shard = Self::from_str(name)?;
@@ -55,12 +70,6 @@ fn split_slot(name: &str) -> Option<(&str, u32)> {
     Some((parent, slot))
 }
 
-impl fmt::Display for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl FromStr for Shard {
     type Err = String;
 
@@ -81,12 +90,6 @@ impl FromStr for Shard {
 /// The beginning of the names of some shards, compared byte by byte. Empty for all shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
-
-impl Prefix {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl FromStr for Prefix {
     type Err = String;
@@ -138,18 +141,6 @@ pub struct JobId(String);
 
 /// The most bytes in the name of a job.
 const LONGEST_JOB: usize = 100;
-
-impl JobId {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl FromStr for JobId {
     type Err = String;

@@ -12,6 +12,7 @@ pub use start::{
 };
 
 use nix::errno::Errno;
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
@@ -96,15 +97,7 @@ pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut
 /// # Errors
 /// EPERM or ENOMEM if this process may not.
 pub fn lock_memory() -> io::Result<()> {
-    // SAFETY: mlockall(2) takes a number, and does not change the contents of memory.
-    let failed = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Undoes [`lock_memory`].
-pub fn unlock_memory() {
-    // SAFETY: munlockall(2) takes no arguments.
-    unsafe { libc::munlockall() };
+    Ok(mlockall(MlockAllFlags::from_bits_retain(libc::MCL_CURRENT | libc::MCL_ONFAULT))?)
 }
 
 /// How many bytes of messages the other end of a socket pair has not read yet, as the kernel counts them against the
@@ -116,8 +109,8 @@ pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut unread: libc::c_int = 0;
     // SAFETY: this request, whose other name is SIOCOUTQ, writes one int. `unread` is one, and lives until the call has
     // returned.
-    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(unread).unwrap_or(0)) }
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) })?;
+    Ok(usize::try_from(unread).unwrap_or(0))
 }
 
 /// Takes over a descriptor that this process inherited under `number`. Children will not inherit it.
@@ -129,9 +122,7 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     // SAFETY: fcntl(2) with F_SETFD touches no memory, and fails for a number that is not open.
-    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    Errno::result(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: it is open (above). The caller adopts each number once, at the start, when nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -145,9 +136,7 @@ fn leave_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: these calls take only numbers. Whatever owns the closed descriptors is not used again, because the caller
     // never returns to it. Number 0 is open after dup2(2), and nothing else owns it.
     unsafe {
-        if libc::dup2(file.as_raw_fd(), 0) < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        Errno::result(libc::dup2(file.as_raw_fd(), 0))?;
         if libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0) < 0 {
             let most = sysconf(SysconfVar::OPEN_MAX).ok().flatten().unwrap_or(1024).min(1 << 16);
             for number in 1..RawFd::try_from(most).unwrap_or(1024) {
@@ -187,16 +176,11 @@ impl Pinned {
     /// The kernel's: ESRCH if there is no such process.
     pub fn new(pid: Pid) -> io::Result<Self> {
         // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
-        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-        let number = RawFd::try_from(number).expect("a descriptor or -1");
-        if number < 0 {
-            let error = io::Error::last_os_error();
-            // ENOSYS: an old kernel. EPERM: a filter of system calls from a time before this one.
-            let unknown = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
-            return if unknown { Ok(Self::Number(pid)) } else { Err(error) };
+        match unsafe { new_descriptor(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) } {
+            // An old kernel, or a filter of system calls from a time before this one.
+            Err(Errno::ENOSYS | Errno::EPERM) => Ok(Self::Number(pid)),
+            pidfd => Ok(Self::Descriptor(pidfd?)),
         }
-        // SAFETY: as above.
-        Ok(Self::Descriptor(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
     /// # Errors
@@ -208,8 +192,8 @@ impl Pinned {
         };
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) })?;
+        Ok(())
     }
 }
 
@@ -230,12 +214,14 @@ pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
     let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or
     // -1.
-    let number = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
-    let number = RawFd::try_from(number).expect("a descriptor or -1");
-    if number < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
+    Ok(unsafe { new_descriptor(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags)) }?)
+}
+
+/// # Safety
+/// `number` is -1, or nothing else owns the descriptor.
+unsafe fn new_descriptor(number: libc::c_long) -> nix::Result<OwnedFd> {
+    let number = RawFd::try_from(Errno::result(number)?).expect("a descriptor");
+    // SAFETY: as the caller says.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -41,7 +41,7 @@ fn the_page_has_every_event_of_a_log_line_and_no_other_and_the_code_logs_each() 
         page.split_once(".Bl -tag -width ledger-unwritten").and_then(|(_, rest)| rest.split_once("\n.El")).unwrap().0;
     let heads = list.lines().filter_map(|line| line.strip_prefix(".It Cm "));
     let written: Names = heads.flat_map(|head| head.split(" , ")).map(str::to_owned).collect();
-    let known: Names = LogEvent::ALL.iter().map(|event| event.as_str().to_owned()).collect();
+    let known: Names = LogEvent::ALL.iter().map(|event| event.into_str().to_owned()).collect();
     assert_eq!(written, known);
     let code: String =
         sources(&path("src")).iter().map(|file| std::fs::read_to_string(file).expect("it is there")).collect();

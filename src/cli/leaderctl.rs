@@ -48,40 +48,24 @@ use crate::store::{Answer, Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
 use crate::time::{BootInstant, rfc3339};
-use balance::BalanceFlags;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
-use forget::ForgetFlags;
-use history::HistoryFlags;
-use jobs::JobsFlags;
-use list::ListFlags;
-use man::ManFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use object::{as_json, object};
-use pause::{PauseFlags, ResumeFlags};
-use revoke::RevokeFlags;
-use selftest::SelftestFlags;
 #[cfg(feature = "watch")]
 use serve::ServeFlags;
-use status::StatusFlags;
+use std::fmt::Display;
 use std::future::Future;
 use std::io::{Write, stdout};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-use step_down::StepDownFlags;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 #[cfg(feature = "watch")]
 use top::TopFlags;
-use verify::VerifyFlags;
-use wait::WaitFlags;
-use watch::WatchFlags;
-use whose::WhoseFlags;
-use why::WhyFlags;
 
 const PROGRAM: &str = "leaderctl";
 /// The heading in help of the options that every verb has.
@@ -139,41 +123,41 @@ impl flags::Options for Flags {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show who leads each SHARD
-    Status(StatusFlags),
+    Status(status::StatusFlags),
     /// Show who leads each shard of the store
-    List(ListFlags),
+    List(list::ListFlags),
     /// Print a line for each change of leader
-    Watch(WatchFlags),
+    Watch(watch::WatchFlags),
     /// Return when SHARD is led, or free
-    Wait(WaitFlags),
+    Wait(wait::WaitFlags),
     /// Check that a term still leads, before a dangerous step
-    Verify(VerifyFlags),
+    Verify(verify::VerifyFlags),
     /// Make the leader stop its command, and let another candidate lead
-    StepDown(StepDownFlags),
+    StepDown(step_down::StepDownFlags),
     /// Spread the leaders evenly over the hosts
-    Balance(BalanceFlags),
+    Balance(balance::BalanceFlags),
     /// Stop the leader, and let nobody lead until the pause ends
-    Pause(PauseFlags),
+    Pause(pause::PauseFlags),
     /// End a pause
-    Resume(ResumeFlags),
+    Resume(pause::ResumeFlags),
     /// Take the lease away from a leader that does not obey step-down
-    Revoke(RevokeFlags),
+    Revoke(revoke::RevokeFlags),
     /// Delete all that the store keeps of SHARD
-    Forget(ForgetFlags),
+    Forget(forget::ForgetFlags),
     /// Explain why this host does not lead
-    Why(WhyFlags),
+    Why(why::WhyFlags),
     /// Say for which shard a process of this host runs
-    Whose(WhoseFlags),
+    Whose(whose::WhoseFlags),
     /// Show how the last leaderships of SHARD went
-    History(HistoryFlags),
+    History(history::HistoryFlags),
     /// Show what became of the jobs of SHARD, or let one run again
-    Jobs(JobsFlags),
+    Jobs(jobs::JobsFlags),
     /// Show all shards as a page, as JSON and as metrics over HTTP
     Serve(ServeFlags),
     /// Show all shards live on a terminal
     Top(TopFlags),
     /// Test failover on this store by injecting faults
-    Selftest(SelftestFlags),
+    Selftest(selftest::SelftestFlags),
     /// Prepare or check a store
     #[command(
         subcommand,
@@ -183,14 +167,9 @@ enum Verb {
     )]
     Store(StoreVerb),
     /// Show a page of the manual
-    Man(ManFlags),
+    Man(man::ManFlags),
     /// Print shell completions
-    Completions {
-        #[arg(value_enum)]
-        program: Program,
-        #[arg(value_enum)]
-        shell: Shell,
-    },
+    Completions { program: Program, shell: Shell },
 }
 
 /// What follows a verb that this build lacks.
@@ -262,56 +241,46 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             let runtime = start::runtime(&named.location)?;
             finish(runtime, async { Ok(question.answer(named, patience).await?) })
         }
-        Verb::Status(status) => target()?.ask(async |store, patience| status.show(&*store, patience).await),
-        Verb::List(list) => target()?.ask(async |store, patience| while_read(list.show(&*store, patience)).await),
-        Verb::Watch(watch) => {
-            target()?.ask(async |store, patience| while_read(watch::watch(&*store, &watch, patience)).await)
-        }
-        Verb::Wait(wait) => target()?.ask(async |store, patience| wait.wait(&*store, patience).await),
-        Verb::StepDown(step_down) => {
-            meant(step_down.check())?.ask(async |store, patience| step_down.order(&*store, patience).await)
-        }
+        Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
+        Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
+        Verb::Watch(watch) => target()?.ask(async |client| while_read(watch::watch(client, &watch)).await),
+        Verb::Wait(wait) => target()?.ask(async |client| wait.wait(client).await),
+        Verb::StepDown(step_down) => meant(step_down.check())?.ask(async |client| step_down.order(client).await),
         Verb::Balance(balance) => {
             let checked = balance.check();
             let target =
                 if balance.dry_run { checked.map_err(Failure::Usage).and_then(|()| target()) } else { meant(checked) };
-            target?.ask(async |store, patience| balance.order(&*store, patience).await)
+            target?.ask(async |client| balance.order(client).await)
         }
-        Verb::Pause(pause) => meant(pause.check())?.ask(async |store, patience| pause.order(&*store, patience).await),
-        Verb::Resume(resume) => {
-            meant(resume.check())?.ask(async |store, patience| resume.order(&*store, patience).await)
-        }
-        Verb::Revoke(revoke) => meant(Ok(()))?.ask(async |store, patience| revoke.order(&*store, patience).await),
-        Verb::Forget(forget) => {
-            meant(forget.check())?.ask(async |store, patience| forget.order(&*store, patience).await)
-        }
+        Verb::Pause(pause) => meant(pause.check())?.ask(async |client| pause.order(client).await),
+        Verb::Resume(resume) => meant(resume.check())?.ask(async |client| resume.order(client).await),
+        Verb::Revoke(revoke) => meant(Ok(()))?.ask(async |client| revoke.order(client).await),
+        Verb::Forget(forget) => meant(forget.check())?.ask(async |client| forget.order(client).await),
         Verb::Why(why) => {
             let target = target()?;
             let location = target.named.location.clone();
-            target.ask(async |store, patience| Ok::<_, Failure>(why.answer(&*store, &location, patience).await))
+            target.ask(async |client| Ok::<_, Failure>(why.answer(client, &location).await))
         }
-        Verb::History(history) => target()?.ask(async |store, patience| history.show(&*store, patience).await),
+        Verb::History(history) => target()?.ask(async |client| history.show(client).await),
         Verb::Jobs(jobs) => {
             let target = if jobs.changes_something() { meant(Ok(())) } else { target() };
-            target?.ask(async |store, patience| jobs.show(&*store, patience).await)
+            target?.ask(async |client| jobs.show(client).await)
         }
         #[cfg(feature = "watch")]
-        Verb::Serve(serve) => target()?.ask(async |store, patience| serve.serve(store, patience).await),
+        Verb::Serve(serve) => target()?.ask(async |client| serve.serve(client).await),
         #[cfg(feature = "watch")]
         Verb::Top(top) => {
             TopFlags::check()?;
             let target = target()?;
             let named = target.named.refuse_default().is_ok();
-            target.ask(async |store, patience| top.show(store, named, patience).await)
+            target.ask(async |client| top.show(client, named).await)
         }
         #[cfg(not(feature = "watch"))]
         Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(
             "this leaderctl was built without serve and top: build it with the feature watch".to_owned(),
         )),
-        Verb::Store(StoreVerb::Init { new }) => {
-            meant(Ok(()))?.ask(async move |store, patience| init(&*store, new, patience).await)
-        }
-        Verb::Store(StoreVerb::Check { json }) => target()?.ask(async move |store, _| check(store, json).await),
+        Verb::Store(StoreVerb::Init { new }) => meant(Ok(()))?.ask(async |client| init(client, new).await),
+        Verb::Store(StoreVerb::Check { json }) => target()?.ask(async |client| check(client.store, json).await),
     }
 }
 
@@ -332,12 +301,37 @@ impl Target {
 
     fn ask<E: Into<Failure>>(
         self,
-        work: impl AsyncFnOnce(Arc<dyn Store>, Duration) -> Result<ExitCode, E>,
+        work: impl AsyncFnOnce(Client<'_>) -> Result<ExitCode, E>,
     ) -> Result<ExitCode, Failure> {
         let Self { named, patience } = self;
         named.confirm(PROGRAM)?;
         let runtime = start::runtime(&named.location)?;
-        finish(runtime, async { work(named.location.open(patience).await?, patience).await.map_err(Into::into) })
+        finish(runtime, async {
+            let store = named.location.open(patience).await?;
+            work(Client { store: &*store, patience }).await.map_err(Into::into)
+        })
+    }
+}
+
+/// A store, and how long one request to it may take.
+#[derive(Clone, Copy)]
+pub struct Client<'a> {
+    store: &'a dyn Store,
+    patience: Duration,
+}
+
+impl Client<'_> {
+    async fn ask<T>(self, request: impl Future<Output = Answer<T>>) -> Answer<T> {
+        within(self.patience, request).await
+    }
+
+    /// As [`Client::ask`], of what takes several requests.
+    async fn several<T>(self, requests: impl Future<Output = Answer<T>>) -> Answer<T> {
+        within(self.patience * 4, requests).await
+    }
+
+    async fn inspect(self, shard: &Shard) -> Answer<Report> {
+        self.ask(self.store.inspect(shard)).await
     }
 }
 
@@ -348,14 +342,11 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>
     answer
 }
 
-async fn inspect(store: &dyn Store, shard: &Shard, timeout: Duration) -> Answer<Report> {
-    within(timeout, store.inspect(shard)).await
-}
-
-async fn init(store: &dyn Store, new: bool, patience: Duration) -> Answer<ExitCode> {
+async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
+    let store = client.store;
     let mut done = while_shown("trying the store", store.prepare()).await?;
     if new {
-        if let Some((shard, _)) = within(patience, store.list("")).await?.first() {
+        if let Some((shard, _)) = client.ask(store.list("")).await?.first() {
             return Err(StoreError::misconfigured(format!(
                 "the store is not new: it has a record of {shard}: leave --new out"
             )));
@@ -384,7 +375,7 @@ async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-async fn check(store: Arc<dyn Store>, json: bool) -> Answer<ExitCode> {
+async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
     let findings = while_shown("trying the store", store.check()).await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
@@ -445,12 +436,17 @@ fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
     printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
 }
 
+/// Writes a line to standard error.
+fn say(line: impl Display) {
+    terminal::say(format_args!("{PROGRAM}: {line}"));
+}
+
 /// Says that the store does not answer. A verb that waits says so once in an outage.
 fn say_retrying(error: &StoreError) {
-    terminal::say(format_args!("{PROGRAM}: {}; retrying", on_one_line(error.message.clone())));
+    say(format_args!("{}; retrying", on_one_line(error.message.clone())));
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    terminal::say(format_args!("{PROGRAM}: {}", message.replace(['\n', '\r'], " ")));
+    say(message.replace(['\n', '\r'], " "));
     ExitCode::from(status)
 }

@@ -150,8 +150,7 @@ impl Prepared {
         let Observability { owner, host, .. } = &flags.observability;
         let host = host.clone().map_or_else(host_name, Ok)?;
         let candidate = Candidate::on(host, invocation.shard, owner.clone(), invocation.timing.lease)?;
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed)?;
+        let seed = getrandom::u64()?;
         let duties = flags.duties(invocation.timing.stop_grace, &containment);
         let command = Command {
             words: invocation.words,
@@ -169,7 +168,7 @@ impl Prepared {
             store_url: None,
         };
         let (store, timing, job) = (invocation.store, invocation.timing, invocation.job);
-        Ok(Self { candidate, command, store, timing, job, duties, seed: u64::from_le_bytes(seed) })
+        Ok(Self { candidate, command, store, timing, job, duties, seed })
     }
 
     /// Opens the store, and takes part in the election until the candidate leaves it. Returns how, and the last signal
@@ -251,11 +250,11 @@ async fn listen(flags: &Flags, _: Option<Arc<Metrics>>) -> Result<Option<Listeni
 
 /// Says why COMMAND was not needed, or could not be started without waiting.
 fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
-    let event = LogEvent::Skipped.as_str();
+    let event = LogEvent::Skipped.into_str();
     match outcome {
         Outcome::NotAcquired(obstacle) => {
             let why = obstacle.as_ref().map_or_else(|| "another candidate leads".to_owned(), refused_by);
-            let event = LogEvent::NotAcquired.as_str();
+            let event = LogEvent::NotAcquired.into_str();
             tracing::info!(event, shard, owner, "not started: {why}");
         }
         Outcome::Done(Skipped { said, failed: false, .. }) => tracing::info!(event, shard, owner, "{said}"),

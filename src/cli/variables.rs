@@ -40,17 +40,12 @@ pub fn doubts(command: &Command) -> Vec<String> {
     let given = std::env::vars_os().filter_map(|(name, _)| Some(name.to_str()?.strip_prefix(PREFIX)?.to_owned()));
     let doubtful: Vec<String> = given.filter(|name| !GIVEN.contains(&name.as_str()) && !is_own(name)).collect();
     // It takes a while to declare all options of both programs.
-    let known = if doubtful.is_empty() { BTreeSet::new() } else { known() };
+    let mut known = if doubtful.is_empty() { BTreeSet::new() } else { of_options() };
+    known.extend(GIVEN.map(str::to_owned));
     doubtful.iter().filter(|name| !known.contains(*name)).map(|name| doubt(name, &known)).collect()
 }
 
 /// The names for both programs: people set the variables of both in one place.
-fn known() -> BTreeSet<String> {
-    let mut known = of_options();
-    known.extend(GIVEN.map(str::to_owned));
-    known
-}
-
 fn of_options() -> BTreeSet<String> {
     let programs = [Program::Leaderrun, Program::Leaderctl].map(Program::options);
     let variables = programs.iter().flat_map(Command::get_arguments).filter_map(variable_of);

@@ -50,8 +50,4 @@ pub enum LogEvent {
 
 impl LogEvent {
     pub const ALL: &[Self] = Self::VARIANTS;
-
-    pub const fn as_str(self) -> &'static str {
-        self.into_str()
-    }
 }

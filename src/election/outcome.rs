@@ -74,7 +74,7 @@ pub enum Outcome {
 
 /// Whose exit status it is: COMMAND's, or leaderrun's own and its cause. An own status may look like one of COMMAND's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "kebab-case")]
+#[strum(const_into_str, serialize_all = "kebab-case")]
 pub enum Why {
     #[strum(serialize = "ended")]
     Command,
@@ -110,10 +110,6 @@ impl Why {
 
     pub fn from(self) -> &'static str {
         if self == Self::Command { "command" } else { "leaderrun" }
-    }
-
-    pub fn word(self) -> &'static str {
-        self.into()
     }
 }
 

@@ -7,7 +7,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumString, IntoStaticStr, VariantArray,
 )]
-#[strum(serialize_all = "kebab-case")]
+#[strum(const_into_str, serialize_all = "kebab-case")]
 pub enum Reason {
     /// A signal asked the candidate to stop.
     Asked,
@@ -55,14 +55,5 @@ impl Reason {
             SIGINT | SIGQUIT => Self::Interrupted,
             _ => Self::Asked,
         }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// The reason that a record names. None for a word that this version does not know.
-    pub fn read(word: &str) -> Option<Self> {
-        word.parse().ok()
     }
 }

@@ -65,8 +65,8 @@ impl WorkSpec {
             store: Arc::downgrade(&store),
             timeout: timing.request_timeout,
         });
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed)?;
+        let seed = getrandom::u64()?;
+        let candidate = shared.candidate.clone();
         let mut host =
             InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
         let settings = Settings::new(timing, store.expires(), store.delivery());
@@ -75,15 +75,7 @@ impl WorkSpec {
         if joined.send(Ok(())).is_err() {
             shared.ask();
         }
-        driver::run(
-            settings,
-            shared.candidate.clone(),
-            Campaign::new(store),
-            &mut host,
-            options,
-            u64::from_le_bytes(seed),
-        )
-        .await
+        driver::run(settings, candidate, Campaign::new(store), &mut host, options, seed).await
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) struct Inquiries {
     pub(super) timeout: Duration,
 }
 
+#[derive(Default)]
 struct State {
     /// Some while what the election calls the tree is alive: from the start until [`TreeEvent::Dead`] is sent.
     active: Option<Active>,
@@ -134,17 +135,7 @@ impl Shared {
             Overrun::Abort if !is_init => Some(KillTimer::new()?),
             Overrun::Abort | Overrun::Warn => None,
         };
-        let state = State {
-            active: None,
-            kill_timer,
-            leader: None,
-            waiting_for: None,
-            trouble: None,
-            asked: false,
-            overran: None,
-            not_released: None,
-            farewell: None,
-        };
+        let state = State { kill_timer, ..State::default() };
         let roles = watch::Sender::new(state.role());
         let state = Mutex::new(state);
         let shared = Self {

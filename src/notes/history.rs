@@ -100,7 +100,7 @@ impl Entry {
 
     /// Why it ended. None if no end is recorded, or for a reason that this version does not know.
     pub fn known_reason(&self) -> Option<Reason> {
-        self.reason.as_deref().and_then(Reason::read)
+        self.reason.as_deref()?.parse().ok()
     }
 
     /// Whether COMMAND ended by itself, without a failure.
@@ -131,7 +131,7 @@ impl Entry {
     fn close_with(&mut self, millis: u64, words: String, reason: Reason) {
         self.to_millis = Some(millis);
         self.ended = Some(words);
-        self.reason = Some(reason.as_str().to_owned());
+        self.reason = Some(reason.to_string());
     }
 }
 
@@ -145,17 +145,19 @@ impl Entry {
 
 /// The history, oldest leadership first.
 pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Vec<Entry>> {
-    entries(store.read(shard, &Page::History).await?.as_ref()).map_err(|error| foreign(shard, &error))
+    entries(shard, store.read(shard, &Page::History).await?.as_ref())
 }
 
-fn entries(note: Option<&Note>) -> serde_json::Result<Vec<Entry>> {
-    note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text))
+fn entries(shard: &Shard, note: Option<&Note>) -> Answer<Vec<Entry>> {
+    note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text)).map_err(|error| {
+        StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
+    })
 }
 
 /// Records that the candidate of `term` was killed.
 pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
-        let Ok(history) = entries(standing) else { return Ok(Edit::Leave(())) };
+        let Ok(history) = entries(shard, standing) else { return Ok(Edit::Leave(())) };
         let open = history.iter().find(|entry| entry.term == term && entry.ended.is_none());
         let Some(mut entry) = open.cloned() else { return Ok(Edit::Leave(())) };
         entry.close_killed(wall_clock_millis());
@@ -167,7 +169,7 @@ pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answe
 /// Records who ordered that `term` ends. False if the history does not have that leadership, or not yet.
 pub async fn order(store: &dyn Notes, shard: &Shard, term: Term, ordered: &Ordered) -> Answer<bool> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
-        let history = entries(standing).map_err(|error| foreign(shard, &error))?;
+        let history = entries(shard, standing)?;
         let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
         let entry = Entry { ordered: Some(ordered.clone()), ..entry.clone() };
         Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), true))
@@ -220,17 +222,13 @@ impl History {
         let Some(entry) = self.entry.lock().clone() else { return Ok(()) };
         let start = written.take().map_or(Start::Read, |text| Start::Expect(Some(text)));
         let text = update(store, shard, &Page::History, "history", start, |standing| {
-            let history = entries(standing).map_err(|error| foreign(shard, &error))?;
+            let history = entries(shard, standing)?;
             let text = with_entry(history, &entry);
             Ok(Edit::Replace(Some(Note::for_ever(text.clone())), text))
         });
         *written = Some(text.await?);
         Ok(())
     }
-}
-
-fn foreign(shard: &Shard, error: &serde_json::Error) -> StoreError {
-    StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
 }
 
 /// The history with `entry` in it, in the order of terms, cut to its number of leaderships and to the length of a note.
@@ -322,7 +320,7 @@ mod tests {
     #[test]
     fn the_reason_of_a_later_version_is_shown_and_means_nothing() {
         let text = r#"[{"term":1,"owner":"a","host":"h","pid":1,"from_millis":1,"ended":"melted","reason":"melted"}]"#;
-        let entry = &entries(Some(&Note::for_ever(text.to_owned()))).unwrap()[0];
+        let entry = &entries(&"a".parse().unwrap(), Some(&Note::for_ever(text.to_owned()))).unwrap()[0];
         assert_eq!((entry.reason.as_deref(), entry.known_reason()), (Some("melted"), None));
         assert!(entry.cause().is_none() && !entry.is_success());
     }

@@ -139,9 +139,9 @@ impl Ledger {
         self.succeeded.as_ref().unwrap_or(&self.run)
     }
 
-    fn read(text: Option<&str>, page: &Page, shard: &Shard) -> Answer<Option<Self>> {
-        let Some(text) = text else { return Ok(None) };
-        let ledger: Result<Self, _> = serde_json::from_str(text);
+    fn read(note: Option<&Note>, page: &Page, shard: &Shard) -> Answer<Option<Self>> {
+        let Some(note) = note else { return Ok(None) };
+        let ledger: Result<Self, _> = serde_json::from_str(&note.text);
         match ledger {
             Ok(ledger) if ledger.period.is_some() == (*page == Page::Runs) => Ok(Some(ledger)),
             read => {
@@ -165,14 +165,13 @@ pub async fn last(store: &dyn Notes, shard: &Shard) -> Answer<Option<Ledger>> {
 
 /// The same, from the note on [`Page::Runs`].
 pub fn last_in(note: Option<&Note>, shard: &Shard) -> Answer<Option<Ledger>> {
-    Ledger::read(text_of(note), &Page::Runs, shard)
+    Ledger::read(note, &Page::Runs, shard)
 }
 
 /// The ledger of a job that runs once. None if it has not run.
 pub async fn of_job(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<Option<Ledger>> {
     let page = Page::Once(job.clone());
-    let note = store.read(shard, &page).await?;
-    Ledger::read(text_of(note.as_ref()), &page, shard)
+    Ledger::read(store.read(shard, &page).await?.as_ref(), &page, shard)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +193,7 @@ pub async fn clear(
     let page = Page::Once(job.clone());
     let mut is_ours = false;
     update(store, shard, &page, "ledger", Start::ReadAndMakeSure, |standing| {
-        let Some(ledger) = Ledger::read(text_of(standing), &page, shard)? else {
+        let Some(ledger) = Ledger::read(standing, &page, shard)? else {
             // The answer to our own write may have been lost.
             return Ok(Edit::Leave(if is_ours { Cleared::Done } else { Cleared::Never }));
         };
@@ -341,10 +340,6 @@ impl Job {
             counts_as: counts_as.map(|due| format!("counts as the run of {due}; leave --every out to run besides")),
         }
     }
-}
-
-fn text_of(note: Option<&Note>) -> Option<&str> {
-    note.map(|note| note.text.as_str())
 }
 
 #[cfg(test)]

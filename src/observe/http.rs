@@ -81,7 +81,7 @@ pub async fn begin(address: &Address, routes: Router, patience: Duration) -> io:
         Listener::Tcp(tcp) => tcp.local_addr()?.to_string(),
         Listener::Unix(_) => address.to_string(),
     };
-    tracing::info!(event = LogEvent::Listening.as_str(), "listening on {address}");
+    tracing::info!(event = LogEvent::Listening.into_str(), "listening on {address}");
     let routes = routes.layer(map_response(finished));
     Ok(Listening { task: tokio::spawn(serve(listener, routes, patience)), address, socket })
 }

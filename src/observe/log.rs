@@ -48,9 +48,9 @@ pub fn fail(program: &str, status: u8, message: &str) {
 
 /// Tells programs how this one ends. People see the status, and what was logged before.
 pub fn end(status: u8, why: Why, shard: &str, owner: &str) {
-    let event = LogEvent::Ended.as_str();
+    let event = LogEvent::Ended.into_str();
     let from = why.from();
-    let why = why.word();
+    let why = why.into_str();
     if IS_JSON.load(Ordering::Relaxed) {
         tracing::info!(event, exit_status = status, from, why, shard, owner, "ended");
     }
@@ -67,12 +67,12 @@ fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u
     let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
     let event = if status.is_some() { LogEvent::Ended } else { LogEvent::Warning };
     let mut line = serde_json::json!({
-        "timestamp": timestamp, "level": level.as_str(), "event": event.as_str(), "message": message
+        "timestamp": timestamp, "level": level.as_str(), "event": event.into_str(), "message": message
     });
     if let Some(status) = status {
         line["exit_status"] = status.into();
         let why = Why::failed(status);
-        (line["from"], line["why"]) = (why.from().into(), why.word().into());
+        (line["from"], line["why"]) = (why.from().into(), why.into_str().into());
     }
     format!("{priority}{line}")
 }
@@ -158,7 +158,7 @@ where
         }
         let what = if level <= Level::WARN { LogEvent::Warning } else { LogEvent::Detail };
         let rest = line.strip_prefix('{').unwrap_or(&line);
-        write!(writer, "{{\"event\":\"{}\",{rest}", what.as_str())
+        write!(writer, "{{\"event\":\"{}\",{rest}", what.into_str())
     }
 }
 

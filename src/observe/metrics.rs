@@ -151,7 +151,7 @@ impl Metrics {
             Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
             Action::Ended { how, .. } => {
                 self.state.lock().leadership = None;
-                self.series.ends.with_label_values(&[how.reason().as_str()]).inc();
+                self.series.ends.with_label_values(&[how.reason().into_str()]).inc();
             }
             // Also where it stops in order: the lease is renewed while COMMAND drains.
             _ => {}

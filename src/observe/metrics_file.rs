@@ -174,7 +174,7 @@ fn with_end(before: &str, labels: &str, status: u8, why: Why) -> String {
     let mut text: String = runs.lines().filter(|line| !line.contains(END)).flat_map(|line| [line, "\n"]).collect();
     let labels = labels.strip_suffix('}').unwrap_or(labels);
     let from = why.from();
-    let why = why.word();
+    let why = why.into_str();
     let _ = write!(
         text,
         "# HELP leaderrun_{END} The exit status of the last leaderrun, whose it is and why.\n\

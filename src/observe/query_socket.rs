@@ -26,6 +26,7 @@ use crate::text::on_one_line;
 use crate::time::BootInstant;
 use nix::sys::socket::{UnixAddr, getpeername};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -48,7 +49,6 @@ const MOST_LETTERS: usize = 500;
 pub struct Statement {
     /// The shard of the leadership, which may be a slot. Without a leadership, the candidate's shard.
     pub shard: String,
-    #[serde(default)]
     pub slot_of: Option<String>,
     /// The store as messages name it, without a login. Empty in the statement of an older candidate.
     #[serde(default)]
@@ -70,10 +70,8 @@ pub struct Leads {
     /// tree is being killed, or stopped because the lease is lost.
     pub left: Option<Duration>,
     /// The worst lateness of guard and backstop, for people. None while they are in time.
-    #[serde(default)]
     pub late: Option<String>,
     /// The processes of backstop and guard, once they run.
-    #[serde(default)]
     pub helpers: Option<[i32; 2]>,
 }
 
@@ -245,16 +243,10 @@ pub fn beginning(shard: &Shard, store: &Location) -> String {
 /// The names of all query sockets of this network namespace, from proc_pid_net(5).
 pub fn all() -> io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/net/unix")?;
-    Ok(listed(&table))
-}
-
-/// Parses the table. It lists a listening socket once as itself, and once for each accepted connection.
-fn listed(table: &str) -> Vec<String> {
     let names = table.lines().filter_map(|line| line.split(' ').next_back()?.strip_prefix('@'));
-    let mut names: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect();
-    names.sort();
-    names.dedup();
-    names
+    // A listening socket is there once as itself, and once for each accepted connection.
+    let names: BTreeSet<&str> = names.filter(|name| name.starts_with(PREFIX)).collect();
+    Ok(names.into_iter().map(str::to_owned).collect())
 }
 
 /// The peer's name in the abstract namespace, empty if it has none. Tokio's accept does not return such names.

@@ -99,7 +99,7 @@ impl StatusLine {
             let shard = &self.shard;
             let owner = &self.owner;
             if self.logged {
-                tracing::info!(event = LogEvent::Waiting.as_str(), shard, owner, "{line}");
+                tracing::info!(event = LogEvent::Waiting.into_str(), shard, owner, "{line}");
             } else {
                 terminal::draw(&format!("{}: {shard}: {line}", self.program));
             }

@@ -1,6 +1,6 @@
 //! The log lines about an election: which notices are told, at which level, and what is not told twice.
 
-use crate::election::{CommandEnd, LogEvent, Notice, Reason};
+use crate::election::{CommandEnd, LogEvent, Notice};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Holder;
 
@@ -57,7 +57,7 @@ impl Log {
         let shard = self.led.as_str();
         let owner = self.owner.as_str();
         let notice = Notice::Leading(term);
-        let event = notice.event().as_str();
+        let event = notice.event().into_str();
         if important {
             tracing::info!(event, shard, term = term.0, owner, "{notice}");
         } else {
@@ -87,11 +87,11 @@ impl Log {
         let shard = self.led.as_str();
         let owner = self.owner.as_str();
         let term = self.term.map(|term| term.0);
-        let event = notice.event().as_str();
-        let reason = notice.reason().map(Reason::as_str);
+        let event = notice.event().into_str();
+        let reason = notice.reason().map(|reason| reason.into_str());
         match notice {
             Notice::Waiting(holder) if changed => {
-                let event = LogEvent::LeaderChanged.as_str();
+                let event = LogEvent::LeaderChanged.into_str();
                 tracing::info!(event, shard, owner, "the leader changed: {holder} leads");
             }
             Notice::Waiting(_) if logs_waiting && !self.waiting => {

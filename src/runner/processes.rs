@@ -24,6 +24,7 @@ use crate::runner::standby_tasks::{Happening, StandbyTasks};
 use crate::slots::Campaign;
 use crate::sys::{self, Owned};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use nix::sys::mman::munlockall;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
@@ -199,9 +200,9 @@ impl Processes {
                 return Some(Event::Tree(TreeEvent::Started));
             }
             Report::HookFailed(hook, end) => {
-                tracing::warn!(event = LogEvent::HookFailed.as_str(), "the --{hook} hook {end}");
+                tracing::warn!(event = LogEvent::HookFailed.into_str(), "the --{hook} hook {end}");
             }
-            Report::CheckFailed(failed) => tracing::warn!(event = LogEvent::HookFailed.as_str(), "{failed}"),
+            Report::CheckFailed(failed) => tracing::warn!(event = LogEvent::HookFailed.into_str(), "{failed}"),
             Report::HungUp if self.terminal_is_gone() => return self.hung_up(),
             Report::HungUp => self.look_at_terminal = Some(Instant::now() + HANGS_UP_WITHIN),
             Report::Paused { signal } => self.command_paused(*signal),
@@ -238,7 +239,7 @@ impl Processes {
         }
         priority::lower(self.command.containment.scheduling);
         if take(&mut self.locked) {
-            sys::unlock_memory();
+            let _ = munlockall();
         }
         self.reap();
     }

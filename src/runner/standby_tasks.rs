@@ -28,7 +28,7 @@ const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// A standby command that ran at least this long was healthy.
 const WELL_AFTER: Duration = Duration::from_mins(1);
 
-const EVENT: &str = LogEvent::StandbyCommand.as_str();
+const EVENT: &str = LogEvent::StandbyCommand.into_str();
 
 type Environment = Vec<(OsString, OsString)>;
 
@@ -194,7 +194,7 @@ impl StandbyTasks {
     fn tree_event(&mut self, which: Which, event: &TreeEvent) {
         let (task, name, about) = match which {
             Which::Standby => (&mut self.standby, "the standby command", EVENT),
-            Which::Hook => (&mut self.hook, "the hook of --on-leader-change", LogEvent::HookFailed.as_str()),
+            Which::Hook => (&mut self.hook, "the hook of --on-leader-change", LogEvent::HookFailed.into_str()),
         };
         let Some(Task { since, end, .. }) = task else { return };
         match event {
@@ -244,7 +244,7 @@ impl StandbyTasks {
             Some(end) => Some(how_it_ended(end)),
         };
         if let Some(how) = how {
-            tracing::warn!(event = LogEvent::HookFailed.as_str(), "the hook of --on-leader-change {how}");
+            tracing::warn!(event = LogEvent::HookFailed.into_str(), "the hook of --on-leader-change {how}");
         }
         self.start_hook();
     }

@@ -137,13 +137,13 @@ impl Slots {
 
     /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.
     pub async fn directives(&self, candidate: &Candidate) -> Answer<Directives> {
-        let Some((slot, term)) = self.led() else {
+        let Some(led) = self.led() else {
             let pause = pause_of_all(&orders::read(&*self.inner, &candidate.shard).await?, candidate);
             return Ok(Directives { pause, handover: None });
         };
         let (all, own) =
-            tokio::join!(orders::read(&*self.inner, &candidate.shard), orders::read(&*self.inner, &self.shards[slot]));
-        Ok(self.leader_directives(slot, term, candidate, &all?, &own?))
+            tokio::join!(orders::read(&*self.inner, &candidate.shard), orders::read(&*self.inner, &self.shards[led.0]));
+        Ok(self.leader_directives(led, &all?, &own?))
     }
 
     /// Renews the lease of the slot. Returns also the directives, if both notes came with the answer.
@@ -153,29 +153,22 @@ impl Slots {
         term: Term,
         sequence: u64,
     ) -> Answer<(Renewal, Option<Directives>)> {
-        let Some((slot, led)) = self.led() else { return Ok((self.renew(candidate, term, sequence).await?, None)) };
-        let shards = [candidate.shard.clone(), self.shards[slot].clone()];
+        let Some(led) = self.led() else { return Ok((self.renew(candidate, term, sequence).await?, None)) };
+        let shards = [candidate.shard.clone(), self.shards[led.0].clone()];
         let Renewed { renewal, orders } = self.renew_and_read(candidate, term, sequence, &shards).await?;
         let read = |notes: Vec<Option<Note>>| {
             let [all, own] = notes.try_into().ok()?;
             let (all, own) =
                 (Orders::read(all.as_ref(), &shards[0]).ok()?, Orders::read(own.as_ref(), &shards[1]).ok()?);
             // The slot may have been released meanwhile.
-            (self.led() == Some((slot, led))).then(|| self.leader_directives(slot, led, candidate, &all, &own))
+            (self.led() == Some(led)).then(|| self.leader_directives(led, &all, &own))
         };
         Ok((renewal, orders.and_then(read)))
     }
 
-    fn leader_directives(
-        &self,
-        slot: usize,
-        term: Term,
-        candidate: &Candidate,
-        all: &Orders,
-        own: &Orders,
-    ) -> Directives {
-        let pause = pause_of_all(all, candidate);
-        let mut directives = own.directives(candidate);
+    fn leader_directives(&self, (slot, term): (usize, Term), all: &Orders, own: &Orders) -> Directives {
+        let pause = pause_of_all(all, &self.candidate);
+        let mut directives = own.directives(&self.candidate);
         let now = BootInstant::now();
         let mut state = self.state.lock();
         let _ = state.holds.apply(slot, &directives, now);

@@ -16,14 +16,13 @@ use super::shares;
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{PROGRAM, asked_to_stop, fail, printed};
+use super::{Client, asked_to_stop, fail, print_lines, say};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Prefix, Shard, Term, show_seconds};
 use crate::notes::hosts;
-use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Answer, Holder, Report, Store, StoreError};
+use crate::store::{Answer, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -108,19 +107,19 @@ impl BalanceFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
+    pub async fn order(&self, client: Client<'_>) -> Answer<ExitCode> {
         if self.dry_run {
-            let fleet = Fleet::read(store, &self.prefix, patience, None).await?;
+            let fleet = Fleet::read(client, &self.prefix, None).await?;
             let moves = self.moves(&fleet);
             return Ok(self.report(&fleet, &moves, None));
         }
         let mut done = None;
         let work = async {
-            let (fleet, made) = done.insert((Fleet::read(store, &self.prefix, patience, None).await?, Vec::new()));
-            let mover = Mover { store, patience, prefix: &self.prefix, wait: self.wait, json: self.json };
+            let (fleet, made) = done.insert((Fleet::read(client, &self.prefix, None).await?, Vec::new()));
+            let mover = Mover { client, prefix: &self.prefix, wait: self.wait, json: self.json };
             mover.carry_out(fleet, self.moves(fleet), made).await
         };
-        let stopped = in_turn(store, patience, work).await?;
+        let stopped = in_turn(client, work).await?;
         match (done, stopped) {
             (Some((fleet, moves)), stopped) => Ok(self.report(&fleet, &moves, stopped.err())),
             (None, Err(Stop(status, why))) => Ok(fail(status, &why)),
@@ -182,13 +181,10 @@ impl BalanceFlags {
                 lines.extend(fleet.left_alone.iter().map(alone));
             }
         }
-        let written = printed(lines.iter().try_for_each(|line| writeln!(stdout(), "{line}")));
+        let written = print_lines(lines);
         let nobody_waits = fleet.families.iter().all(|family| family.waiting.iter().all(|&count| count == 0));
         if fleet.is_metered && result == Verdict::Impossible && nobody_waits {
-            terminal::say(format_args!(
-                "{PROGRAM}: no standby is known: on this store they announce themselves only with leaderrun --announce \
-                 always"
-            ));
+            say("no standby is known: on this store they announce themselves only with leaderrun --announce always");
         }
         match stopped {
             Some(Stop(status, why)) => fail(status, &format!("{why}; {}", counted(moves.len()))),
@@ -205,8 +201,7 @@ fn counted(moves: usize) -> String {
 }
 
 struct Mover<'a> {
-    store: &'a dyn Store,
-    patience: Duration,
+    client: Client<'a>,
     prefix: &'a Prefix,
     wait: Duration,
     json: bool,
@@ -217,7 +212,7 @@ impl Mover<'_> {
     async fn carry_out(&self, fleet: &Fleet, moves: Vec<Move>, made: &mut Vec<Move>) -> Result<(), Stop> {
         for next in moves {
             let holder = fleet.still_fits(self, made, &next).await?;
-            let operator = Operator { store: self.store, patience: self.patience, shard: &next.shard, json: self.json };
+            let operator = Operator { client: self.client, shard: &next.shard, json: self.json };
             let target = fleet.hosts[next.to].as_str();
             let wait = Some(Some(self.wait));
             let handover = Handover { to: Some(target), force: false, hold: HOLD.min(self.wait), wait };
@@ -255,10 +250,10 @@ struct Fleet {
 
 impl Fleet {
     /// With `emptied`, only what that host leads may move, and what stays there is named.
-    async fn read(store: &dyn Store, prefix: &Prefix, patience: Duration, emptied: Option<&str>) -> Answer<Self> {
-        let standbys = slots::announced(store, prefix.as_str(), patience).await?.standbys;
-        let list = store.list(prefix.as_str()).await?;
-        let notes = Notes::of(store, &list, true).await?;
+    async fn read(client: Client<'_>, prefix: &Prefix, emptied: Option<&str>) -> Answer<Self> {
+        let standbys = slots::announced(client, prefix.as_str()).await?.standbys;
+        let list = client.store.list(prefix.as_str()).await?;
+        let notes = Notes::of(client.store, &list, true).await?;
         let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
         let standbys = by_name(&standbys);
         // A cron job that balances must not move itself.
@@ -294,7 +289,7 @@ impl Fleet {
             let Some(host) = &holder.host else { continue };
             led.entry(family).or_default().push((shard, holder, host, stays));
         }
-        let held = hosts::held(store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
+        let held = hosts::held(client.store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
         let waiting = |family: &Shard| -> Vec<&str> {
             let all = standbys.get(family.as_str()).into_iter().flatten();
             let hosts = all.filter(|standby| !leaders.contains(&standby.session)).map(|standby| standby.host.as_str());
@@ -319,7 +314,7 @@ impl Fleet {
             terms: led.values().flatten().map(|(shard, holder, ..)| ((*shard).clone(), holder.term)).collect(),
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
             left_alone,
-            is_metered: store.is_metered(),
+            is_metered: client.store.is_metered(),
         })
     }
 
@@ -353,28 +348,28 @@ impl Fleet {
 
     /// The leader that is to move, if each shard is still led where the plan has it after the moves that were made.
     async fn still_fits(&self, mover: &Mover<'_>, made: &[Move], next: &Move) -> Result<Holder, Stop> {
-        let Mover { store, patience, prefix, .. } = *mover;
+        let Mover { client, prefix, .. } = *mover;
         let changed = |shard: &Shard, how: &str| {
             Stop(exit::NOT_ACQUIRED, format!("{shard}: {how} since the moves were planned: run this again"))
         };
         let mut expected: BTreeMap<&Shard, usize> =
             self.families.iter().flat_map(|family| &family.led).map(|led| (&led.shard, led.on)).collect();
         expected.extend(made.iter().map(|made| (&made.shard, made.to)));
-        let list: BTreeMap<Shard, Report> = store.list(prefix.as_str()).await?.into_iter().collect();
+        let list: BTreeMap<Shard, Report> = client.store.list(prefix.as_str()).await?.into_iter().collect();
         for (shard, host) in expected {
             let holder = list.get(shard).and_then(|report| report.holder.as_ref());
             if holder.and_then(|holder| holder.host.as_ref()) != Some(&self.hosts[host]) {
                 return Err(changed(shard, "its leader has changed"));
             }
         }
-        let operator = Operator { store, patience, shard: &next.shard, json: false };
+        let operator = Operator { client, shard: &next.shard, json: false };
         let Some(holder) = operator.inspect().await?.holder else {
             return Err(changed(&next.shard, "its leader has ended"));
         };
         if Some(&holder.term) != self.terms.get(&next.shard) {
             return Err(changed(&next.shard, "its term has changed"));
         }
-        let above = slots::parent_pause(store, &next.shard, patience).await?;
+        let above = slots::parent_pause(client, &next.shard).await?;
         if above.is_some() || operator.orders().await?.pause.is_some() {
             return Err(changed(&next.shard, "it was paused"));
         }
@@ -413,14 +408,10 @@ fn is_young(holder: &Holder) -> Option<String> {
 ///
 /// # Errors
 /// If the store does not answer before it begins.
-async fn in_turn(
-    store: &dyn Store,
-    patience: Duration,
-    work: impl Future<Output = Result<(), Stop>>,
-) -> Answer<Result<(), Stop>> {
+async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>>) -> Answer<Result<(), Stop>> {
     let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
     let own = OWN.parse().expect("it is the name of a shard");
-    let mut turn = match OwnLease::take(store, patience, &own, LEASE, "balance").await? {
+    let mut turn = match OwnLease::take(client, &own, LEASE, "balance").await? {
         Taking::Taken(turn) => turn,
         Taking::Held(Holder { owner, .. }) => {
             return Ok(stop(on_one_line(format!("{owner} is balancing already"))));
@@ -433,18 +424,18 @@ async fn in_turn(
     let done = tokio::select! {
         biased;
         () = asked_to_stop() => stop("a signal asked it to stop".to_owned()),
-        why = keep(&mut turn, store, patience) => stop(why),
+        why = keep(&mut turn) => stop(why),
         done = work => done,
     };
-    turn.give_back(store, patience).await;
+    turn.give_back().await;
     Ok(done)
 }
 
 /// Renews the lease until it is lost, and says why that is.
-async fn keep(turn: &mut OwnLease, store: &dyn Store, patience: Duration) -> String {
+async fn keep(turn: &mut OwnLease<'_>) -> String {
     loop {
         sleep(LEASE / 5).await;
-        match turn.renew(store, patience).await {
+        match turn.renew().await {
             Ok(true) => {}
             Ok(false) => return format!("the lease of {OWN} was lost"),
             Err(_) if BootInstant::now().since(turn.sent) < LEASE * 3 / 4 => {}

@@ -76,9 +76,9 @@ pub struct Seen {
     noted: Option<BootInstant>,
 }
 
-/// What an operator wants to know first. The later ones need attention sooner.
+/// What an operator wants to know first. The later ones need attention sooner. The name is a class of the page, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "snake_case")]
+#[strum(const_into_str, serialize_all = "snake_case")]
 pub enum Condition {
     Led,
     /// A job between two runs.
@@ -99,12 +99,7 @@ pub enum Condition {
 
 impl Condition {
     pub fn word(self) -> String {
-        self.name().replace('_', " ")
-    }
-
-    /// As a class of the page, and in JSON.
-    pub fn name(self) -> &'static str {
-        self.into()
+        self.into_str().replace('_', " ")
     }
 
     pub fn needs_attention(self) -> bool {

@@ -5,6 +5,7 @@
 //! as it is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is
 //! stopped midway or gets no answer, its leases end by themselves: run again, it continues.
 
+use super::Client;
 use super::operator::Operator;
 use super::own_lease::{OwnLease, Taking};
 use super::slots::{Slots, listed};
@@ -12,7 +13,7 @@ use super::unknown::never_led;
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show_seconds};
-use crate::store::{Answer, ErrorKind, Holder, Page, Release, Store, within};
+use crate::store::{Answer, ErrorKind, Holder, Page, Release, within};
 use crate::time::BootInstant;
 use clap::Args;
 use std::process::ExitCode;
@@ -25,7 +26,6 @@ const TERMS_APART: Duration = Duration::from_millis(3);
 #[derive(Debug, Args)]
 pub struct ForgetFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The longest --lease of the shard's candidates
@@ -46,17 +46,17 @@ impl ForgetFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let operator = Operator { client, shard: &self.shard, json: self.json };
         let report = operator.inspect().await?;
         if let Some(holder) = &report.holder {
             return Err(operator.refusal(&self.held(&self.shard, holder)));
         }
-        let slots = Slots::of(store, &self.shard, patience).await?;
+        let slots = Slots::of(client, &self.shard).await?;
         if let Some((slot, holder)) = slots.led().next() {
             return Err(operator.refusal(&self.held(slot, holder)));
         }
-        if never_led(&report, &slots) && !self.has_notes(&operator).await? {
+        if never_led(&report, &slots) && !self.has_notes(client).await? {
             operator.refuse_never_led().await?;
         }
         let names: Vec<Shard> = std::iter::once(&self.shard).chain(slots.names()).cloned().collect();
@@ -66,7 +66,7 @@ impl ForgetFlags {
         let mut taken = Vec::new();
         let lost = self.take_all(&operator, &names, &mut taken).await;
         if !matches!(lost, Ok(None)) {
-            give_back(&operator, &taken).await;
+            give_back(&taken).await;
         }
         if let Some(lost) = lost? {
             return Err(operator.refusal(&format!(
@@ -75,8 +75,8 @@ impl ForgetFlags {
         }
         sleep(TERMS_APART).await;
         let mut gone = Vec::new();
-        let lost = self.forget_all(&operator, &mut taken, &mut gone).await;
-        give_back(&operator, &taken).await;
+        let lost = self.forget_all(client, &mut taken, &mut gone).await;
+        give_back(&taken).await;
         let lost = lost.map_err(|error| operator.although("forgotten in part: run this again", error))?;
         let others = if lost.is_some() { &gone[..] } else { &names[1..] };
         let and = if others.is_empty() { String::new() } else { format!(", as are {}", listed(others.iter())) };
@@ -90,19 +90,19 @@ impl ForgetFlags {
 
     /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
     /// led before, while we did not have the others yet. Returns the shard whose lease was lost meanwhile.
-    async fn take_all(
+    async fn take_all<'a>(
         &self,
-        operator: &Operator<'_>,
+        operator: &Operator<'a>,
         names: &[Shard],
-        taken: &mut Vec<OwnLease>,
+        taken: &mut Vec<OwnLease<'a>>,
     ) -> Result<Option<Shard>, Failure> {
         for name in names {
-            if let Some(lost) = keep(operator, taken).await? {
+            if let Some(lost) = keep(taken).await? {
                 return Ok(Some(lost));
             }
             taken.push(self.take(operator, name).await?);
         }
-        let slots = Slots::of(operator.store, &self.shard, operator.patience).await?;
+        let slots = Slots::of(operator.client, &self.shard).await?;
         if let Some(slot) = slots.names().find(|name| !names.contains(name)) {
             return Err(operator.refusal(&format!("{slot} has been led since this began: run this again")));
         }
@@ -113,18 +113,18 @@ impl ForgetFlags {
     /// slots. Returns the shard whose lease was lost meanwhile.
     async fn forget_all(
         &self,
-        operator: &Operator<'_>,
-        taken: &mut Vec<OwnLease>,
+        client: Client<'_>,
+        taken: &mut Vec<OwnLease<'_>>,
         gone: &mut Vec<Shard>,
     ) -> Answer<Option<Shard>> {
         loop {
-            if let Some(lost) = keep(operator, taken).await? {
+            if let Some(lost) = keep(taken).await? {
                 return Ok(Some(lost));
             }
             let Some(one) = taken.last() else { return Ok(None) };
             // What is deleted later than this may belong to a new leader.
             let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
-            let forgotten = within(most, operator.store.forget(&one.candidate, one.term)).await?;
+            let forgotten = within(most, client.store.forget(&one.candidate, one.term)).await?;
             let name = one.candidate.shard.clone();
             if forgotten == Release::NotHeld {
                 return Ok(Some(name));
@@ -135,9 +135,9 @@ impl ForgetFlags {
     }
 
     /// Whether there are notes that standbys do not write.
-    async fn has_notes(&self, operator: &Operator<'_>) -> Answer<bool> {
+    async fn has_notes(&self, client: Client<'_>) -> Answer<bool> {
         for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs] {
-            match within(operator.patience, operator.store.read(&self.shard, &page)).await {
+            match client.ask(client.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),
                 // Another program wrote this: it is deleted, too.
@@ -159,9 +159,8 @@ impl ForgetFlags {
         format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
     }
 
-    async fn take(&self, operator: &Operator<'_>, name: &Shard) -> Result<OwnLease, Failure> {
-        let Operator { store, patience, .. } = *operator;
-        match OwnLease::take(store, patience, name, self.lease, "forget").await? {
+    async fn take<'a>(&self, operator: &Operator<'a>, name: &Shard) -> Result<OwnLease<'a>, Failure> {
+        match OwnLease::take(operator.client, name, self.lease, "forget").await? {
             Taking::Taken(own) => Ok(own),
             Taking::Held(holder) => Err(operator.refusal(&self.held(name, &holder))),
             Taking::Later(wait) => {
@@ -175,18 +174,18 @@ impl ForgetFlags {
 
 /// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
 /// Returns the shard of one that was lost.
-async fn keep(operator: &Operator<'_>, taken: &mut [OwnLease]) -> Answer<Option<Shard>> {
+async fn keep(taken: &mut [OwnLease<'_>]) -> Answer<Option<Shard>> {
     for own in taken {
         let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;
-        if !is_young && !own.renew(operator.store, operator.patience).await? {
+        if !is_young && !own.renew().await? {
             return Ok(Some(own.candidate.shard.clone()));
         }
     }
     Ok(None)
 }
 
-async fn give_back(operator: &Operator<'_>, taken: &[OwnLease]) {
+async fn give_back(taken: &[OwnLease<'_>]) {
     for own in taken {
-        own.give_back(operator.store, operator.patience).await;
+        own.give_back().await;
     }
 }

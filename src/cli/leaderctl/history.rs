@@ -6,24 +6,21 @@ use super::object::{as_json, object};
 use super::operator::Operator;
 use super::slots::{Slots, listed};
 use super::timeline::{self, Present};
-use super::{PROGRAM, inspect, print_lines, rfc3339};
+use super::{Client, print_lines, rfc3339, say};
 use crate::cli::start::Failure;
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
 use crate::notes::{jobs, orders};
-use crate::observe::terminal;
-use crate::store::{Answer, Holder, Report, Store, within};
+use crate::store::{Answer, Holder, Report};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
 use serde::Serialize;
 use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct HistoryFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Print each leadership as one JSON object
@@ -39,20 +36,20 @@ pub struct HistoryFlags {
 const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
 
 impl HistoryFlags {
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let entries = within(patience, history::read(store, &self.shard)).await?;
-        let report = inspect(store, &self.shard, patience).await?;
+    pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let entries = client.ask(history::read(client.store, &self.shard)).await?;
+        let report = client.inspect(&self.shard).await?;
         if entries.is_empty() {
-            let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+            let operator = Operator { client, shard: &self.shard, json: self.json };
             let slots = operator.known_slots(&report).await?;
             if !self.json {
                 self.say_that_there_is_none(&report, &slots);
             }
         } else if let Some(stranger) = report.holder.as_ref().filter(|holder| holder.is_foreign()) {
-            terminal::say(format_args!("{PROGRAM}: {}: {}", self.shard, records_nothing(stranger)));
+            say(format_args!("{}: {}", self.shard, records_nothing(stranger)));
         }
         if self.timeline {
-            return Ok(self.draw(store, &entries, &report, patience).await?);
+            return Ok(self.draw(client, &entries, &report).await?);
         }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
@@ -61,15 +58,9 @@ impl HistoryFlags {
         Ok(print_lines(lines))
     }
 
-    async fn draw(
-        &self,
-        store: &dyn Store,
-        entries: &[Entry],
-        report: &Report,
-        patience: Duration,
-    ) -> Answer<ExitCode> {
-        let paused = within(patience, orders::read(store, &self.shard)).await?.pause.is_some();
-        let is_job = within(patience, jobs::last(store, &self.shard)).await?.is_some()
+    async fn draw(&self, client: Client<'_>, entries: &[Entry], report: &Report) -> Answer<ExitCode> {
+        let paused = client.ask(orders::read(client.store, &self.shard)).await?.pause.is_some();
+        let is_job = client.ask(jobs::last(client.store, &self.shard)).await?.is_some()
             || entries.iter().any(|entry| entry.job.is_some());
         let present = Present { holder: report.holder.as_ref(), paused, is_job, now: wall_clock_millis() };
         let mut lines = timeline::as_text(&present.stretches(entries), columns());
@@ -89,7 +80,7 @@ impl HistoryFlags {
             Report { .. } if slots.is_empty() => "no leadership is recorded".to_owned(),
             Report { .. } => format!("no leadership is recorded; there were leaders of {slots}"),
         };
-        terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(why)));
+        say(format_args!("{shard}: {}", on_one_line(why)));
     }
 }
 

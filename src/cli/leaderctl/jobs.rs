@@ -8,27 +8,23 @@ use super::age::ago;
 use super::list::{aligned, word};
 use super::object::{as_json, object};
 use super::operator::Operator;
-use super::{PROGRAM, inspect, print_lines, printed, rfc3339};
+use super::{Client, print_lines, rfc3339, say};
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{JobId, Shard};
 use crate::notes::jobs::index::{self, Indexed, Name};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Cleared, Ledger};
-use crate::observe::terminal;
-use crate::store::{Report, Store, within};
+use crate::store::Report;
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct JobsFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Show only this job, which runs once [default: the newest 100]
@@ -45,7 +41,7 @@ pub struct JobsFlags {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum State {
     Never,
     Running,
@@ -62,10 +58,6 @@ impl State {
         } else {
             Self::Failed
         }
-    }
-
-    pub fn word(self) -> &'static str {
-        self.into()
     }
 
     fn exit_status(self) -> u8 {
@@ -88,7 +80,7 @@ pub fn words(job: &Indexed, report: &Report) -> String {
     };
     let began = if state == State::Running { "since " } else { "" };
     let runs = if *attempts > 1 { format!(" (run {attempts})") } else { String::new() };
-    format!("job {name} {}{status} on {host} {began}{}{runs}", state.word(), ago(to_millis.unwrap_or(*from_millis)))
+    format!("job {name} {}{status} on {host} {began}{}{runs}", state.into_str(), ago(to_millis.unwrap_or(*from_millis)))
 }
 
 impl JobsFlags {
@@ -96,95 +88,92 @@ impl JobsFlags {
         self.clear.is_some()
     }
 
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
+    pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let operator = &Operator { client, shard: &self.shard, json: self.json };
         match (&self.clear, &self.job) {
-            (Some(job), _) => self.forget(store, patience, job).await,
-            (None, Some(job)) => self.show_one(store, patience, job).await,
-            (None, None) => self.show_all(store, patience).await,
+            (Some(job), _) => forget(operator, job).await,
+            (None, Some(job)) => show_one(operator, job).await,
+            (None, None) => show_all(operator).await,
         }
     }
+}
 
-    fn operator<'a>(&'a self, store: &'a dyn Store, patience: Duration) -> Operator<'a> {
-        Operator { store, patience, shard: &self.shard, json: self.json }
+async fn forget(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
+    let Operator { client, shard, .. } = *operator;
+    let seen = client.ask(jobs::of_job(client.store, shard, job)).await?;
+    let leads = operator.inspect().await?.holder.and_then(|holder| holder.term);
+    match client.ask(jobs::clear(client.store, shard, job, seen.as_ref(), leads)).await? {
+        Cleared::Done => {
+            client.ask(index::write_named(client.store, shard, job)).await?;
+            operator.done(&format!("job {job} may run again")).await
+        }
+        Cleared::Running => Err(operator.refusal(&format!("job {job} is running: clear it when it has ended"))),
+        Cleared::Never => never(operator, job).await,
     }
+}
 
-    async fn forget(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, Failure> {
-        let (shard, operator) = (&self.shard, self.operator(store, patience));
-        let seen = within(patience, jobs::of_job(store, shard, job)).await?;
-        let leads = operator.inspect().await?.holder.and_then(|holder| holder.term);
-        match within(patience, jobs::clear(store, shard, job, seen.as_ref(), leads)).await? {
-            Cleared::Done => {
-                within(patience, index::write_named(store, shard, job)).await?;
-                operator.done(&format!("job {job} may run again")).await
-            }
-            Cleared::Running => Err(operator.refusal(&format!("job {job} is running: clear it when it has ended"))),
-            Cleared::Never => self.never(&operator, job).await,
-        }
-    }
+async fn never(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
+    operator.known_slots(&operator.inspect().await?).await?;
+    Err(operator.refusal(&format!("job {job} has never run")))
+}
 
-    async fn never(&self, operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
-        operator.known_slots(&operator.inspect().await?).await?;
-        Err(operator.refusal(&format!("job {job} has never run")))
+async fn show_one(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
+    let Operator { client, shard, json } = *operator;
+    let mut ledger = client.ask(jobs::of_job(client.store, shard, job)).await?;
+    let report = client.inspect(shard).await?;
+    let indexed = |ledger: &Ledger| Indexed::of(Name::Once(job.clone()), ledger);
+    if ledger.as_ref().is_some_and(|ledger| is_in_doubt(&indexed(ledger), &report)) {
+        ledger = client.ask(jobs::of_job(client.store, shard, job)).await?;
     }
+    let (state, text) = match &ledger {
+        None if json => {
+            operator.known_slots(&report).await?;
+            (State::Never, as_json(&object(shard, Some(job), State::Never, None, None)))
+        }
+        None => return never(operator, job).await,
+        Some(ledger) => {
+            let known = indexed(ledger);
+            let state = State::of(&known, &report);
+            let object = || as_json(&object(shard, Some(job), state, Some(&known), Some(ledger)));
+            (state, if json { object() } else { as_text(shard, job, state, ledger) })
+        }
+    };
+    let written = print_lines([text]);
+    Ok(if written == ExitCode::SUCCESS { state.exit_status().into() } else { written })
+}
 
-    async fn show_one(&self, store: &dyn Store, patience: Duration, job: &JobId) -> Result<ExitCode, Failure> {
-        let shard = &self.shard;
-        let mut ledger = within(patience, jobs::of_job(store, shard, job)).await?;
-        let report = inspect(store, shard, patience).await?;
-        let indexed = |ledger: &Ledger| Indexed::of(Name::Once(job.clone()), ledger);
-        if ledger.as_ref().is_some_and(|ledger| is_in_doubt(&indexed(ledger), &report)) {
-            ledger = within(patience, jobs::of_job(store, shard, job)).await?;
+async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
+    let Operator { client, shard, json } = *operator;
+    let periodic = client.ask(jobs::last(client.store, shard)).await?;
+    let mut all = client.ask(index::read(client.store, shard, periodic.as_ref())).await?;
+    let report = client.inspect(shard).await?;
+    // The index may be behind the ledger, if its writer died.
+    for known in &mut all {
+        if is_in_doubt(known, &report)
+            && let Some(job) = known.job.once()
+            && let Some(ledger) = client.ask(jobs::of_job(client.store, shard, job)).await?
+        {
+            *known = Indexed::of(known.job.clone(), &ledger);
         }
-        let (state, text) = match &ledger {
-            None if self.json => {
-                self.operator(store, patience).known_slots(&report).await?;
-                (State::Never, as_json(&object(shard, Some(job), State::Never, None, None)))
-            }
-            None => return self.never(&self.operator(store, patience), job).await,
-            Some(ledger) => {
-                let known = indexed(ledger);
-                let state = State::of(&known, &report);
-                let json = || as_json(&object(shard, Some(job), state, Some(&known), Some(ledger)));
-                (state, if self.json { json() } else { as_text(shard, job, state, ledger) })
-            }
-        };
-        let written = printed(writeln!(stdout(), "{text}"));
-        Ok(if written == ExitCode::SUCCESS { state.exit_status().into() } else { written })
     }
-
-    async fn show_all(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let shard = &self.shard;
-        let periodic = within(patience, jobs::last(store, shard)).await?;
-        let mut all = within(patience, index::read(store, shard, periodic.as_ref())).await?;
-        let report = inspect(store, shard, patience).await?;
-        // The index may be behind the ledger, if its writer died.
-        for known in &mut all {
-            if is_in_doubt(known, &report)
-                && let Some(job) = known.job.once()
-                && let Some(ledger) = within(patience, jobs::of_job(store, shard, job)).await?
-            {
-                *known = Indexed::of(known.job.clone(), &ledger);
-            }
+    if all.is_empty() && periodic.is_none() {
+        operator.known_slots(&report).await?;
+        if !json {
+            say(format_args!("no job of {shard} has run so far"));
         }
-        if all.is_empty() && periodic.is_none() {
-            self.operator(store, patience).known_slots(&report).await?;
-            if !self.json {
-                terminal::say(format_args!("{PROGRAM}: no job of {shard} has run so far"));
-            }
-            return Ok(ExitCode::SUCCESS);
-        }
-        let periodic = periodic.iter().map(|ledger| (Indexed::of_period(ledger), Some(ledger)));
-        let all = periodic.chain(all.into_iter().map(|job| (job, None)));
-        if self.json {
-            return Ok(print_lines(all.map(|(known, ledger)| {
-                let state = State::of(&known, &report);
-                as_json(&object(shard, known.job.once(), state, Some(&known), ledger))
-            })));
-        }
-        let rows = all.map(|(job, _)| row(&job, &report));
-        let header = ["JOB", "STATE", "STATUS", "HOST", "AGE", "ATTEMPTS"].map(str::to_owned);
-        Ok(print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>())))
+        return Ok(ExitCode::SUCCESS);
     }
+    let periodic = periodic.iter().map(|ledger| (Indexed::of_period(ledger), Some(ledger)));
+    let all = periodic.chain(all.into_iter().map(|job| (job, None)));
+    if json {
+        return Ok(print_lines(all.map(|(known, ledger)| {
+            let state = State::of(&known, &report);
+            as_json(&object(shard, known.job.once(), state, Some(&known), ledger))
+        })));
+    }
+    let rows = all.map(|(job, _)| row(&job, &report));
+    let header = ["JOB", "STATE", "STATUS", "HOST", "AGE", "ATTEMPTS"].map(str::to_owned);
+    Ok(print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>())))
 }
 
 /// It has no end, and does not run: it ended between two requests, or nobody recorded its end.
@@ -195,7 +184,7 @@ fn is_in_doubt(job: &Indexed, report: &Report) -> bool {
 fn row(job: &Indexed, report: &Report) -> [String; 6] {
     [
         job.job.to_string(),
-        State::of(job, report).word().to_owned(),
+        State::of(job, report).into_str().to_owned(),
         job.status.map(|status| status.to_string()).unwrap_or_default(),
         job.host.clone(),
         ago(job.to_millis.unwrap_or(job.from_millis)).trim_end_matches(" ago").to_owned(),
@@ -221,7 +210,7 @@ fn object<'a>(
         every_seconds: known.and_then(|known| known.job.every()).map(|every| every.as_secs_f64()),
         /// The period of its last run, as long as its ledger lasts.
         period: ledger.and_then(|ledger| ledger.period).map(Turn::due),
-        state: state.word(),
+        state: state.into_str(),
         /// None if it never ran, like all members below.
         host: known.map(|known| &known.host),
         /// None also in a list, if it runs once or its ledger is over.

@@ -8,18 +8,16 @@ use super::noted::{MOST, Notes, note};
 use super::shares;
 use super::slots::{self, Unled, sessions};
 use super::status::{Shown, as_json};
-use super::{PROGRAM, printed};
+use super::{Client, printed, say};
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
-use crate::observe::terminal;
-use crate::store::{Answer, Report, Store};
+use crate::store::{Answer, Report};
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::process::ExitCode;
-use std::time::Duration;
 
 const COLUMNS: usize = 9;
 const GAP: usize = 2;
@@ -50,50 +48,49 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    pub async fn show(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
-        let (standbys, mut unled) = self.announced(store, patience).await?;
+    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
+        let (standbys, mut unled) = self.announced(client).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
-        store
-            .list_in_pages(self.prefix.as_str(), &mut |page| {
-                list.extend(unled.up_to_end_of(page));
-                // So many that their notes are not read unasked: nothing more is known of them later.
-                if !self.orders && list.len() > MOST {
-                    pages += 1;
-                    table.print(&shown(&std::mem::take(&mut list), standbys.as_deref(), None));
-                }
-            })
-            .await?;
+        let mut take = |page| {
+            list.extend(unled.up_to_end_of(page));
+            // So many that their notes are not read unasked: nothing more is known of them later.
+            if !self.orders && list.len() > MOST {
+                pages += 1;
+                table.print(&shown(&std::mem::take(&mut list), standbys.as_deref(), None));
+            }
+        };
+        client.store.list_in_pages(self.prefix.as_str(), &mut take).await?;
         list.extend(unled.among(Vec::new()));
-        let notes = if pages > 0 { None } else { Notes::of(store, &list, self.orders).await? };
+        let notes = if pages > 0 { None } else { Notes::of(client.store, &list, self.orders).await? };
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
         if let Some(standbys) = standbys.filter(|_| !self.json && pages == 0) {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
             let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
-            let held = hosts::held(store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
+            let held = hosts::held(client.store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
             // What is beside the list must not hide it.
             let held = held.await.unwrap_or_default();
             let told = shares::told(list.iter().map(|(shard, shown)| (shard, shown)), waiting, &held);
             if let Some(told) = told.filter(|told| told.needs_attention || stdout().is_terminal()) {
-                terminal::say(format_args!("{PROGRAM}: {}", told.words));
+                say(told.words);
             }
         }
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
         if !self.json && (pages > 0 || list.iter().any(unread)) {
-            terminal::say(format_args!("{PROGRAM}: pauses and jobs are not shown: --orders reads them"));
+            say("pauses and jobs are not shown: --orders reads them");
         }
         Ok(printed(table.written))
     }
 
     /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
     /// the list: a standby that leads by then is not counted.
-    async fn announced(&self, store: &dyn Store, patience: Duration) -> Answer<(Option<Vec<(Shard, Standby)>>, Unled)> {
-        let counts = self.standbys || !store.is_metered();
+    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, Unled)> {
+        let counts = self.standbys || !client.store.is_metered();
         if !counts && !self.orders {
             return Ok((None, Unled::default()));
         }
-        let Announced { standbys, paused } = slots::announced(store, self.prefix.as_str(), patience).await?;
+        let Announced { standbys, paused } = slots::announced(client, self.prefix.as_str()).await?;
         Ok((counts.then_some(standbys), Unled::named(paused)))
     }
 }

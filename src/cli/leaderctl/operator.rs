@@ -6,16 +6,15 @@
 use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
 use super::unknown::{Unknown, never_led};
-use super::{fail, inspect, printed, say_retrying};
+use super::{Client, fail, print_lines, say_retrying};
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
-use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::text::on_one_line;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -23,8 +22,7 @@ use tokio::time::sleep;
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Operator<'a> {
-    pub store: &'a dyn Store,
-    pub patience: Duration,
+    pub client: Client<'a>,
     pub shard: &'a Shard,
     pub json: bool,
 }
@@ -49,12 +47,12 @@ impl Leaders {
 
 impl Operator<'_> {
     pub async fn inspect(&self) -> Answer<Report> {
-        inspect(self.store, self.shard, self.patience).await
+        self.client.inspect(self.shard).await
     }
 
     pub async fn leaders(&self) -> Answer<Leaders> {
         let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
-        let slots = Slots::of(self.store, self.shard, self.patience).await?;
+        let slots = Slots::of(self.client, self.shard).await?;
         let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
         Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden })
     }
@@ -65,7 +63,7 @@ impl Operator<'_> {
         let mut left: Vec<_> = led.iter().map(|(shard, _)| shard).collect();
         let look = async || {
             while let Some(shard) = left.last() {
-                if inspect(self.store, shard, self.patience).await?.holder.is_some() {
+                if self.client.inspect(shard).await?.holder.is_some() {
                     return Ok(false);
                 }
                 left.pop();
@@ -76,12 +74,12 @@ impl Operator<'_> {
     }
 
     pub async fn orders(&self) -> Answer<Orders> {
-        within(self.patience, orders::read(self.store, self.shard)).await
+        self.client.ask(orders::read(self.client.store, self.shard)).await
     }
 
     /// As [`orders::change`], which needs several requests.
     pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
-        within(self.patience * 4, orders::change(self.store, self.shard, edit)).await
+        self.client.several(orders::change(self.client.store, self.shard, edit)).await
     }
 
     /// Notes in the history who ordered that these leaderships end. That explains the order, and does not carry it out:
@@ -89,7 +87,7 @@ impl Operator<'_> {
     pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
         for (shard, term) in leaders {
             let Some(term) = term else { continue };
-            if within(self.patience, history::order(self.store, shard, term, ordered)).await.is_err() {
+            if self.client.ask(history::order(self.client.store, shard, term, ordered)).await.is_err() {
                 return;
             }
         }
@@ -103,12 +101,12 @@ impl Operator<'_> {
         }
         if self.inspect().await.is_ok_and(|report| report == Report::default()) {
             let _ =
-                within(self.patience, standbys::announce_pause(self.store, self.shard, &pause.id, pause.left)).await;
+                self.client.ask(standbys::announce_pause(self.client.store, self.shard, &pause.id, pause.left)).await;
         }
     }
 
     pub async fn withdraw_pause(&self, pause: &PauseOrder) {
-        let _ = within(self.patience, standbys::withdraw_pause(self.store, self.shard, &pause.id)).await;
+        let _ = self.client.ask(standbys::withdraw_pause(self.client.store, self.shard, &pause.id)).await;
     }
 
     /// As [`look_until`], for what the store reports of the shard.
@@ -123,11 +121,11 @@ impl Operator<'_> {
     /// Reports what was done: as a sentence, or as the present state of the shard.
     pub async fn done(&self, sentence: &str) -> Result<ExitCode, Failure> {
         if !self.json {
-            return Ok(printed(writeln!(stdout(), "{}: {}", self.shard, on_one_line(sentence.to_owned()))));
+            return Ok(print_lines([format!("{}: {}", self.shard, on_one_line(sentence.to_owned()))]));
         }
-        let shown = Shown::read(self.store, self.shard, self.patience).await;
+        let shown = Shown::read(self.client, self.shard).await;
         let shown = shown.map_err(|error| self.although(sentence, error))?;
-        Ok(printed(writeln!(stdout(), "{}", status::as_json(self.shard, &shown))))
+        Ok(print_lines([status::as_json(self.shard, &shown)]))
     }
 
     /// What was done stays, whatever failed after it: an operator who reads only the failure would do it again.
@@ -138,7 +136,7 @@ impl Operator<'_> {
 
     /// The slots of the shard, about which the store reports this. Refuses a shard that the store has never seen.
     pub async fn known_slots(&self, report: &Report) -> Result<Slots, Failure> {
-        let slots = Slots::of(self.store, self.shard, self.patience).await?;
+        let slots = Slots::of(self.client, self.shard).await?;
         if never_led(report, &slots) {
             self.refuse_never_led().await?;
         }
@@ -147,7 +145,7 @@ impl Operator<'_> {
 
     /// Refuses a shard that was [`never_led`], unless it is known: a pause before its first leader makes it so.
     pub async fn refuse_never_led(&self) -> Result<(), Failure> {
-        let Some(unknown) = Unknown::of_never_led(self.store, self.shard, self.patience).await? else {
+        let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else {
             return Ok(());
         };
         let is_paused = match self.orders().await {
@@ -174,7 +172,7 @@ impl Operator<'_> {
 
     /// The standbys that have announced themselves, while `leader` leads.
     pub async fn standbys(&self, leader: &Holder) -> Answer<Vec<Standby>> {
-        let all = slots::announced(self.store, self.shard.as_str(), self.patience).await?.standbys;
+        let all = slots::announced(self.client, self.shard.as_str()).await?.standbys;
         Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
     }
 }

@@ -1,14 +1,14 @@
 //! A lease that a verb holds itself, while it changes what only one may change at a time.
 
-use super::PROGRAM;
+use super::{Client, PROGRAM, say};
 use crate::lease::{Candidate, Shard, Term, show_seconds};
-use crate::observe::terminal;
-use crate::store::{Answer, Claim, ErrorKind, Holder, Renewal, Store, StoreError, within};
+use crate::store::{Answer, Claim, ErrorKind, Holder, Renewal, StoreError};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::time::Duration;
 
-pub struct OwnLease {
+pub struct OwnLease<'a> {
+    client: Client<'a>,
     pub candidate: Candidate,
     pub term: Term,
     /// When its last claim or renewal was sent.
@@ -16,37 +16,31 @@ pub struct OwnLease {
     sequence: u64,
 }
 
-pub enum Taking {
-    Taken(OwnLease),
+pub enum Taking<'a> {
+    Taken(OwnLease<'a>),
     Held(Holder),
     /// A command of the last leader may live for this long.
     Later(Duration),
 }
 
-impl OwnLease {
+impl<'a> OwnLease<'a> {
     /// Claims the lease on `shard` for `verb`.
-    pub async fn take(
-        store: &dyn Store,
-        patience: Duration,
-        shard: &Shard,
-        lease: Duration,
-        verb: &str,
-    ) -> Answer<Taking> {
+    pub async fn take(client: Client<'a>, shard: &Shard, lease: Duration, verb: &str) -> Answer<Taking<'a>> {
         let mut candidate = Candidate::here(shard.clone(), None, lease).map_err(StoreError::no_random_bytes)?;
         candidate.owner = format!("{PROGRAM}-{verb}-{}-{}", candidate.host, candidate.pid);
-        let mut own = Self { candidate, term: Term(0), sent: BootInstant::now(), sequence: 0 };
-        match within(patience, store.claim(&own.candidate)).await {
+        let mut own = Self { client, candidate, term: Term(0), sent: BootInstant::now(), sequence: 0 };
+        match client.ask(client.store.claim(&own.candidate)).await {
             Ok(Claim::Granted(grant)) => {
                 own.term = grant.term;
                 let wait = grant.start_after.map(|until| until.since(BootInstant::now()));
                 let Some(wait) = wait.filter(|wait| !wait.is_zero()) else { return Ok(Taking::Taken(own)) };
-                own.give_back(store, patience).await;
+                own.give_back().await;
                 Ok(Taking::Later(wait))
             }
             Ok(Claim::Refused(holder)) => Ok(Taking::Held(holder)),
             Err(error) => {
                 if error.kind == ErrorKind::Unknown {
-                    own.give_back(store, patience).await;
+                    own.give_back().await;
                 }
                 Err(error)
             }
@@ -54,10 +48,11 @@ impl OwnLease {
     }
 
     /// False if it is lost.
-    pub async fn renew(&mut self, store: &dyn Store, patience: Duration) -> Answer<bool> {
+    pub async fn renew(&mut self) -> Answer<bool> {
         let now = BootInstant::now();
         self.sequence += 1;
-        match within(patience, store.renew(&self.candidate, self.term, self.sequence)).await? {
+        let Self { client, candidate, term, .. } = self;
+        match client.ask(client.store.renew(candidate, *term, self.sequence)).await? {
             Renewal::Renewed => self.sent = now,
             Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken => return Ok(false),
         }
@@ -65,12 +60,13 @@ impl OwnLease {
     }
 
     /// A lease that cannot be released ends by itself.
-    pub async fn give_back(&self, store: &dyn Store, patience: Duration) {
-        if let Err(error) = within(patience, store.release(&self.candidate, self.term)).await {
-            let Candidate { shard, lease, .. } = &self.candidate;
+    pub async fn give_back(&self) {
+        let Self { client, candidate, term, .. } = self;
+        if let Err(error) = client.ask(client.store.release(candidate, *term)).await {
+            let Candidate { shard, lease, .. } = candidate;
             let (lease, message) = (show_seconds(*lease), on_one_line(error.message));
-            terminal::say(format_args!(
-                "{PROGRAM}: {shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
+            say(format_args!(
+                "{shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
             ));
         }
     }

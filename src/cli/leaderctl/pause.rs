@@ -5,19 +5,17 @@ use super::balance;
 use super::operator::{Operator, takes_no_orders};
 use super::slots;
 use super::unknown::Unknown;
-use super::{PROGRAM, fail, printed};
+use super::{Client, fail, print_lines, say};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
-use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Answer, Store, StoreError, within};
+use crate::store::{Answer, StoreError};
 use clap::Args;
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -26,7 +24,6 @@ use std::time::{Duration, Instant};
 #[group(id = "targets", required = true, multiple = false)]
 struct Targets {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Option<Shard>,
 
     /// Apply to each known shard whose name begins with this
@@ -46,10 +43,10 @@ impl Targets {
     }
 
     /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
-    async fn find(&self, store: &dyn Store, patience: Duration) -> Answer<Vec<Shard>> {
+    async fn find(&self, client: Client<'_>) -> Answer<Vec<Shard>> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
-        let list = store.list(prefix.as_str()).await?;
-        let paused = slots::paused(store, prefix.as_str(), patience).await?;
+        let list = client.store.list(prefix.as_str()).await?;
+        let paused = slots::paused(client, prefix.as_str()).await?;
         let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten().chain(paused);
         let names: BTreeSet<Shard> = names.filter(|name| name.as_str().starts_with(prefix.as_str())).collect();
         Ok(names.into_iter().collect())
@@ -66,7 +63,7 @@ impl Targets {
         let Some(prefix) = self.prefix.as_ref().filter(|_| !json) else { return ExitCode::SUCCESS };
         let of = if count == all { String::new() } else { format!(" of {all}") };
         let shards = if all == 1 { "shard" } else { "shards" };
-        printed(writeln!(stdout(), "{done} {count}{of} {shards} whose names begin with \"{}\"", prefix.as_str()))
+        print_lines([format!("{done} {count}{of} {shards} whose names begin with \"{}\"", prefix.as_str())])
     }
 }
 
@@ -139,13 +136,13 @@ impl PauseFlags {
         }
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let shards = self.targets.find(store, patience).await?;
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let shards = self.targets.find(client).await?;
         let all = shards.len();
         // All are paused before any of them is waited for.
         let (mut paused, mut status) = (Vec::new(), ExitCode::SUCCESS);
         for shard in &shards {
-            let operator = Operator { store, patience, shard, json: self.json };
+            let operator = Operator { client, shard, json: self.json };
             match self.pause(&operator).await {
                 Ok(None) => paused.push(operator),
                 Ok(Some(refusal)) => status = refusal,
@@ -194,12 +191,12 @@ impl PauseFlags {
 
     #[expect(clippy::option_option, reason = "an option with an optional value")]
     async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, Failure> {
-        let Operator { store, patience, shard, .. } = *operator;
+        let Operator { client, shard, .. } = *operator;
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
         if leaders.led.is_empty()
-            && let Some(unknown) = Unknown::find(store, shard, patience).await
+            && let Some(unknown) = Unknown::find(client, shard).await
         {
             unknown.say(shard);
         }
@@ -224,7 +221,7 @@ impl PauseFlags {
             if wait.is_none() {
                 return Ok(operator.refuse(&told));
             }
-            terminal::say(format_args!("{PROGRAM}: {shard}: {told}"));
+            say(format_args!("{shard}: {told}"));
         }
         let Some(most) = wait else {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
@@ -249,14 +246,14 @@ impl ResumeFlags {
         self.targets.check("resume")
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         if let Some(host) = &self.host {
-            return Ok(balance::resume(host, self.json, store, patience).await?);
+            return Ok(balance::resume(host, self.json, client).await?);
         }
-        let shards = self.targets.find(store, patience).await?;
+        let shards = self.targets.find(client).await?;
         let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
         for shard in &shards {
-            let operator = Operator { store, patience, shard, json: self.json };
+            let operator = Operator { client, shard, json: self.json };
             let (was_paused, told) =
                 self.resume(&operator).await.map_err(|error| after(resumed, all, "resumed", error))?;
             resumed += usize::from(was_paused);
@@ -273,7 +270,7 @@ impl ResumeFlags {
 
     /// Ends the pause. Returns whether there was one, and the exit status.
     async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), Failure> {
-        let Operator { store, patience, shard, .. } = *operator;
+        let Operator { client, shard, .. } = *operator;
         let mut ended: Option<PauseOrder> = None;
         let changed = operator
             .change(|orders| {
@@ -284,7 +281,7 @@ impl ResumeFlags {
             .await;
         match changed {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
-                within(patience * 4, orders::remove(store, shard)).await?;
+                client.several(orders::remove(client.store, shard)).await?;
                 return Ok((true, operator.done("resumed: removed orders that another program wrote").await?));
             }
             changed => changed?,

@@ -10,14 +10,13 @@
 //! watch shows that it was not renewed.
 
 use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
-use super::{PROGRAM, say_retrying};
+use super::{Client, say, say_retrying};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
-use crate::observe::terminal;
-use crate::store::{Answer, Holder, Release, Report, Store, within};
+use crate::store::{Answer, Holder, Release, Report};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -30,7 +29,6 @@ const SOON: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 pub struct RevokeFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// The term that status shows
@@ -51,8 +49,8 @@ pub struct RevokeFlags {
 }
 
 impl RevokeFlags {
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let operator = Operator { client, shard: &self.shard, json: self.json };
         let term = Term(self.term);
         let report = operator.inspect().await?;
         let holder = match report.holder {
@@ -74,7 +72,7 @@ impl RevokeFlags {
                 Verdict::Ended => return operator.done(&format!("the lease of term {term} has ended by itself")).await,
             }
         }
-        match within(patience, store.revoke(&self.shard, term)).await? {
+        match client.ask(client.store.revoke(&self.shard, term)).await? {
             Release::NotHeld => Err(operator.refusal(&format!("term {term} had already ended"))),
             Release::Released => {
                 let ordered = Ordered::now(history::REVOKE, None, None);
@@ -96,7 +94,7 @@ impl RevokeFlags {
         let Some(left) = first.expires_in else { return Ok(Verdict::Unrenewed) };
         let most = self.watch.unwrap_or(left + UNCERTAINTY);
         if most > SOON {
-            terminal::say(format_args!("{PROGRAM}: watching for {} whether {first} renews its lease", show(most)));
+            say(format_args!("watching for {} whether {first} renews its lease", show(most)));
         }
         // During an outage the leader could not renew either.
         let (mut seen_since, mut away) = (begun, false);

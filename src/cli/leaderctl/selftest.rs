@@ -15,13 +15,13 @@ mod table;
 
 pub use programs::run_if_respawned;
 
-use super::{PROGRAM, fail, inspect, printed};
+use super::operator::LOOK_EVERY;
+use super::{Client, PROGRAM, fail, printed, say};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show, show_seconds};
 use crate::notes::standbys;
-use crate::observe::terminal;
 use crate::runner::signals::Signals;
 use crate::store::url::Secret;
 use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
@@ -45,9 +45,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use table::Row;
 use tokio::time::{sleep, timeout};
-
-/// How often to claim from a store that makes every candidate wait.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub struct SelftestFlags {
@@ -164,7 +161,8 @@ impl SelftestFlags {
             Ok(Some(signal)) => Ok(ended_by(signal)),
             Err(error) => Err(error),
         };
-        let written = self.say(&left_behind(&*store, named, &setting.shard, request_timeout).await);
+        let client = Client { store: &*store, patience: request_timeout };
+        let written = self.say(&left_behind(client, named, &setting.shard).await);
         match (status, written) {
             (Ok(status), Ok(())) => Ok(status),
             // A reader that closed the pipe has read enough.
@@ -244,7 +242,7 @@ impl<'a> Bench<'a> {
         let fleet = self.fleet.take().expect("it was put there above");
         if matches!(verdict, Verdict::Failed(_)) {
             for line in fleet.log_ends() {
-                terminal::say(format_args!("{PROGRAM}: {}", on_one_line(line)));
+                say(on_one_line(line));
             }
         }
         Ok(Row { fault: name, verdict, evidence: Some(evidence) })
@@ -333,17 +331,15 @@ fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     };
     let real = format!("{option}= in the URL belongs to a real shard");
     let url = if option == "advisory_lock" {
-        let mut key = [0; 8];
-        getrandom::fill(&mut key).map_err(|error| format!("no random bytes: {error}"))?;
-        let key = i64::from_ne_bytes(key);
-        terminal::say(format_args!(
-            "{PROGRAM}: {real}: advisory lock {key} stands in for it; the faults of the network do without, because a proxy \
+        let key = getrandom::u64().map_err(|error| format!("no random bytes: {error}"))?.cast_signed();
+        say(format_args!(
+            "{real}: advisory lock {key} stands in for it; the faults of the network do without, because a proxy \
              would keep its session open"
         ));
         let and = if url.ends_with('?') { "" } else { "&" };
         format!("{url}{and}{option}={key}")
     } else {
-        terminal::say(format_args!("{PROGRAM}: {real}: it is not tested"));
+        say(format_args!("{real}: it is not tested"));
         url
     };
     Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
@@ -383,7 +379,7 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
 /// Says once that nothing happens for so long. Less than a second is not worth a line.
 fn say_wait(wait: Duration, why: &str) {
     if wait >= Duration::from_secs(1) {
-        terminal::say(format_args!("{PROGRAM}: the first command starts in {}: {why}", show_seconds(wait)));
+        say(format_args!("the first command starts in {}: {why}", show_seconds(wait)));
     }
 }
 
@@ -405,14 +401,14 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::of_signal(signal as i32))
 }
 
-async fn left_behind(store: &dyn Store, named: &NamedStore, shard: &Shard, patience: Duration) -> String {
+async fn left_behind(client: Client<'_>, named: &NamedStore, shard: &Shard) -> String {
     // Notes that cannot be removed now expire, or are a few lines.
-    let _ = within(patience * 4, remove_notes(store, shard)).await;
+    let _ = client.several(remove_notes(client.store, shard)).await;
     #[allow(irrefutable_let_patterns, reason = "a build without remote stores has no others")]
     if let Location::File { directory } = &named.location {
         remove_files(directory, shard);
     }
-    match inspect(store, shard, patience).await {
+    match client.inspect(shard).await {
         Ok(report) => match (report.holder, report.last_term) {
             (Some(holder), _) => {
                 let holder = on_one_line(holder.to_string());

@@ -11,12 +11,12 @@ mod page;
 
 use super::fleet::reader::{Reader, ReadingFlags};
 use super::fleet::{Fleet, Picture, Seen};
-use super::{PROGRAM, asked_to_stop};
+use super::{Client, PROGRAM, asked_to_stop, say};
 use crate::lease::{Prefix, Shard, show};
 use crate::observe::http::{self, METRICS};
 use crate::observe::listen::Address;
-use crate::observe::{log, terminal};
-use crate::store::{Answer, Store};
+use crate::observe::log;
+use crate::store::Answer;
 use crate::text::in_words;
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
@@ -61,9 +61,9 @@ pub struct ServeFlags {
 }
 
 impl ServeFlags {
-    pub async fn serve(self, store: Arc<dyn Store>, patience: Duration) -> Answer<ExitCode> {
-        let (is_metered, interval) = (store.is_metered(), self.reading.interval(&*store));
-        let reader = Reader::new(store, self.prefix.unwrap_or_default(), self.reading, patience);
+    pub async fn serve(self, client: Client<'_>) -> Answer<ExitCode> {
+        let (is_metered, interval) = (client.store.is_metered(), self.reading.interval(client.store));
+        let reader = Reader::new(client, self.prefix.unwrap_or_default(), self.reading);
         let is_loopback = matches!(&self.listen, Address::Tcp(address) if address.ip().is_loopback());
         let board = Arc::new(Board { fleet: reader.fleet(), is_loopback });
         let listening = match http::begin(&self.listen, routes(&board), PATIENCE).await {
@@ -87,7 +87,7 @@ impl ServeFlags {
         if !is_loopback && !matches!(self.listen, Address::Unix(_)) {
             log::warn(PROGRAM, &format!("{} is open to other machines, and there is no password", self.listen));
         }
-        terminal::say(format_args!("{PROGRAM}: serving on {}", listening.address));
+        say(format_args!("serving on {}", listening.address));
         tokio::select! {
             () = reader.run() => unreachable!("a reader goes on"),
             () = asked_to_stop() => Ok(ExitCode::SUCCESS),

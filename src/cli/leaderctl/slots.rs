@@ -4,16 +4,14 @@
 //! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db#2` shows no pause, because
 //! that is a pause of `db`.
 
-use super::PROGRAM;
+use super::{Client, say};
 use crate::lease::{Session, Shard};
 use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{self, Announced, Standby};
-use crate::observe::terminal;
 use crate::slots;
-use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::Duration;
 
 /// The slots of a shard that were ever led.
 #[derive(Debug, Default)]
@@ -24,8 +22,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Self> {
-        match within(patience * 4, slots::inspect(store, shard)).await {
+    pub async fn of(client: Client<'_>, shard: &Shard) -> Answer<Self> {
+        match client.several(slots::inspect(client.store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
             Err(error) if error.kind == ErrorKind::Denied => {
                 let message = format!("whether its slots are led is not known: {}", error.message);
@@ -84,53 +82,50 @@ pub struct ParentPause {
 
 impl Kin {
     /// Of the shard that `report` is about. What is denied is reported and left out.
-    pub async fn of(store: &dyn Store, shard: &Shard, report: &Report, patience: Duration) -> Answer<Self> {
+    pub async fn of(client: Client<'_>, shard: &Shard, report: &Report) -> Answer<Self> {
         let slots = match report.holder {
-            None => Some(Slots::of(store, shard, patience).await?),
+            None => Some(Slots::of(client, shard).await?),
             Some(_) => None,
         };
         let (slots, hidden): (_, Option<StoreError>) = match slots {
             Some(Slots { hidden: Some(hidden), .. }) => (None, Some(hidden)),
             slots => (slots, None),
         };
-        let pause = match parent_pause(store, shard, patience).await {
+        let pause = match parent_pause(client, shard).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                say(shard, &format!("cannot tell whether a pause of all slots applies to it: {}", error.message));
+                let message = on_one_line(error.message);
+                say(format_args!("{shard}: cannot tell whether a pause of all slots applies to it: {message}"));
                 None
             }
             pause => pause?,
         };
         if let Some(hidden) = hidden {
-            say(shard, &hidden.message);
+            say(format_args!("{shard}: {}", on_one_line(hidden.message)));
         }
         Ok(Self { slots, pause })
     }
 }
 
-fn say(shard: &Shard, what: &str) {
-    terminal::say(format_args!("{PROGRAM}: {shard}: {}", on_one_line(what.to_owned())));
-}
-
-pub async fn parent_pause(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Option<ParentPause>> {
+pub async fn parent_pause(client: Client<'_>, shard: &Shard) -> Answer<Option<ParentPause>> {
     let Some(parent) = slots::parent(shard) else { return Ok(None) };
-    let pause = within(patience, orders::read(store, &parent)).await?.pause;
+    let pause = client.ask(orders::read(client.store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
 /// The standbys of the shards whose names begin with `prefix` (of a slot, also those of any slot of its shard), and the
 /// shards that were paused before anybody led them.
-pub async fn announced(store: &dyn Store, prefix: &str, patience: Duration) -> Answer<Announced> {
+pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');
     let wider = above.map_or(prefix, |(shard, _)| shard);
-    let mut announced = within(patience * 4, standbys::announced(store, wider)).await?;
+    let mut announced = client.several(standbys::announced(client.store, wider)).await?;
     announced.paused.retain(|shard| shard.as_str().starts_with(prefix));
     Ok(announced)
 }
 
 /// The shards whose names begin with `prefix` that were paused before anybody led them. Empty if the store denies that.
-pub async fn paused(store: &dyn Store, prefix: &str, patience: Duration) -> Answer<Vec<Shard>> {
-    match announced(store, prefix, patience).await {
+pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
+    match announced(client, prefix).await {
         Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
         announced => announced.map(|announced| announced.paused),
     }

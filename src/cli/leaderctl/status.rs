@@ -5,20 +5,18 @@ use super::jobs::{State, words};
 use super::object::{self, object};
 use super::slots::{self, Kin, Slots};
 use super::unknown::{Unknown, never_led};
-use super::{PROGRAM, inspect, printed, rfc3339};
+use super::{Client, print_lines, rfc3339, say};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::Standby;
-use crate::observe::terminal;
-use crate::store::{Answer, ErrorKind, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Report, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -57,11 +55,11 @@ pub struct Shown {
 }
 
 impl StatusFlags {
-    pub async fn show(&self, store: &dyn Store, timeout: Duration) -> Answer<ExitCode> {
+    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
         let mut status = ExitCode::SUCCESS;
         let mut denied = None;
         for shard in &self.shards {
-            let shown = self.show_one(store, timeout, shard, &mut denied).await?;
+            let shown = self.show_one(client, shard, &mut denied).await?;
             // The first that is not as it should be.
             if status == ExitCode::SUCCESS {
                 status = shown;
@@ -71,20 +69,13 @@ impl StatusFlags {
     }
 
     /// `denied` is why standbys cannot be counted, once that was said: it is the same for each shard.
-    async fn show_one(
-        &self,
-        store: &dyn Store,
-        timeout: Duration,
-        shard: &Shard,
-        denied: &mut Option<StoreError>,
-    ) -> Answer<ExitCode> {
-        let mut shown = Shown::read(store, shard, timeout).await?;
+    async fn show_one(&self, client: Client<'_>, shard: &Shard, denied: &mut Option<StoreError>) -> Answer<ExitCode> {
+        let mut shown = Shown::read(client, shard).await?;
         let all = match denied {
-            None if self.standbys || !store.is_metered() => {
-                match slots::announced(store, shard.as_str(), timeout).await {
+            None if self.standbys || !client.store.is_metered() => {
+                match slots::announced(client, shard.as_str()).await {
                     Err(error) if error.kind == ErrorKind::Denied => {
-                        let message = on_one_line(error.message.clone());
-                        terminal::say(format_args!("{PROGRAM}: standbys are not shown: {message}"));
+                        say(format_args!("standbys are not shown: {}", on_one_line(error.message.clone())));
                         *denied = Some(error);
                         None
                     }
@@ -100,9 +91,9 @@ impl StatusFlags {
         });
         shown.standbys = shown.waiting.as_ref().map(Vec::len);
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
-        let written = printed(writeln!(stdout(), "{text}"));
+        let written = print_lines([text]);
         if !self.json && shown.was_never_led() {
-            let unknown = Unknown::of_never_led(store, shard, timeout).await.ok().flatten();
+            let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
             // A name that was never led is no slip unless it looks like one.
             if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
                 unknown.say(shard);
@@ -114,12 +105,12 @@ impl StatusFlags {
 
 impl Shown {
     /// All but the standbys.
-    pub async fn read(store: &dyn Store, shard: &Shard, timeout: Duration) -> Answer<Self> {
-        let report = inspect(store, shard, timeout).await?;
-        let orders = within(timeout, orders::read(store, shard)).await?;
-        let ledger = within(timeout, jobs::last(store, shard)).await?;
-        let jobs = within(timeout, index::read(store, shard, ledger.as_ref())).await?;
-        let kin = Kin::of(store, shard, &report, timeout).await?;
+    pub async fn read(client: Client<'_>, shard: &Shard) -> Answer<Self> {
+        let report = client.inspect(shard).await?;
+        let orders = client.ask(orders::read(client.store, shard)).await?;
+        let ledger = client.ask(jobs::last(client.store, shard)).await?;
+        let jobs = client.ask(index::read(client.store, shard, ledger.as_ref())).await?;
+        let kin = Kin::of(client, shard, &report).await?;
         Ok(Self { report, orders: Some(orders), ledger, jobs, kin, ..Self::default() })
     }
 
@@ -237,7 +228,7 @@ fn job_object<'a>(job: &'a Indexed, report: &Report) -> impl Serialize + use<'a>
         /// None for a job that runs once a period.
         job: job.job.once().map(JobId::as_str),
         every_seconds: job.job.every().map(|every| every.as_secs_f64()),
-        state: State::of(job, report).word(),
+        state: State::of(job, report).into_str(),
         host: &job.host,
         started: rfc3339(job.from_millis),
         /// None while it runs, and if nobody recorded it.

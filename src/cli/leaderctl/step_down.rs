@@ -5,17 +5,16 @@
 //! this user may not read that, a warning says so. And the leader may have read an order before it was taken back. The
 //! store does not show that, so the leader may still step down.
 
-use super::PROGRAM;
 use super::balance::Drain;
 use super::operator::{Operator, takes_no_orders};
+use super::{Client, say};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard, Term};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, HandoverOrder};
 use crate::notes::standbys::Standby;
-use crate::observe::terminal;
-use crate::store::{Answer, ErrorKind, Holder, Report, Store, StoreError};
+use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -89,7 +88,7 @@ impl StepDownFlags {
         Ok(())
     }
 
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let shard = match (&self.host, &self.shard) {
             (None, Some(shard)) => shard,
             (None, None) => unreachable!("one of them is required"),
@@ -103,10 +102,10 @@ impl StepDownFlags {
                     force: self.force,
                     json: self.json,
                 };
-                return Ok(drain.order(store, patience).await?);
+                return Ok(drain.order(client).await?);
             }
         };
-        let operator = Operator { store, patience, shard, json: self.json };
+        let operator = Operator { client, shard, json: self.json };
         if self.cancel {
             return cancel(&operator).await;
         }
@@ -188,8 +187,8 @@ impl Handover<'_> {
             )));
         }
         if let Some(what) = warning {
-            terminal::say(format_args!(
-                "{PROGRAM}: {}: {}: the shard may have no leader until --for is over",
+            say(format_args!(
+                "{}: {}: the shard may have no leader until --for is over",
                 operator.shard,
                 on_one_line(what)
             ));
@@ -225,7 +224,7 @@ impl Handover<'_> {
             return Ok(Followers::Known);
         }
         let no_standby = format!("no standby{}", called.as_deref().unwrap_or(" has announced itself"));
-        if operator.store.is_metered() {
+        if operator.client.store.is_metered() {
             return Ok(Followers::Unknown(format!(
                 "{no_standby} (on this store they announce themselves only with --announce)"
             )));
@@ -252,7 +251,7 @@ impl Handover<'_> {
             ErrorKind::Denied | ErrorKind::Misconfigured => false,
         };
         let message = format!("the standbys cannot be read: {}", error.message);
-        if self.force || !is_outage && (self.to.is_none() || operator.store.is_metered()) {
+        if self.force || !is_outage && (self.to.is_none() || operator.client.store.is_metered()) {
             return Ok(Followers::Unknown(message));
         }
         if is_outage {

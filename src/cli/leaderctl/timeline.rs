@@ -26,9 +26,9 @@ pub enum State {
     Idle,
 }
 
-/// Why a leadership ended, where that is worth a mark.
+/// Why a leadership ended, where that is worth a mark. The name is a class of the page, and a word for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Mark {
     Killed,
     Lost,

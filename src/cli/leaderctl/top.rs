@@ -8,11 +8,10 @@ mod frame;
 
 use super::fleet::Fleet;
 use super::fleet::reader::{Reader, ReadingFlags};
-use super::{Flags, Verb, asked_to_stop};
+use super::{Client, Flags, Verb, asked_to_stop, say};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
-use crate::observe::terminal;
-use crate::store::{Answer, Store};
+use crate::store::Answer;
 use crate::text::in_words;
 use clap::{Args, Parser};
 use frame::{Mode, View};
@@ -48,9 +47,9 @@ impl TopFlags {
     }
 
     /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
-    pub async fn show(self, store: Arc<dyn Store>, named: bool, patience: Duration) -> Answer<ExitCode> {
-        let reader = Reader::new(Arc::clone(&store), self.prefix, self.reading, patience);
-        let top = Top { store, fleet: reader.fleet(), named, patience, view: View::default() };
+    pub async fn show(self, client: Client<'_>, named: bool) -> Answer<ExitCode> {
+        let reader = Reader::new(client, self.prefix, self.reading);
+        let top = Top { client, fleet: reader.fleet(), named, view: View::default() };
         let shown = tokio::select! {
             () = reader.run() => unreachable!("a reader goes on"),
             shown = top.run() => shown,
@@ -96,11 +95,10 @@ fn pressed(event: Option<&Event>) -> Option<KeyEvent> {
     event.and_then(Event::as_key_event).filter(|key| key.kind == KeyEventKind::Press)
 }
 
-struct Top {
-    store: Arc<dyn Store>,
+struct Top<'a> {
+    client: Client<'a>,
     fleet: Arc<Fleet>,
     named: bool,
-    patience: Duration,
     view: View,
 }
 
@@ -111,7 +109,7 @@ enum Next {
     Order(Vec<String>),
 }
 
-impl Top {
+impl Top<'_> {
     async fn run(mut self) -> io::Result<()> {
         let mut screen = Screen::enter()?;
         let mut events = events();
@@ -149,16 +147,15 @@ impl Top {
         let mut out = stdout();
         writeln!(out, "leaderctl {}", words.join(" "))?;
         let parsed = Flags::try_parse_from([super::PROGRAM].into_iter().chain(words.iter().map(String::as_str)));
-        let (store, patience) = (&*self.store, self.patience);
         let done = match parsed.map(|flags| flags.verb) {
-            Ok(Verb::Pause(pause)) => pause.order(store, patience).await,
-            Ok(Verb::Resume(resume)) => resume.order(store, patience).await,
-            Ok(Verb::StepDown(step_down)) => step_down.order(store, patience).await,
+            Ok(Verb::Pause(pause)) => pause.order(self.client).await,
+            Ok(Verb::Resume(resume)) => resume.order(self.client).await,
+            Ok(Verb::StepDown(step_down)) => step_down.order(self.client).await,
             Ok(_) => unreachable!("no key orders it"),
             Err(error) => return write!(out, "{error}"),
         };
         if let Err(Failure::Usage(message) | Failure::Other { message, .. }) = done {
-            terminal::say(format_args!("{}: {message}", super::PROGRAM));
+            say(message);
         }
         Ok(())
     }

@@ -5,16 +5,14 @@
 //! before the first leader go on with a warning. Both name the nearest known shard, if the store lists them at no charge.
 
 use super::slots::{self, Slots};
-use super::{PROGRAM, inspect};
+use super::{Client, say};
 use crate::cli::start::Failure;
 use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
-use crate::observe::terminal;
 use crate::slots::parent;
-use crate::store::{Answer, ErrorKind, Report, Store, within};
+use crate::store::{Answer, ErrorKind, Report};
 use crate::text;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown {
@@ -28,26 +26,26 @@ pub fn never_led(report: &Report, slots: &Slots) -> bool {
 
 impl Unknown {
     /// For a warning: None also if the store does not tell.
-    pub async fn find(store: &dyn Store, shard: &Shard, patience: Duration) -> Option<Self> {
-        let report = inspect(store, shard, patience).await.ok()?;
-        let slots = Slots::of(store, shard, patience).await.ok()?;
+    pub async fn find(client: Client<'_>, shard: &Shard) -> Option<Self> {
+        let report = client.inspect(shard).await.ok()?;
+        let slots = Slots::of(client, shard).await.ok()?;
         if !never_led(&report, &slots) {
             return None;
         }
-        Self::of_never_led(store, shard, patience).await.ok()?
+        Self::of_never_led(client, shard).await.ok()?
     }
 
     /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
     /// What the store denies is not known.
-    pub async fn of_never_led(store: &dyn Store, shard: &Shard, patience: Duration) -> Answer<Option<Self>> {
-        if store.is_metered() {
+    pub async fn of_never_led(client: Client<'_>, shard: &Shard) -> Answer<Option<Self>> {
+        if client.store.is_metered() {
             return Ok(Some(Self { nearest: None }));
         }
-        let standbys = allowed(slots::announced(store, shard.as_str(), patience).await)?.unwrap_or_default().standbys;
+        let standbys = allowed(slots::announced(client, shard.as_str()).await)?.unwrap_or_default().standbys;
         if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
             return Ok(None);
         }
-        match allowed(within(patience * 4, store.list("")).await)? {
+        match allowed(client.several(client.store.list("")).await)? {
             Some(list) => Ok(Self::among(shard, list.iter().map(|(known, _)| known))),
             None => Ok(Some(Self { nearest: None })),
         }
@@ -65,7 +63,7 @@ impl Unknown {
 
     /// For a verb that goes on.
     pub fn say(&self, shard: &Shard) {
-        terminal::say(format_args!("{PROGRAM}: {}", self.told(shard)));
+        say(self.told(shard));
     }
 
     /// For a verb that does not.

@@ -5,16 +5,14 @@
 //! answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::object::{as_json, object};
-use super::{PROGRAM, inspect, printed};
+use super::{Client, print_lines, say};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
-use crate::observe::terminal;
 use crate::store::{Answer, Holder, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,7 +20,6 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct VerifyFlags {
     /// The shard [default: that of the leadership this runs under]
-    #[arg(value_name = "SHARD")]
     shard: Option<Shard>,
 
     /// The term that must still lead [default: that of the same leadership]
@@ -80,7 +77,7 @@ impl Question {
     }
 
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
-    pub async fn answer(&self, named: NamedStore, timeout: Duration) -> Answer<ExitCode> {
+    pub async fn answer(&self, named: NamedStore, patience: Duration) -> Answer<ExitCode> {
         if let Some((query_socket, key)) = &self.query_socket {
             match query_socket::ask_own(query_socket, key.as_ref()).await {
                 Ok(statement) => return Ok(self.told_by_candidate(statement)),
@@ -94,8 +91,9 @@ impl Question {
                 Err(_) => {}
             }
         }
-        let store = named.location.open(timeout).await?;
-        Ok(self.told_by_store(inspect(&*store, &self.shard, timeout).await?.holder))
+        let store = named.location.open(patience).await?;
+        let report = Client { store: &*store, patience }.inspect(&self.shard).await?;
+        Ok(self.told_by_store(report.holder))
     }
 
     fn told_by_candidate(&self, statement: Statement) -> ExitCode {
@@ -132,7 +130,7 @@ impl Question {
     fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> ExitCode {
         if !self.json {
             let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
-            terminal::say(format_args!("{PROGRAM}: term {} of shard {} {verdict}: {why}", self.term, self.shard));
+            say(format_args!("term {} of shard {} {verdict}: {why}", self.term, self.shard));
         }
         self.say(told_by, false, left)
     }
@@ -151,7 +149,7 @@ impl Question {
             seconds_left: left.map(|left| left.as_secs_f64()),
             told_by,
         };
-        let written = printed(writeln!(stdout(), "{}", as_json(&answer)));
+        let written = print_lines([as_json(&answer)]);
         if written == ExitCode::SUCCESS { status } else { written }
     }
 }

@@ -5,7 +5,7 @@
 //! notification may be lost, too: as `watch` does, this also checks every few seconds. And a shard that the store has
 //! never seen is free under any name: so `--free` refuses it.
 
-use super::inspect;
+use super::Client;
 use super::operator::{Operator, look_until};
 use super::slots::Slots;
 use super::unknown::{Unknown, never_led};
@@ -13,7 +13,7 @@ use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show};
-use crate::store::{Answer, Holder, Store, StoreError};
+use crate::store::{Answer, Holder, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -23,7 +23,6 @@ use tokio::time::timeout;
 #[derive(Debug, Args)]
 pub struct WaitFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Return when it or a slot of it is led [default]
@@ -44,15 +43,15 @@ pub struct WaitFlags {
 }
 
 impl WaitFlags {
-    pub async fn wait(&self, store: &dyn Store, patience: Duration) -> Result<ExitCode, Failure> {
-        let operator = Operator { store, patience, shard: &self.shard, json: self.json };
+    pub async fn wait(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let operator = Operator { client, shard: &self.shard, json: self.json };
         let wants_nobody = self.free;
-        let mut watched = Watched { store, shard: &self.shard, patience, wants_nobody, never_led: false, slots: None };
+        let mut watched = Watched { client, shard: &self.shard, wants_nobody, never_led: false, slots: None };
         let mut seen = watched.look().await?;
         if watched.never_led {
             if self.free {
                 operator.refuse_never_led().await?;
-            } else if let Some(unknown) = Unknown::of_never_led(store, &self.shard, patience).await.ok().flatten() {
+            } else if let Some(unknown) = Unknown::of_never_led(client, &self.shard).await.ok().flatten() {
                 unknown.say(&self.shard);
             }
         }
@@ -60,7 +59,7 @@ impl WaitFlags {
         let waiting = async {
             while !holds(&seen) {
                 let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
-                until_it_may_have_changed(store, std::slice::from_ref(next)).await;
+                until_it_may_have_changed(client.store, std::slice::from_ref(next)).await;
                 seen = watched.look_again().await?;
             }
             Ok::<_, StoreError>(())
@@ -83,9 +82,8 @@ impl WaitFlags {
 }
 
 struct Watched<'a> {
-    store: &'a dyn Store,
+    client: Client<'a>,
     shard: &'a Shard,
-    patience: Duration,
     /// Slots that cannot be seen are an error if nobody may lead.
     wants_nobody: bool,
     /// When the slots were last looked for.
@@ -96,22 +94,22 @@ struct Watched<'a> {
 
 impl Watched<'_> {
     async fn look(&mut self) -> Answer<Vec<(Shard, Holder)>> {
-        let Self { store, shard, patience, .. } = *self;
-        let report = inspect(store, shard, patience).await?;
+        let Self { client, shard, .. } = *self;
+        let report = client.inspect(shard).await?;
         if let Some(holder) = report.holder {
             return Ok(vec![(shard.clone(), holder)]);
         }
         let mut led = Vec::new();
         if let Some(slots) = &self.slots {
             for slot in slots {
-                let holder = inspect(store, slot, patience).await?.holder;
+                let holder = client.inspect(slot).await?.holder;
                 led.extend(holder.map(|holder| (slot.clone(), holder)));
             }
             return Ok(led);
         }
-        let slots = Slots::of(store, shard, patience).await?;
+        let slots = Slots::of(client, shard).await?;
         self.never_led = never_led(&report, &slots);
-        if store.is_metered() {
+        if client.store.is_metered() {
             self.slots = Some(slots.names().cloned().collect());
         }
         led.extend(slots.led().map(|(slot, holder)| (slot.clone(), holder.clone())));

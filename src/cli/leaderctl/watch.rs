@@ -11,7 +11,7 @@ use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
 use super::unknown::Unknown;
-use super::{inspect, printed, rfc3339, say_retrying};
+use super::{Client, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
 use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
@@ -44,8 +44,8 @@ pub struct WatchFlags {
 }
 
 /// Prints until the output cannot be written, or its reader is gone. If a first check fails, it ends with that error.
-pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) -> Answer<ExitCode> {
-    let watch = Watch { store, flags, patience };
+pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
+    let watch = Watch { client, flags };
     let (mut list, mut failure) = watch.look().await;
     if let Some(error) = failure {
         return Err(error);
@@ -53,8 +53,8 @@ pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) ->
     for (shard, shown) in &list {
         if !flags.shards.is_empty()
             && shown.report == Report::default()
-            && !store.is_metered()
-            && let Some(unknown) = Unknown::find(store, shard, patience).await
+            && !client.store.is_metered()
+            && let Some(unknown) = Unknown::find(client, shard).await
         {
             unknown.say(shard);
         }
@@ -78,7 +78,7 @@ pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) ->
         if failure.is_some() {
             sleep(LOOK_EVERY).await;
         }
-        until_it_may_have_changed(store, &flags.shards).await;
+        until_it_may_have_changed(client.store, &flags.shards).await;
         let was_away = failure.is_some();
         (list, failure) = watch.look().await;
         if let Some(error) = &failure
@@ -90,9 +90,8 @@ pub async fn watch(store: &dyn Store, flags: &WatchFlags, patience: Duration) ->
 }
 
 struct Watch<'a> {
-    store: &'a dyn Store,
+    client: Client<'a>,
     flags: &'a WatchFlags,
-    patience: Duration,
 }
 
 impl Watch<'_> {
@@ -115,20 +114,20 @@ impl Watch<'_> {
     }
 
     async fn look_at(&self, shard: &Shard) -> Answer<Vec<(Shard, Shown)>> {
-        let report = inspect(self.store, shard, self.patience).await?;
+        let report = self.client.inspect(shard).await?;
         self.with_notes(&[(shard.clone(), report)]).await
     }
 
     async fn list(&self) -> Answer<Vec<(Shard, Shown)>> {
-        let mut list = self.store.list("").await?;
-        if self.flags.orders || !self.store.is_metered() {
-            list = Unled::named(slots::paused(self.store, "", self.patience).await?).among(list);
+        let mut list = self.client.store.list("").await?;
+        if self.flags.orders || !self.client.store.is_metered() {
+            list = Unled::named(slots::paused(self.client, "").await?).among(list);
         }
         self.with_notes(&list).await
     }
 
     async fn with_notes(&self, list: &[(Shard, Report)]) -> Answer<Vec<(Shard, Shown)>> {
-        let notes = Notes::of(self.store, list, self.flags.orders).await?;
+        let notes = Notes::of(self.client.store, list, self.flags.orders).await?;
         Ok(list::shown(list, None, notes.as_ref()))
     }
 

@@ -5,19 +5,17 @@
 //! has one of these above it, because the backstop and the guard adopt what loses its parent.
 
 use super::object::{as_json, object};
-use super::{fail, printed};
+use super::{fail, print_lines};
 use crate::exit;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
 use crate::text::on_one_line;
 use clap::Args;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct WhoseFlags {
     /// A process of this host
-    #[arg(value_name = "PID")]
     pid: u32,
 
     /// Print one JSON object
@@ -39,7 +37,7 @@ impl WhoseFlags {
         };
         let statement = &told.statement;
         let term = statement.leadership.as_ref().map(|leads| leads.term.0);
-        let written = if self.json {
+        let line = if self.json {
             let answer = object! {
                 pid: self.pid,
                 /// `leaderrun`, `backstop`, `guard`, or `tree`: COMMAND, a hook, or what these started.
@@ -51,7 +49,7 @@ impl WhoseFlags {
                 /// None while it does not lead.
                 term,
             };
-            writeln!(stdout(), "{}", as_json(&answer))
+            as_json(&answer)
         } else {
             let what = match role {
                 "leaderrun" => told.process(),
@@ -59,10 +57,9 @@ impl WhoseFlags {
                 helper => format!("process {}, the {helper} of {}", self.pid, told.process()),
             };
             let does = term.map_or_else(|| "waits".to_owned(), |term| format!("leads with term {term}"));
-            let line = format!("{}: {what}, {}, {does} in {}", statement.shard, statement.owner, statement.store);
-            writeln!(stdout(), "{}", on_one_line(line))
+            on_one_line(format!("{}: {what}, {}, {does} in {}", statement.shard, statement.owner, statement.store))
         };
-        printed(written)
+        print_lines([line])
     }
 }
 

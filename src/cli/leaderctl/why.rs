@@ -8,7 +8,7 @@ use super::object::{as_json, object};
 use super::shares;
 use super::slots::{self, Slots, listed};
 use super::status;
-use super::{fail, inspect, printed, rfc3339};
+use super::{Client, fail, printed, rfc3339};
 use crate::cli::flags;
 use crate::election::Obstacle;
 use crate::exit;
@@ -17,7 +17,7 @@ use crate::notes::hosts;
 use crate::notes::jobs::index;
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
-use crate::store::{Answer, ErrorKind, Holder, Location, Report, Store, StoreError, within};
+use crate::store::{Answer, ErrorKind, Holder, Location, Report, StoreError};
 use crate::text::on_one_line;
 use clap::Args;
 use std::io::{Write, stdout};
@@ -27,7 +27,6 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub struct WhyFlags {
     /// The name of the shard
-    #[arg(value_name = "SHARD")]
     shard: Shard,
 
     /// Another host; its candidates cannot be asked [default: this host]
@@ -49,10 +48,10 @@ struct Known {
 }
 
 impl Known {
-    async fn of(store: &dyn Store, shard: &Shard, patience: Duration) -> Self {
-        let report = inspect(store, shard, patience).await;
+    async fn of(client: Client<'_>, shard: &Shard) -> Self {
+        let report = client.inspect(shard).await;
         let slots = match &report {
-            Ok(Report { holder: None, .. }) => Some(Slots::of(store, shard, patience).await),
+            Ok(Report { holder: None, .. }) => Some(Slots::of(client, shard).await),
             Ok(Report { holder: Some(_), .. }) | Err(_) => None,
         };
         Self { report, slots }
@@ -135,27 +134,28 @@ fn trouble(error: &StoreError) -> &'static str {
 
 impl WhyFlags {
     /// Answers even if the store does not: the candidates of this host may know since when.
-    pub async fn answer(&self, store: &dyn Store, location: &Location, patience: Duration) -> ExitCode {
+    pub async fn answer(&self, client: Client<'_>, location: &Location) -> ExitCode {
         let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
-        let asked = async { if host == here { self.candidates(location, patience).await } else { Survey::default() } };
-        let (survey, known) = tokio::join!(asked, Known::of(store, &self.shard, patience));
+        let asked =
+            async { if host == here { self.candidates(location, client.patience).await } else { Survey::default() } };
+        let (survey, known) = tokio::join!(asked, Known::of(client, &self.shard));
         let Survey { answers: candidates, others, silent, silent_processes, silent_others } = survey;
         let mut because = Vec::new();
         // Standard error has the cause, and a terminal shows both.
         known.tell(self.json, &mut because);
         // A store that did not answer once is not asked again.
         if known.report.is_ok() && !known.away() {
-            self.orders(store, known.slots.as_ref().and_then(|slots| slots.as_ref().ok()), patience, &mut because)
-                .await;
-            let held = within(patience, hosts::held(store, [host.as_str()])).await.unwrap_or_default();
+            let slots = known.slots.as_ref().and_then(|slots| slots.as_ref().ok());
+            self.orders(client, slots, &mut because).await;
+            let held = client.ask(hosts::held(client.store, [host.as_str()])).await.unwrap_or_default();
             because.extend(held.get(&host).filter(|order| order.is_for(&self.shard)).map(|order| {
                 format!("{host} is {}: leaderctl resume --host {host} ends that", shares::held_back(order))
             }));
         }
         if let Ok(report) = &known.report
             && !known.away()
-            && let Ok(jobs) = within(patience, index::read(store, &self.shard, None)).await
+            && let Ok(jobs) = client.ask(index::read(client.store, &self.shard, None)).await
         {
             because.extend(jobs.first().map(|job| words(job, report)));
         }
@@ -163,7 +163,7 @@ impl WhyFlags {
             self.by_candidate(candidate, "", &mut because);
         }
         if candidates.is_empty() {
-            let announced = if known.away() { None } else { self.announced(store, &host, patience).await };
+            let announced = if known.away() { None } else { self.announced(client, &host).await };
             because.push(match announced {
                 Some(true) => format!("a standby of {host} has announced itself"),
                 Some(false) | None if host == here => {
@@ -232,28 +232,28 @@ impl WhyFlags {
     }
 
     /// The orders that apply: also those of the shard that it is a slot of, and of its own slots.
-    async fn orders(&self, store: &dyn Store, slots: Option<&Slots>, patience: Duration, because: &mut Vec<String>) {
+    async fn orders(&self, client: Client<'_>, slots: Option<&Slots>, because: &mut Vec<String>) {
         let unread = |error: StoreError| format!("the orders cannot be read: {}", error.message);
         let own = [&self.shard].into_iter();
         for shard in own.chain(slots.into_iter().flat_map(Slots::names)) {
             let of = if *shard == self.shard { String::new() } else { format!("{shard}: ") };
-            match within(patience, orders::read(store, shard)).await {
+            match client.ask(orders::read(client.store, shard)).await {
                 Ok(orders) => by_orders(&orders, &of, because),
                 Err(error) => return because.push(unread(error)),
             }
         }
-        match slots::parent_pause(store, &self.shard, patience).await {
+        match slots::parent_pause(client, &self.shard).await {
             Ok(above) => because.extend(above.map(|above| format!("paused: {}", status::paused_above(&above)))),
             Err(error) => because.push(unread(error)),
         }
     }
 
     /// None if that is unknown: it costs money, or the store does not answer.
-    async fn announced(&self, store: &dyn Store, host: &str, patience: Duration) -> Option<bool> {
-        if store.is_metered() {
+    async fn announced(&self, client: Client<'_>, host: &str) -> Option<bool> {
+        if client.store.is_metered() {
             return None;
         }
-        let standbys = slots::announced(store, self.shard.as_str(), patience).await.ok()?.standbys;
+        let standbys = slots::announced(client, self.shard.as_str()).await.ok()?.standbys;
         let waits = |shard: &Shard| slots::is_waited_for(&self.shard, shard.as_str());
         Some(standbys.iter().any(|(shard, standby)| waits(shard) && standby.host == host))
     }

@@ -2,7 +2,7 @@
 
 use super::index;
 use super::period::Period;
-use super::{Asking, Frequency, Job, Ledger, Run, Verdict, text_of};
+use super::{Asking, Frequency, Job, Ledger, Run, Verdict};
 use crate::election::{Behind, Booked, Booking, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
@@ -76,7 +76,7 @@ impl JobGate {
         let session = Some(&candidate.session).filter(|_| !entry.as_ref().is_some_and(|entry| entry.has_run));
         let asking = Asking { shard, session, behind };
         update(store, shard, &page, "ledger", Start::Read, |standing| {
-            let ledger = Ledger::read(text_of(standing), &page, shard)?;
+            let ledger = Ledger::read(standing, &page, shard)?;
             let counts = |note: &Note| match &self.job.frequency {
                 Frequency::Every(period) => period.believes(note.lasts),
                 Frequency::Once(_) => true,
@@ -159,7 +159,7 @@ impl JobGate {
         let start = Start::Expect(Some(ours.text()));
         update(store, shard, &page, "ledger", start, |standing| {
             let lasts = standing.and_then(|note| note.lasts);
-            let Some(ledger) = Ledger::read(text_of(standing), &page, shard)? else { return Ok(Edit::Leave(())) };
+            let Some(ledger) = Ledger::read(standing, &page, shard)? else { return Ok(Edit::Leave(())) };
             // An earlier attempt wrote this, and its answer was lost.
             if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
                 return Ok(Edit::Leave(()));

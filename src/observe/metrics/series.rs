@@ -68,7 +68,7 @@ impl Series {
                 "leadership_ends_total",
                 "Ends of leaderships, by their reasons.",
                 "reason",
-                &Reason::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
+                &Reason::ALL.iter().map(Reason::into_str).collect::<Vec<_>>(),
             ),
             renewals: add(&registry, Histogram::with_opts(latency.buckets(LATENCIES.to_vec()))),
             renew_failures: counters(

@@ -100,7 +100,7 @@ pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
         let believed = read.filter(|statement| peer.is_believed(key, statement));
         believed.ok_or_else(|| io::Error::other("another process has taken its place"))
     };
-    within(PATIENCE, asked).await
+    tokio::time::timeout(PATIENCE, asked).await?
 }
 
 /// Asks all candidates of this network namespace, at the same time. It is about those whose names begin with one of
@@ -175,8 +175,4 @@ async fn read_answer(stream: UnixStream) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     stream.take(MOST).read_to_end(&mut text).await?;
     Ok(text)
-}
-
-async fn within<T>(patience: Duration, asked: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(patience, asked).await.map_err(|_| io::Error::from(ErrorKind::TimedOut))?
 }

@@ -6,13 +6,12 @@
 use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
 use crate::cli::leaderctl::object::{as_json, object};
-use crate::cli::leaderctl::{PROGRAM, age::dated, fail, printed, shares};
+use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say, shares};
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
 use crate::notes::orders::{self, PauseOrder};
-use crate::observe::terminal;
-use crate::store::{Answer, Store};
+use crate::store::Answer;
 use crate::text::on_one_line;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -30,14 +29,14 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    pub async fn order(&self, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
-        if let Some(refused) = self.hold(store, patience).await? {
+    pub async fn order(&self, client: Client<'_>) -> Answer<ExitCode> {
+        if let Some(refused) = self.hold(client).await? {
             return Ok(refused);
         }
         let (mut made, mut ended, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut fleet = None;
         let work = async {
-            let fleet = fleet.insert(Fleet::read(store, self.prefix, patience, Some(self.host)).await?);
+            let fleet = fleet.insert(Fleet::read(client, self.prefix, Some(self.host)).await?);
             let from = fleet.hosts.iter().position(|host| host == self.host);
             let planned = from.map(|_| plan(fleet.hosts.len(), &fleet.families, from)).unwrap_or_default();
             left.append(&mut fleet.left_alone);
@@ -46,27 +45,29 @@ impl Drain<'_> {
                     Some(led.on) == from && !led.stays && planned.iter().all(|next| next.shard != led.shard)
                 });
             let alone: Vec<Shard> = alone.map(|led| led.shard.clone()).collect();
-            let mover = Mover { store, patience, prefix: self.prefix, wait: self.wait, json: self.json };
+            let mover = Mover { client, prefix: self.prefix, wait: self.wait, json: self.json };
             let drained = mover.carry_out(fleet, planned, &mut made).await;
             for shard in alone {
                 let why = match (&drained, self.force) {
-                    (Ok(()), true) => match self.stop(store, patience, &shard).await? {
+                    (Ok(()), true) => match self.stop(client, &shard).await? {
                         None => {
                             ended.push(shard.to_string());
                             continue;
                         }
                         Some(why) => why,
                     },
-                    _ if store.is_metered() => "no other standby is known (here they announce themselves only with \
+                    _ if client.store.is_metered() => {
+                        "no other standby is known (here they announce themselves only with \
                                                 leaderrun --announce always)"
-                        .to_owned(),
+                            .to_owned()
+                    }
                     _ => "no other standby".to_owned(),
                 };
                 left.push(LeftAlone { shard: shard.to_string(), why });
             }
             drained
         };
-        let stopped = in_turn(store, patience, work).await;
+        let stopped = in_turn(client, work).await;
         let stopped = match stopped {
             Ok(stopped) => stopped.err(),
             Err(error) => Some(Stop::from(error)),
@@ -75,7 +76,7 @@ impl Drain<'_> {
     }
 
     /// Holds the host back. Some if that is refused.
-    async fn hold(&self, store: &dyn Store, patience: Duration) -> Answer<Option<ExitCode>> {
+    async fn hold(&self, client: Client<'_>) -> Answer<Option<ExitCode>> {
         let Some(shard) = hosts::shard_of(self.host) else {
             let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
             return Ok(Some(fail(exit::USAGE, &format!("{}: {why}", self.host))));
@@ -84,7 +85,7 @@ impl Drain<'_> {
         let mut order = orders::pause(None, true, Some(self.lasts))?;
         order.prefix = prefix;
         let mut other: Option<PauseOrder> = None;
-        let operator = Operator { store, patience, shard: &shard, json: self.json };
+        let operator = Operator { client, shard: &shard, json: self.json };
         operator
             .change(|orders| {
                 other = orders.pause.clone().filter(|standing| standing.prefix != order.prefix);
@@ -103,8 +104,8 @@ impl Drain<'_> {
     }
 
     /// Stops what nobody can take, and says so. Some if that is refused.
-    async fn stop(&self, store: &dyn Store, patience: Duration, shard: &Shard) -> Result<Option<String>, Stop> {
-        let operator = Operator { store, patience, shard, json: self.json };
+    async fn stop(&self, client: Client<'_>, shard: &Shard) -> Result<Option<String>, Stop> {
+        let operator = Operator { client, shard, json: self.json };
         let Some(holder) = operator.inspect().await?.holder else { return Ok(None) };
         let handover = Handover { to: None, force: true, hold: super::HOLD, wait: None };
         match handover.order(&operator, &holder).await? {
@@ -144,13 +145,10 @@ impl Drain<'_> {
             let told = shares::in_words(fleet.hosts.iter().map(String::as_str).zip(loads));
             lines.push(on_one_line(format!("{}: {until}; now {told}", self.host)));
         }
-        let written = printed(lines.iter().try_for_each(|line| writeln!(stdout(), "{line}")));
+        let written = print_lines(lines);
         if !self.json {
             for LeftAlone { shard, why } in left {
-                terminal::say(format_args!(
-                    "{PROGRAM}: {}",
-                    on_one_line(format!("{shard}: stays on {}: {why}", self.host))
-                ));
+                say(on_one_line(format!("{shard}: stays on {}: {why}", self.host)));
             }
         }
         match stopped {
@@ -164,10 +162,10 @@ impl Drain<'_> {
     }
 }
 
-pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duration) -> Answer<ExitCode> {
+pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Answer<ExitCode> {
     let mut ended: Option<PauseOrder> = None;
     if let Some(shard) = hosts::shard_of(host) {
-        let operator = Operator { store, patience, shard: &shard, json };
+        let operator = Operator { client, shard: &shard, json };
         operator
             .change(|orders| {
                 // On a retry after a lost answer, it is already gone.
@@ -183,5 +181,5 @@ pub async fn resume(host: &str, json: bool, store: &dyn Store, patience: Duratio
         }
         None => format!("{host}: not held back"),
     };
-    Ok(printed(writeln!(stdout(), "{}", on_one_line(line))))
+    Ok(print_lines([on_one_line(line)]))
 }

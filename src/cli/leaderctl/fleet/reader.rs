@@ -6,6 +6,7 @@
 //! may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took long is
 //! followed by a longer rest.
 
+use super::super::Client;
 use super::super::slots::{self, Unled, parent_pause, sessions};
 use super::super::status::Shown;
 use super::{Fleet, Picture, Reading, Seen};
@@ -17,7 +18,7 @@ use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
 use crate::slots::parent;
-use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel, within};
+use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,12 +77,11 @@ impl ReadingFlags {
     }
 }
 
-pub struct Reader {
-    store: Arc<dyn Store>,
+pub struct Reader<'a> {
+    client: Client<'a>,
     fleet: Arc<Fleet>,
     prefix: Prefix,
     interval: Duration,
-    patience: Duration,
     standbys: bool,
     orders: bool,
 }
@@ -120,21 +120,21 @@ fn identity(report: &Report) -> Identity<'_> {
 
 /// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new one
 /// would ask the store for each of them.
-struct News {
+struct News<'a> {
     of: Vec<Shard>,
-    wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+    wait: Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
-impl News {
+impl<'a> News<'a> {
     fn none() -> Self {
         Self { of: Vec::new(), wait: Box::pin(std::future::pending()) }
     }
 
-    fn follow(&mut self, store: &Arc<dyn Store>, of: Vec<Shard>) {
+    fn follow(&mut self, store: &'a dyn Store, of: Vec<Shard>) {
         if of == self.of {
             return;
         }
-        let (store, watched) = (Arc::clone(store), of.clone());
+        let watched = of.clone();
         let wait = async move {
             if watched.is_empty() || store.any_changed(&watched).await.is_err() {
                 // The readings go on without news.
@@ -145,18 +145,17 @@ impl News {
     }
 }
 
-impl Reader {
-    /// A reader of the shards whose names begin with `prefix`, who waits for an answer of the store as long as `patience`.
-    pub fn new(store: Arc<dyn Store>, prefix: Prefix, flags: ReadingFlags, patience: Duration) -> Self {
-        let metered = store.is_metered();
+impl<'a> Reader<'a> {
+    /// A reader of the shards whose names begin with `prefix`.
+    pub fn new(client: Client<'a>, prefix: Prefix, flags: ReadingFlags) -> Self {
+        let metered = client.store.is_metered();
         Self {
-            interval: flags.interval(&*store),
+            interval: flags.interval(client.store),
             standbys: flags.standbys || !metered,
             orders: flags.orders || !metered,
             fleet: Arc::default(),
-            store,
+            client,
             prefix,
-            patience,
         }
     }
 
@@ -176,7 +175,7 @@ impl Reader {
             let took = BootInstant::now().since(begun);
             let rest = if is_behind { took } else { took * REST };
             let rest = self.interval.max(rest.min(LONGEST_REST));
-            news.follow(&self.store, self.watched());
+            news.follow(self.client.store, self.watched());
             sleep(APART.min(rest)).await;
             tokio::select! {
                 () = sleep(rest.saturating_sub(APART)) => {}
@@ -187,7 +186,7 @@ impl Reader {
 
     /// Some leaders, if the store reports when they are gone.
     fn watched(&self) -> Vec<Shard> {
-        if self.store.delivery() != Delivery::Push {
+        if self.client.store.delivery() != Delivery::Push {
             return Vec::new();
         }
         let picture = self.fleet.lock();
@@ -200,7 +199,7 @@ impl Reader {
         let begun = BootInstant::now();
         // Before the list: one that leads by then is not counted.
         let announced = self.announced().await?;
-        let list = self.store.list(self.prefix.as_str()).await?;
+        let list = self.client.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
         let names = {
             let mut picture = self.fleet.lock();
@@ -212,7 +211,7 @@ impl Reader {
             }
             self.to_read(&picture, turn)
         };
-        for some in names.chunks(self.store.lanes()) {
+        for some in names.chunks(self.client.store.lanes()) {
             let reads = some.iter().map(|(shard, whole)| self.notes_of(shard, *whole));
             for ((shard, _), noted) in some.iter().zip(parallel::all(reads).await) {
                 match noted {
@@ -231,7 +230,7 @@ impl Reader {
         if !self.standbys && !self.orders {
             return Ok(Known::default());
         }
-        match slots::announced(&*self.store, self.prefix.as_str(), self.patience).await {
+        match slots::announced(self.client, self.prefix.as_str()).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 self.fleet.lock().count(error.kind);
                 Ok(Known::default())
@@ -240,7 +239,7 @@ impl Reader {
                 let Announced { standbys, paused } = announced?;
                 let hosts: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
                 let held = if self.orders {
-                    hosts::held(&*self.store, hosts).await.unwrap_or_default()
+                    hosts::held(self.client.store, hosts).await.unwrap_or_default()
                 } else {
                     BTreeMap::new()
                 };
@@ -274,15 +273,15 @@ impl Reader {
     }
 
     async fn notes_of(&self, shard: &Shard, whole: bool) -> Answer<Noted> {
-        let store = &*self.store;
-        let orders = within(self.patience, orders::read(store, shard)).await?;
-        let parent = parent_pause(store, shard, self.patience).await?;
+        let client = self.client;
+        let orders = client.ask(orders::read(client.store, shard)).await?;
+        let parent = parent_pause(client, shard).await?;
         if !whole {
             return Ok(Noted { orders, parent, rest: None });
         }
-        let ledger = within(self.patience, jobs::last(store, shard)).await?;
-        let history = within(self.patience, history::read(store, shard)).await?;
-        let jobs = within(self.patience, index::read(store, shard, ledger.as_ref())).await?;
+        let ledger = client.ask(jobs::last(client.store, shard)).await?;
+        let history = client.ask(history::read(client.store, shard)).await?;
+        let jobs = client.ask(index::read(client.store, shard, ledger.as_ref())).await?;
         Ok(Noted { orders, parent, rest: Some(Past { ledger, history, jobs }) })
     }
 }

@@ -90,7 +90,7 @@ mod tests {
 
     fn ends(tally: &Tally) -> Vec<(&'static str, u64)> {
         let counts = Reason::ALL.iter().zip(tally.ends);
-        counts.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.as_str(), count)).collect()
+        counts.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.into_str(), count)).collect()
     }
 
     #[test]

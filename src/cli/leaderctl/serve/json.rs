@@ -27,7 +27,7 @@ fn one<'a>(shard: &'a Shard, seen: &'a Seen) -> impl Serialize + use<'a> {
     object! {
         #[serde(flatten)]
         status: status::object(shard, &seen.shown),
-        condition: condition.name(),
+        condition: condition.into_str(),
         needs_attention: condition.needs_attention(),
         /// None while the shard is led, and if it is not known.
         leaderless_since: seen.free_since.filter(|_| seen.holder().is_none()).map(rfc3339),

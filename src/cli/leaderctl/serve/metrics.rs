@@ -92,7 +92,7 @@ impl Metrics<'_> {
         let counts = picture.counts();
         self.family("shards", "gauge", "Shards, by what an operator wants to know of them.");
         for condition in Condition::VARIANTS {
-            let (count, name) = (counts.get(condition).unwrap_or(&0), condition.name());
+            let (count, name) = (counts.get(condition).unwrap_or(&0), condition.into_str());
             let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
         }
         let left_out = picture.shards.len().saturating_sub(MOST);

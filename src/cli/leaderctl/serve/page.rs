@@ -8,7 +8,7 @@ use super::super::age::coarse;
 use super::super::fleet::{Condition, Picture, Seen};
 use super::super::history::{self, ended};
 use super::super::noted::note;
-use super::super::timeline::{Mark, State, Stretch};
+use super::super::timeline::{State, Stretch};
 use crate::lease::Shard;
 use crate::text::on_one_line;
 use crate::time::{rfc3339, rfc3339_seconds};
@@ -79,7 +79,7 @@ impl Wish {
 
     fn accepts(&self, shard: &Shard, seen: &Seen) -> bool {
         let in_note = || note(&seen.shown).to_lowercase().contains(&self.search.to_lowercase());
-        (self.condition.is_empty() || seen.condition().name() == self.condition)
+        (self.condition.is_empty() || seen.condition().into_str() == self.condition)
             && (seen.is_called(shard, &self.search) || in_note())
     }
 
@@ -197,9 +197,9 @@ fn timeline(picture: &Picture, seen: &Seen, span: u64, now: u64) -> Markup {
             }
             @for stretch in shown() {
                 @if let Some(mark) = stretch.mark {
-                    rect class={ "mark " (mark_name(mark)) } x=(place(stretch.to).saturating_sub(3)) y="0" width="5"
+                    rect class={ "mark " (mark.into_str()) } x=(place(stretch.to).saturating_sub(3)) y="0" width="5"
                         height="20" {
-                        title { (mark_name(mark)) ": " (plain(title(stretch))) }
+                        title { (mark.into_str()) ": " (plain(title(stretch))) }
                     }
                 }
             }
@@ -221,11 +221,6 @@ fn band(picture: &Picture, stretch: &Stretch<'_>) -> (String, u8, u8) {
 
 fn colour(picture: &Picture, host: &str) -> String {
     format!("h{}", picture.number_of(host) % COLOURS)
-}
-
-/// The name of a mark: a class of the style, and a word for people.
-fn mark_name(mark: Mark) -> &'static str {
-    mark.into()
 }
 
 fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
@@ -321,9 +316,10 @@ fn counts(picture: &Picture, wish: &Wish) -> Markup {
                 a href=(all.query()) aria-current=[current("")] { b { (picture.shards.len()) } " " (name) }
             }
             @for (condition, count) in picture.counts().into_iter().rev() {
-                @let only = Wish { condition: condition.name().to_owned(), ..wish.clone() };
-                li class=(condition.name()) {
-                    a href=(only.query()) aria-current=[current(condition.name())] { b { (count) } " " (condition.word()) }
+                @let class = condition.into_str();
+                @let only = Wish { condition: class.to_owned(), ..wish.clone() };
+                li class=(class) {
+                    a href=(only.query()) aria-current=[current(class)] { b { (count) } " " (condition.word()) }
                 }
             }
         }
@@ -341,7 +337,7 @@ fn row(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> 
     let note = words(seen, condition);
     let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
     html! {
-        tr id={ "s-" (shard) } class=(condition.name()) {
+        tr id={ "s-" (shard) } class=(condition.into_str()) {
             td.state { span { (condition.word()) } }
             th scope="row" {
                 a href={ (link(shard)) (range.query().trim_end_matches('?')) } title=(shard) { (shard) }
@@ -451,7 +447,7 @@ pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u6
     ];
     let main = html! {
         (reading(picture, now))
-        section #shard class=(condition.name()) {
+        section #shard class=(condition.into_str()) {
             h2 { span.state { span { (condition.word()) } } " " (shard) }
             div.when.tall { (timeline(picture, seen, wish.span(), now)) }
             p.axis { span { (rfc3339_seconds(now.saturating_sub(wish.span()))) } span { "now" } }
