@@ -318,6 +318,8 @@ mod tests {
     use super::procfs::parse;
     use super::*;
     use crate::fuzz;
+    use crate::guard::priority;
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
     #[test]
     fn a_command_name_with_spaces_and_parentheses_is_read() {
@@ -402,6 +404,20 @@ mod tests {
         walk.down(top, &nobody, BootInstant::NEVER, |process| process.kill());
         shell.wait().unwrap();
         assert_eq!(found_below(&mut walk, top, &nobody), (Vec::new(), Found::Nothing));
+    }
+
+    #[test]
+    fn what_is_killed_dies_at_a_real_time_priority_where_that_is_allowed() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let walk = Walk::open().unwrap();
+        Process { pid, parent: Pid::this(), ended: false, started: None, proc: walk.proc.as_fd() }.kill();
+        // The kernel still shows the policy of a process that nobody has waited for.
+        waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let policy = line.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned();
+        child.wait().unwrap();
+        assert_eq!(policy == "1", priority::may_be_real_time(Scheduling::current().unwrap()), "{line}");
     }
 
     #[test]
