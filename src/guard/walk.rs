@@ -14,7 +14,8 @@
 //!   that as well, so a child of ours is reported all the same.
 //! - *Thousands that are killed at once wait for each other*, since all have the same libraries mapped (`i_mmap_rwsem`), and
 //!   each waits for a processor when it is its turn: on a busy machine, for seconds. So what is killed is given a real-time
-//!   priority first. By its number, so whether it was the right process is looked at afterwards.
+//!   priority first: the one below our own, for a lower one may never have its turn beside others' real-time processes.
+//!   By its number, so whether it was the right process is looked at afterwards.
 //! - *A walk that looks for processes to ask to stop may take until they must be killed*: among many busy processes, the
 //!   kernel lets this one run for a few milliseconds every few seconds. So a walk can be given an end.
 //! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
@@ -267,9 +268,10 @@ impl Process<'_> {
             && pinned.signal(signal).is_ok()
     }
 
-    /// SIGKILL. Where that is allowed, it also dies before what is not real-time runs on.
+    /// SIGKILL. From a caller with a real-time priority it also gets the next lower one, and so dies before others run on.
     pub fn kill(&self) {
-        let comes_first = Scheduling::real_time(1).give_to(self.pid).is_ok();
+        let below = Scheduling::current().map_or(0, Scheduling::priority) - 1;
+        let comes_first = below > 0 && Scheduling::real_time(below).give_to(self.pid).is_ok();
         if !self.signal(Signal::SIGKILL) && comes_first {
             let _ = Scheduling::SHARED.give_to(self.pid);
         }
@@ -411,13 +413,16 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         let walk = Walk::open().unwrap();
+        let usual = Scheduling::current().unwrap();
+        let ours = priority::raise(usual);
         Process { pid, parent: Pid::this(), ended: false, started: None, proc: walk.proc.as_fd() }.kill();
-        // The kernel still shows the policy of a process that nobody has waited for.
+        priority::lower(usual);
+        // The kernel still shows the priority of a process that nobody has waited for.
         waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
         let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let policy = line.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned();
+        let its = line.rsplit_once(')').unwrap().1.split_whitespace().nth(37).and_then(|its| its.parse().ok());
         child.wait().unwrap();
-        assert_eq!(policy == "1", priority::may_be_real_time(Scheduling::current().unwrap()), "{line}");
+        assert_eq!(its, ours.most_below().or(Some(0)), "{line}");
     }
 
     #[test]
