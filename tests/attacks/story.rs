@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// From the event to the next leader, besides a lease.
-const PATIENCE: Duration = Duration::from_secs(24);
+const PATIENCE: Duration = Duration::from_secs(54);
 /// How long a tree is watched that goes on beside its successor.
 const WATCH: Duration = Duration::from_secs(5);
 /// An attack ends by itself after so many seconds: later than it is watched, and for a bomb as early as can be.
 const SECONDS: u32 = 120;
-const SECONDS_OF_A_BOMB: u32 = 30;
+const SECONDS_OF_A_BOMB: u32 = 60;
 
 /// A bomb has the machine to itself, and so has a story about scarce processors.
 static MACHINE: RwLock<()> = RwLock::new(());

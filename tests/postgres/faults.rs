@@ -33,7 +33,7 @@ async fn a_request_that_its_caller_gives_up_on_a_slow_network_costs_no_connectio
     let table = Table::new().await;
     let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
     let url = format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name);
-    let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
+    let store = try_open(&url, REQUEST_TIMEOUT).await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     proxy.set(NetworkFault::Slow(Duration::from_secs(1)));

@@ -46,9 +46,21 @@ pub fn refused(claim: Claim) -> Holder {
     }
 }
 
+/// Claims, again after a request that was not applied, as where a busy server is late.
+async fn answered(store: &dyn Store, candidate: &Candidate) -> Claim {
+    let begun = Instant::now();
+    loop {
+        match store.claim(candidate).await {
+            Err(error) if error.kind == ErrorKind::NotApplied && begun.elapsed() < PATIENCE => {}
+            answer => return answer.expect("the store answers"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Claims, and expects no wait.
 pub async fn lead(store: &dyn Store, candidate: &Candidate) -> Term {
-    let grant = granted(store.claim(candidate).await.expect("the store answers"));
+    let grant = granted(answered(store, candidate).await);
     assert_eq!(grant.start_after, None, "{grant:?}");
     grant.term
 }
@@ -57,7 +69,7 @@ pub async fn lead(store: &dyn Store, candidate: &Candidate) -> Term {
 pub async fn granted_in_time(store: &dyn Store, candidate: &Candidate) -> Grant {
     let begun = Instant::now();
     loop {
-        match store.claim(candidate).await.expect("the store answers") {
+        match answered(store, candidate).await {
             Claim::Granted(grant) => return grant,
             Claim::Refused(_) => assert!(begun.elapsed() < PATIENCE, "it never expires"),
         }
