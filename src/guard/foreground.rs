@@ -33,7 +33,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::{IsTerminal, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -103,12 +103,22 @@ impl Foreground {
     /// Puts COMMAND in the foreground, which asks for it, if it is ours to give.
     pub fn lend(&mut self) -> Lent {
         self.wanted = true;
-        let (Some(borrower), Ok(group)) = (self.borrower, tcgetpgrp(&self.device)) else { return Lent::ToOthers };
-        if group == borrower {
-            return Lent::ToCommand;
-        }
-        if group != self.owner && !is_dead(group) {
-            return if self.is_sibling(group) { Lent::ToSibling } else { Lent::ToOthers };
+        let Some(borrower) = self.borrower else { return Lent::ToOthers };
+        loop {
+            let Ok(group) = tcgetpgrp(&self.device) else { return Lent::ToOthers };
+            if group == borrower {
+                return Lent::ToCommand;
+            }
+            if group == self.owner || is_dead(group) {
+                break;
+            }
+            if self.is_sibling(group) {
+                return Lent::ToSibling;
+            }
+            // A sibling that ends meanwhile has no ancestors.
+            if !is_dead(group) {
+                return Lent::ToOthers;
+            }
         }
         self.save_modes();
         if tcsetpgrp(&self.device, borrower).is_ok() { Lent::ToCommand } else { Lent::ToOthers }
@@ -166,7 +176,7 @@ impl Foreground {
 
     /// Whether this group was started below our job: by another leaderrun of the pipeline, or by a shell in it.
     fn is_sibling(&self, group: Pid) -> bool {
-        let mut pid = group;
+        let Some(mut pid) = member(group) else { return false };
         for _ in 0..MOST_ANCESTORS {
             match family(pid) {
                 Some((_, group)) if group == self.owner => return true,
@@ -196,6 +206,17 @@ pub fn can_be_continued() -> bool {
 /// No process is left in this group. One of another PID namespace has no number here.
 fn is_dead(group: Pid) -> bool {
     group.as_raw() > 1 && killpg(group, None) == Err(Errno::ESRCH)
+}
+
+/// A process of this group: the one that began it or, when that is gone, any other. COMMAND's keyboard lives longer.
+fn member(group: Pid) -> Option<Pid> {
+    let is_in = |pid: &Pid| family(*pid).is_some_and(|(_, of)| of == group);
+    let others = || fs::read_dir("/proc").ok()?.flatten().find_map(|entry| pid(&entry).filter(is_in));
+    Some(group).filter(is_in).or_else(others)
+}
+
+fn pid(entry: &DirEntry) -> Option<Pid> {
+    entry.file_name().to_str()?.parse().ok().map(Pid::from_raw)
 }
 
 /// The parent and the process group of a process, as `/proc` shows them.

@@ -925,6 +925,7 @@ fn the_last_line_of_a_json_log_and_the_metrics_file_say_whose_the_status_is_and_
     let leader = leader_of(&store);
     ends(&["shard", "true"], "leaderrun", "led");
     drop(leader);
+    leaderctl().args(["--store", &store, "wait", "--free", "shard"]).said().good();
     let log = ends(&["--pre-start", "exit 3", "shard", "true"], "leaderrun", "held-back");
     assert!(log.contains("other candidates go first because the --pre-start hook exited with 3 here"), "{log}");
     leaderctl().args(["--store", &store, "pause", "shard"]).said().good();

@@ -100,6 +100,11 @@ fn a_job_at_half_past_runs_once_each_hour(network: &Network) {
     let is_over = |hour: &str| hour.parse::<u64>().is_ok_and(|hour| hour < HOURS);
     started.retain(|hour| is_over(hour));
     assert!(started.len() > 3, "{started:?} {}", told());
+    // Nor does the store answer in time there; but no run is missed in silence.
+    started.retain(|hour| {
+        let is_of = |line: &String| line.starts_with(&format!("2027-01-16T{hour}:"));
+        runs.iter().any(is_of) || !said.iter().any(is_of)
+    });
     let hours = runs.iter().map(|run| &run["2027-01-16T".len()..][..2]);
     let hours: Vec<&str> = hours.filter(|hour| is_over(hour)).collect();
     assert_eq!(hours, started.iter().map(String::as_str).collect::<Vec<_>>(), "{}", told());

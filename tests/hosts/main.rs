@@ -25,11 +25,11 @@ const LEASE: Duration = Duration::from_secs(8);
 const TIMING: [&str; 10] =
     ["--lease", "8s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 /// TCP itself tries 6.2 s after the first packet that was lost, which a renewal may send a second after the cut, and
-/// then not before 12.6 s. With [`LONG_TIMING`] an outage may last for 10.2 s, so leaderrun must not leave it to one
-/// connection; and a slow machine has some seconds to spare.
+/// then not before 12.6 s: leaderrun must not leave it to one connection. With [`LONG_TIMING`] an outage may last for
+/// 17.5 s, and half of that where the guard is woken late.
 const MOMENT: Duration = Duration::from_millis(7300);
 const LONG_TIMING: [&str; 10] =
-    ["--lease", "14s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
+    ["--lease", "22s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 const HOSTS: usize = 3;
 
 /// Three candidates on hosts of their own.

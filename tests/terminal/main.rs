@@ -237,8 +237,10 @@ fn a_prompt_reads_from_the_terminal_wherever_the_standard_streams_lead() {
 #[test]
 fn of_two_commands_in_a_pipeline_the_first_keeps_the_terminal_and_the_second_waits_for_it() {
     let shell = Shell::start();
-    let prompt = "sh -c 'echo up $0 >&2; read x < /dev/tty; echo $0 got $x >&2'";
-    shell.line(&format!("leaderrun -q a -- {prompt} left | leaderrun -q b -- {prompt} right; echo status $?"));
+    // The first one's group lives a second longer than its COMMAND, and has the terminal meanwhile.
+    let prompt = "sh -c '(trap \"\" TERM; exec sleep 9) & echo up $0 >&2; read x < /dev/tty; echo $0 got $x >&2'";
+    let [left, right] = ["a", "b"].map(|shard| format!("leaderrun -q --stop-timeout 1s {shard} -- {prompt}"));
+    shell.line(&format!("{left} left | {right} right; echo status $?"));
     // What is typed before, while the shell still edits its line, may be lost.
     shell.wait_for("up left");
     shell.wait_for("up right");
