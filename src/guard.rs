@@ -139,8 +139,7 @@ fn guard(
         killing: false,
         kill: None,
         finished: false,
-        // Without a kill timer, the backstop and the candidate still kill a frozen guard.
-        kill_timer: KillTimer::new().ok(),
+        kill_timer: KillTimer::new()?,
         sampler,
     };
     guard.set_kill_timer();
@@ -260,7 +259,7 @@ struct Guard {
     /// Some from the first kill until it is reported.
     kill: Option<Kill>,
     finished: bool,
-    kill_timer: Option<KillTimer>,
+    kill_timer: KillTimer,
     /// Some if the lease expires.
     sampler: Option<Sampler>,
 }
@@ -370,9 +369,7 @@ impl Guard {
     fn set_kill_timer(&mut self) {
         let whole = self.namespaces.is_some();
         let at = if self.killing { BootInstant::NEVER } else { self.policy.kill_timer_at(whole) };
-        if let Some(kill_timer) = &mut self.kill_timer {
-            let _ = kill_timer.set(at.since_boot());
-        }
+        let _ = self.kill_timer.set(at.since_boot());
     }
 
     fn take(&mut self, input: Input) {

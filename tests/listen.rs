@@ -281,7 +281,9 @@ fn a_store_that_hangs_ends_the_leadership_and_then_the_readiness_but_not_the_lif
     assert_eq!(get(&address, "/livez").status, 200);
     let seen = metrics(&address);
     assert!(own(&seen, "store_trouble_seconds") > 6.0 && is(own(&seen, "is_leader"), 0), "{seen:?}");
-    assert!(labelled(&seen, "renew_failures_total", "conclusion=\"unknown\"") > 0.0, "{seen:?}");
+    // Where the guard is woken late, the leadership ends before the renewal is given up.
+    let has_failed = labelled(&seen, "renew_failures_total", "conclusion=\"unknown\"") > 0.0;
+    assert!(has_failed || own(&seen, "late_seconds") > 0.1, "{seen:?}");
     assert!(is(labelled(&seen, "leadership_ends_total", "reason=\"lost\""), 1), "{seen:?}");
     place.server().thaw();
     place.wait_until_it_leads(&address);

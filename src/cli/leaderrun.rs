@@ -82,7 +82,7 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
-    limits::check_files().map_err(Failure::of_os)?;
+    limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
     invocation.store.confirm(PROGRAM)?;
     find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;

@@ -4,7 +4,7 @@
 //! that ends at once and is started again. So the candidate tries each of them before it acquires anything.
 
 use super::wire::Line;
-use crate::sys;
+use crate::sys::{self, KillTimer};
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
@@ -22,10 +22,12 @@ use std::io::{self, Seek};
 /// with another error than what is denied.
 type Call = (&'static str, fn() -> io::Result<()>);
 
-const NEEDED: [Call; 25] = [
+const NEEDED: [Call; 27] = [
     ("signalfd4", || Ok(SignalFd::new(&SigSet::empty()).map(drop)?)),
     ("timerfd_create", || boot_timer().map(drop)),
     ("timerfd_settime", || set_boot_timer(&boot_timer()?, BootInstant::NEVER)),
+    ("timer_create", || KillTimer::new().map(drop)),
+    ("timer_settime", || KillTimer::new()?.set(None)),
     ("memfd_create", || sys::memory_file(c"leaderrun", true).map(drop)),
     ("lseek", || File::from(sys::memory_file(c"leaderrun", true)?).rewind()),
     ("socketpair", || Line::pair().map(drop)),

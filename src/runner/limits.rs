@@ -4,6 +4,7 @@
 //! lease may be held. So leaderrun takes and gives back everything that a candidate needs before it asks the store for
 //! anything.
 
+use crate::sys::KillTimer;
 use nix::sys::resource::{Resource, getrlimit};
 use std::hint::black_box;
 use std::io;
@@ -56,6 +57,12 @@ pub fn check_files() -> Result<(), String> {
         )),
         Ok(_) | Err(_) => Ok(()),
     }
+}
+
+/// Checks that the kernel gives a timer: it kills a guard that is frozen together with all that would kill it.
+pub fn check_timers() -> Result<(), String> {
+    let refused = |error| format!("a timer is needed: {error}: raise the limit of pending signals (ulimit -i)");
+    KillTimer::new().map(drop).map_err(refused)
 }
 
 /// Checks that a thread can be started. Host names are looked up in one, by a library that panics if it gets none.

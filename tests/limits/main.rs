@@ -370,15 +370,16 @@ fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
     assert!(again.status.success(), "{again:?}");
 }
 
-/// The limit counts for files in memory, too, such as the one that tells a guard what to do.
-fn no_file_may_grow_which_is_said_before_the_lease_is_taken(place: &Place) {
-    let limit = "ulimit -f 0";
-    let output = under(limit, place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref());
-    assert_is_clear(limit, &output);
-    assert_eq!(code(output.status), 71, "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("ulimit -f"), "{said}");
-    assert_free(place);
+/// For files, the limit counts for those in memory, too, such as the one that tells a guard what to do.
+fn no_file_may_grow_and_no_timer_is_free_which_is_said_before_the_lease_is_taken(place: &Place) {
+    for limit in ["ulimit -f", "ulimit -i"] {
+        let output = under(&format!("{limit} 0"), place, &[], env!("CARGO_BIN_EXE_leaderrun").as_ref());
+        assert_is_clear(limit, &output);
+        assert_eq!(code(output.status), 71, "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(limit), "{said}");
+        assert_free(place);
+    }
 }
 
 /// No socket of a store and no lock file may get the number of a standard stream: COMMAND would write into it.
@@ -396,7 +397,7 @@ on_two_stores!(
     &few_descriptors_are_refused_in_one_line_or_suffice,
     &little_memory_is_refused_in_one_line_or_suffices,
     &few_processes_are_refused_in_one_line_or_suffice,
-    &no_file_may_grow_which_is_said_before_the_lease_is_taken,
+    &no_file_may_grow_and_no_timer_is_free_which_is_said_before_the_lease_is_taken,
     &closed_standard_streams_are_empty_ones_for_command,
 );
 
@@ -481,6 +482,8 @@ fn a_system_call_that_is_denied_is_named_once_before_anything_is_acquired() {
         ("getppid", libc::SYS_getppid),
         ("timerfd_create", libc::SYS_timerfd_create),
         ("timerfd_settime", libc::SYS_timerfd_settime),
+        ("timer_create", libc::SYS_timer_create),
+        ("timer_settime", libc::SYS_timer_settime),
         ("memfd_create", libc::SYS_memfd_create),
         ("socketpair", libc::SYS_socketpair),
         ("pipe2", libc::SYS_pipe2),
@@ -517,7 +520,6 @@ fn what_else_a_filter_may_deny_does_not_matter() {
         libc::SYS_sched_setscheduler,
         libc::SYS_setpriority,
         libc::SYS_mlockall,
-        libc::SYS_timer_create,
         libc::SYS_fgetxattr,
         libc::SYS_pwritev2,
         libc::SYS_madvise,
