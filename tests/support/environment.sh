@@ -31,6 +31,10 @@ if [ -z "${TEST_NATS_SERVER:-}" ] && [ -x target/tools/nats/bin/nats-server ]; t
     export TEST_NATS_SERVER=$PWD/target/tools/nats/bin/nats-server
 fi
 
+if [ -z "${TEST_KUBE_APISERVER:-}" ] && [ -x target/tools/kubernetes/kube-apiserver ]; then
+    export TEST_KUBE_APISERVER=$PWD/target/tools/kubernetes/kube-apiserver
+fi
+
 # Says which tool is missing, and ends.
 require_tools() {
     local program
