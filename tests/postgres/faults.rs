@@ -122,3 +122,33 @@ async fn a_lease_is_written_to_disk_where_the_server_would_not() {
     server.sql("CREATE TABLE other AS SELECT 1");
     assert_eq!(server.sql("SHOW synchronous_commit"), "off");
 }
+
+#[tokio::test]
+async fn a_renewal_whose_wait_for_a_synchronous_standby_was_cancelled_does_not_count() {
+    let server = Server::start();
+    let store = ready(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    server.sql("SELECT pg_reload_conf()");
+    let cancel = async || {
+        loop {
+            server.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let mut sequence = 0;
+    let mut renewed = Ok(Renewal::Renewed);
+    eventually("the server waits for a standby", async || {
+        sequence += 1;
+        renewed =
+            tokio::select! { renewed = store.renew(&one, term, sequence) => renewed, () = cancel() => unreachable!() };
+        renewed.is_err()
+    })
+    .await;
+    failed(renewed, ErrorKind::Unknown, "synchronous standby was cancelled");
+    server.sql("ALTER SYSTEM RESET synchronous_standby_names");
+    server.sql("SELECT pg_reload_conf()");
+    eventually("it waits for none", async || server.sql("SHOW synchronous_standby_names").is_empty()).await;
+    assert_eq!(store.renew(&one, term, sequence + 1).await, Ok(Renewal::Renewed));
+}

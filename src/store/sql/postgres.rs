@@ -7,6 +7,8 @@
 //! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must give up
 //!   too. And a server that does not wait for its disk may forget what it confirmed. So each request begins with settings
 //!   for its own transaction.
+//! - A commit may be answered that no synchronous standby has, since somebody cancelled the wait for one. Only a warning
+//!   says so. So this answer counts as unknown, and all that come later on the connection.
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
 //!   an earlier request left behind in the session, unless the connection has proven to be direct.
 
@@ -63,6 +65,8 @@ const OLDEST: u32 = 12;
 
 /// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
 const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
+/// What warns in the server that a wait for a synchronous standby was cancelled. The text is in the language of the server.
+const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 /// In its place where the server has another log, or does not let every user see it.
 const NO_TIMELINE: &str = "'-'";
 
@@ -143,6 +147,8 @@ pub struct Connection {
     allowance: Allowance,
     site: Site,
     task: JoinHandle<()>,
+    /// A commit on it may be on no standby.
+    is_alone: Arc<AtomicBool>,
     /// Closed with the connection.
     inbox: broadcast::WeakSender<Arc<str>>,
     /// Another one of the same socket.
@@ -207,13 +213,22 @@ impl client::Connection for Connection {
         };
         let (news, _) = broadcast::channel(INBOX);
         let (inbox, channel) = (news.downgrade(), channel.clone());
+        let is_alone = Arc::new(AtomicBool::new(false));
+        let warned = Arc::clone(&is_alone);
         let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| driver.poll_message(context)).await {
-                let AsyncMessage::Notification(notice) = message else { continue };
-                // No more of it is kept than the inbox holds.
-                if notice.channel() == channel && notice.payload().len() <= LONGEST_NOTIFICATION {
-                    // An error means that nobody listens.
-                    let _ = news.send(notice.payload().into());
+                match message {
+                    // No more of it is kept than the inbox holds.
+                    AsyncMessage::Notification(notice)
+                        if notice.channel() == channel && notice.payload().len() <= LONGEST_NOTIFICATION =>
+                    {
+                        // An error means that nobody listens.
+                        let _ = news.send(notice.payload().into());
+                    }
+                    AsyncMessage::Notice(notice) if notice.routine() == Some(STANDBY_WAIT) => {
+                        warned.store(true, Ordering::Relaxed);
+                    }
+                    _ => {}
                 }
             }
         });
@@ -222,6 +237,7 @@ impl client::Connection for Connection {
             allowance,
             site,
             task,
+            is_alone,
             inbox,
             descriptor,
             direct: false,
@@ -243,7 +259,13 @@ impl client::Connection for Connection {
     }
 
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        self.ask(statements).await.map_err(|error| self.failure(&error))
+        let rows = self.ask(statements).await.map_err(|error| self.failure(&error))?;
+        if self.is_alone.load(Ordering::Relaxed) {
+            return Err(self
+                .site
+                .failure(Meaning::Unknown, "a commit whose wait for a synchronous standby was cancelled"));
+        }
+        Ok(rows)
     }
 
     fn transaction(&self, statements: &str) -> String {
