@@ -74,11 +74,21 @@ pub fn may_be_real_time(usual: Scheduling) -> bool {
 }
 
 fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
+    if is_killed_when_it_works_long() {
+        return None;
+    }
     let limit = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
     let limit = i32::try_from(limit).unwrap_or(i32::MAX).min(HIGHEST);
     // A process with CAP_SYS_NICE is not bound by the limit.
     let mut tried = [HIGHEST, limit].into_iter();
     tried.find(|&priority| priority > usual.priority() && Scheduling::real_time(priority).set_policy().is_ok())
+}
+
+/// Whether the kernel would kill this process if it worked at a real-time priority for too long without a rest
+/// (`RLIMIT_RTTIME`). To kill a tree of thousands takes longer than some limits, and the helpers, killed one after the other,
+/// would leave the rest of it.
+fn is_killed_when_it_works_long() -> bool {
+    getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
 }
 
 /// As [`raise`], without a real-time policy.

@@ -382,6 +382,17 @@ fn no_file_may_grow_and_no_timer_is_free_which_is_said_before_the_lease_is_taken
     }
 }
 
+/// The kernel kills what works for longer than the limit at a real-time priority, such as a helper that kills thousands.
+#[test]
+fn under_a_limit_on_real_time_work_the_helpers_have_a_nice_value() {
+    let scratch = TempDir::new().unwrap();
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "ulimit -R 200000 && exec \"$@\"", "bash", env!("CARGO_BIN_EXE_leaderrun"), "--store"]);
+    shell.args([&store(&scratch), "--explain", "s"]).env("LEADERRUN_CONFIG", "/dev/null");
+    let explained = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+    assert!(explained.lines().any(|line| line.starts_with("priority") && line.contains(" nice ")), "{explained}");
+}
+
 /// No socket of a store and no lock file may get the number of a standard stream: COMMAND would write into it.
 fn closed_standard_streams_are_empty_ones_for_command(place: &Place) {
     let seen = place.path("seen");
