@@ -76,13 +76,13 @@ impl JobGate {
         let session = Some(&candidate.session).filter(|_| !entry.as_ref().is_some_and(|entry| entry.has_run));
         let asking = Asking { shard, session, behind };
         update(store, shard, &page, "ledger", Start::Read, |standing| {
-            let ledger = Ledger::read(standing, &page, shard)?;
+            let kept = Ledger::read(standing, &page, shard)?;
             let counts = |note: &Note| match &self.job.frequency {
                 Frequency::Every(period) => period.believes(note.lasts),
                 Frequency::Once(_) => true,
             };
-            let ledger = ledger.filter(|_| standing.is_some_and(counts));
-            let verdict = self.job.judge(ledger.as_ref(), asking);
+            let ledger = kept.as_ref().filter(|_| standing.is_some_and(counts));
+            let verdict = self.job.judge(ledger, asking);
             let is_ours = verdict == Verdict::Ours;
             let (attempts, turn, lasts) = match verdict {
                 Verdict::Skip(skipped) => {
@@ -93,7 +93,8 @@ impl JobGate {
                         // A repeat belongs to the period that it repeats.
                         Frequency::Every(_) if attempts > 1 => standing.and_then(|note| note.lasts),
                         Frequency::Every(period) => {
-                            point_out_another(ledger.as_ref(), *period, shard);
+                            // Also one that does not count, because its period was so much longer.
+                            point_out_another(kept.as_ref(), *period, shard);
                             Some(period.lasts())
                         }
                         Frequency::Once(_) => None,
@@ -101,7 +102,7 @@ impl JobGate {
                     (attempts, turn, lasts)
                 }
                 Verdict::Ours => {
-                    let ours = ledger.as_ref().expect("it was judged");
+                    let ours = ledger.expect("it was judged");
                     if let Some(entry) = entry.as_ref().filter(|_| ours.run.term == term) {
                         return Ok(Edit::Leave(Booking::Booked(entry.booked.clone())));
                     }
@@ -112,7 +113,7 @@ impl JobGate {
             let (before, booked) = match entry.take() {
                 // This entry replaces our own of an earlier term.
                 Some(earlier) if is_ours => (earlier.before, earlier.booked),
-                _ => (standing.map(Standing::of), self.job.booked(attempts, turn, ledger.as_ref())),
+                _ => (standing.map(Standing::of), self.job.booked(attempts, turn, ledger)),
             };
             let ledger = Ledger { period: turn, attempts, run, succeeded: None };
             let draft = Note::lasting(ledger.text(), lasts);
