@@ -407,8 +407,10 @@ impl Policy {
         }
     }
 
+    /// A drain without limit ends when COMMAND has run for as long as it may, and the grace is over.
     fn ask(&mut self, now: BootInstant, kill_after: Option<Duration>, effects: &mut Effects) {
-        self.phase = Phase::Stopping { kill_at: kill_after.map_or(BootInstant::NEVER, |after| now.plus(after)) };
+        let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
+        self.phase = Phase::Stopping { kill_at: kill_at.min(self.overrun_at.max(now).plus(self.grace)) };
         effects.push(Effect::AskTree);
     }
 

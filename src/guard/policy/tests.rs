@@ -55,6 +55,16 @@ fn a_command_that_has_run_for_as_long_as_it_may_is_asked_and_killed_after_the_gr
 }
 
 #[test]
+fn a_drain_without_limit_ends_when_the_command_has_run_for_as_long_as_it_may() {
+    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, HookTimeouts::default())
+        .with_max_run(Some(Duration::from_secs(20)));
+    let _ = policy.handle(at(1), Input::CommandStarted);
+    assert_eq!(policy.handle(at(3), Input::Order(Order::Stop { kill_after: None })), [Effect::AskTree]);
+    assert_eq!(policy.wake_at(), at(26));
+    assert_eq!(policy.handle(at(26), Input::Tick), [Effect::KillTree]);
+}
+
+#[test]
 fn a_guard_that_is_late_may_still_kill_after_the_others_have_begun_to() {
     let mut policy = Policy::new(until(10), GRACE);
     assert_eq!(policy.kill_timer_at(false), at(11).plus(Duration::from_millis(500)));
