@@ -9,23 +9,35 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// File systems whose locks other machines see late or not at all, as `/proc/self/mountinfo` names them.
-const NETWORKED: [&str; 16] = [
+const NETWORKED: [&str; 28] = [
     "9p",
     "afs",
     "beegfs",
     "ceph",
     "cifs",
+    "coda",
+    "fuse.blobfuse2",
     "fuse.ceph",
+    "fuse.gcsfuse",
     "fuse.glusterfs",
+    "fuse.juicefs",
+    "fuse.mfs",
+    "fuse.rclone",
     "fuse.s3fs",
     "fuse.sshfs",
+    "fuse.vmhgfs-fuse",
     "gfs2",
+    "gpfs",
     "lustre",
     "nfs",
     "nfs4",
     "ocfs2",
+    "orangefs",
+    "pvfs2",
     "smb3",
     "smbfs",
+    "vboxsf",
+    "virtiofs",
 ];
 
 /// An error that names the file system, if it is one of the network.
