@@ -101,6 +101,9 @@ mod member;
 #[cfg(test)]
 #[path = "../tests/support/fuzz.rs"]
 mod fuzz;
+/// What the unit tests share with other tests names this crate as those do.
+#[cfg(test)]
+extern crate self as leaderrun;
 
 pub use member::{Builder, Detail, Ending, Error, Leader, Leadership, Member, Overrun, Role, Roles};
 

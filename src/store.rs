@@ -66,9 +66,11 @@ pub mod tls_mode;
 pub mod url;
 
 pub use error::{Cause, ErrorKind, StoreError};
+pub use expiry::ServerTime;
 pub use location::{BUILT_IN, Location, SCHEMES};
 pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
+pub use server_clock::Clock;
 
 /// What a store answers, or why it did not.
 pub type Answer<T> = Result<T, StoreError>;

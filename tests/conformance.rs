@@ -28,14 +28,16 @@ mod away;
 #[cfg(any(feature = "aws", feature = "tls"))]
 #[path = "conformance/forgotten.rs"]
 mod forgotten;
+#[path = "support/memory.rs"]
+mod memory;
 
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::lease_store::memory::{Direct, Memory, Server, Style};
 use leaderrun::internals::store::{
     Claim, Delivery, ErrorKind, Grant, Holder, Note, Observation, Page, Release, Renewal, Report, Store, StoreError,
     Takeover, notes,
 };
+use memory::{Direct, Memory, Server, Style};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;

@@ -25,12 +25,14 @@ pub trait ServerTime {
     fn clock(&self) -> Clock;
 
     /// Our wall clock, in milliseconds since 1970.
+    #[must_use]
     fn wall_clock_millis(&self) -> u64 {
         wall_clock_millis()
     }
 
     /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
     /// will show it.
+    #[must_use]
     fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
         let guess = || self.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
         let now = self.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
@@ -38,6 +40,7 @@ pub trait ServerTime {
     }
 
     /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
+    #[must_use]
     fn server_millis(&self, at: BootInstant) -> u64 {
         self.clock().bounds(at).map_or_else(
             || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
@@ -46,12 +49,14 @@ pub trait ServerTime {
     }
 
     /// The lower bound of the server's clock now; our wall clock's guess if its answers have no date.
+    #[must_use]
     fn least_server_millis(&self) -> u64 {
         let bounds = self.clock().bounds(BootInstant::now());
         bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
     }
 
     /// How far our wall clock is ahead of the server's, in seconds.
+    #[must_use]
     fn wall_clock_error(&self) -> Option<i64> {
         let bounds = self.clock().bounds(BootInstant::now())?;
         let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);

@@ -25,12 +25,14 @@ mod claim;
 mod document;
 pub mod documents;
 mod marker;
+#[cfg(test)]
+#[path = "../../tests/support/memory.rs"]
 pub mod memory;
 mod notes;
 mod operators;
 mod renewal;
 mod seen;
-mod touch;
+pub mod touch;
 mod trial;
 mod watch;
 
@@ -245,5 +247,12 @@ impl<D: Documents> Store for LeaseStore<D> {
 
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         self.read_many_notes(wanted).await
+    }
+}
+
+#[cfg(test)]
+impl Default for memory::Reference {
+    fn default() -> Self {
+        memory::reference()
     }
 }

@@ -110,6 +110,7 @@ impl Clock {
     }
 
     /// The bounds of the server's time. None while no answer had a date.
+    #[must_use]
     pub fn bounds(&self, at: BootInstant) -> Option<Bounds> {
         let offset = self.offset?.at(at);
         let milliseconds = |nanos: i128| u64::try_from(nanos.div_euclid(MILLISECOND)).unwrap_or(0);
@@ -125,11 +126,13 @@ impl Clock {
     }
 
     /// Whether the time is known less well than answers of the usual speed tell it.
+    #[must_use]
     pub fn is_wide(&self, at: BootInstant) -> bool {
         self.width(at).is_some_and(|width| width > WIDE)
     }
 
     /// The reason why a takeover is slow, for people: a standby judges by the lower end.
+    #[must_use]
     pub fn hindrance(&self, now: BootInstant) -> Option<String> {
         let width = self.width(now)?;
         if self.is_wide(now) {
@@ -144,6 +147,7 @@ impl Clock {
     }
 
     /// When the server's clock will certainly show `millis`. None while no answer had a date.
+    #[must_use]
     pub fn reaches(&self, millis: u64, now: BootInstant) -> Option<BootInstant> {
         let lower = self.bounds(now)?.lower;
         let missing = Duration::from_millis(millis.saturating_sub(lower));
@@ -155,6 +159,7 @@ impl Clock {
     }
 
     /// Whether all dates of the last `period` agreed.
+    #[must_use]
     pub fn agreed_for(&self, now: BootInstant, period: Duration) -> bool {
         self.contradicted.is_none_or(|contradicted| now.since(contradicted) > period)
     }

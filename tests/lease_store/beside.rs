@@ -1,10 +1,10 @@
 //! The lock of other programs, beside the lease: in which order both are taken and given back.
 
+use crate::memory::{Memory, Name, Server};
 use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::lease_store::memory::{Memory, Name, Server};
 use leaderrun::internals::store::{
     Administration, Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, StoreError,
 };

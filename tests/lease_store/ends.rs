@@ -1,9 +1,9 @@
 //! Ends and waits: on the server's clock, and what a candidate's own clock adds to that.
 
+use crate::memory::{Name, Style, Tells};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
-use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
 use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
 
 #[test]

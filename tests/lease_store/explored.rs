@@ -11,13 +11,13 @@
 //! What must hold: no two candidates may lead at once, each from when its grant lets it start until the end that it counts
 //! from the last granted request, or until it begins its release; and terms rise with each start.
 
+use crate::memory::{Contents, Memory, Server, Step, Style, Way};
 use crate::world::*;
 use Deviation::{
     Copied, Deleted, Dies, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped,
 };
 use leaderrun::internals::lease::{Candidate, Term, kept, usable};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::lease_store::memory::{Contents, Memory, Server, Step, Style, Way};
 use leaderrun::internals::store::{Administration, Claim, Leases, Renewal, StoreError};
 use leaderrun::internals::time::BootInstant;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 //! A store that has forgotten: it restarted empty or behind, was wiped, was restored, or somebody deleted a document.
 
+use crate::memory::{Name, Step, Style};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::documents::Marking;
-use leaderrun::internals::store::lease_store::memory::{Name, Step, Style};
 use leaderrun::internals::store::{Administration, Claim, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
 
 #[test]
@@ -755,7 +755,7 @@ fn a_first_claim_is_five_requests_and_a_later_one_two_and_a_renewal_one() {
 
 #[test]
 fn what_concludes_something_is_no_read_that_may_be_behind() {
-    use leaderrun::internals::store::lease_store::memory::Step;
+    use crate::memory::Step;
     for style in ALL {
         let world = World::old(style);
         let (client, one) = (world.client(), candidate("one"));

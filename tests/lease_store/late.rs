@@ -1,8 +1,8 @@
 //! Requests that arrive late, twice or never, answers that are lost, and writes that cross.
 
+use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
-use leaderrun::internals::store::lease_store::memory::{Name, Step};
 use leaderrun::internals::store::{
     Administration, Claim, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
 };

@@ -7,6 +7,8 @@ mod ends;
 mod explored;
 mod forgotten;
 mod late;
+#[path = "../support/memory.rs"]
+mod memory;
 mod notes;
 mod shared;
 mod texts;

@@ -1,8 +1,8 @@
 //! Notes and announcements: what they cost, and what is deleted.
 
+use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::lease_store::memory::{Name, Step};
 use leaderrun::internals::store::{Administration, Note, Notes, Page, Release, Report, Store};
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Documents that other programs replace and delete: the led mark keeps what would be lost with them.
 
+use crate::memory::Name;
 use crate::world::*;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
-use leaderrun::internals::store::lease_store::memory::Name;
 use leaderrun::internals::store::{
     Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Store,
 };

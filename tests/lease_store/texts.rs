@@ -1,8 +1,8 @@
 //! What stands in a document: members of later releases, later formats, and what other programs write.
 
+use crate::memory::{Name, Style, Tells};
 use crate::world::*;
 use leaderrun::internals::store::lease_store::documents::{Content, Life, Marking};
-use leaderrun::internals::store::lease_store::memory::{Name, Style, Tells};
 use leaderrun::internals::store::{
     Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Verdict,
 };

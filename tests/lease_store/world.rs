@@ -1,9 +1,9 @@
 //! A server in memory, a clock that a story turns, and ways to the server that do what the story says.
 
+use crate::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells, Way};
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::{Content, Marking};
-use leaderrun::internals::store::lease_store::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells, Way};
 use leaderrun::internals::store::{
     Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Release, Renewal, StoreError,
 };

@@ -4,6 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/memory.rs"]
+mod memory;
+
 mod relinquish;
 mod restart;
 mod slots;

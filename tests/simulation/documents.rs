@@ -2,12 +2,12 @@
 //! renews by itself and knows its lives, or over one that can only compare.
 
 use crate::clock::{by_the_stores_clock, store_millis};
+use crate::memory::{Contents, Direct, Memory, Name, Server, Step, Style, Way};
 use crate::network::{Network, Refused};
 use crate::world::World;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::Marking;
-use leaderrun::internals::store::lease_store::memory::{Contents, Direct, Memory, Name, Server, Step, Style, Way};
 use leaderrun::internals::store::{Administration, Delivery, StoreError};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};

@@ -34,6 +34,8 @@ mod fleet;
 #[allow(dead_code, reason = "what is pinned here are whole files")]
 mod golden;
 mod host;
+#[path = "../support/memory.rs"]
+mod memory;
 mod network;
 #[path = "../support/note.rs"]
 mod note;

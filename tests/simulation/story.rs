@@ -3,6 +3,7 @@
 use crate::clock::{self, Clock, EPOCH_MILLIS, Process, elapsed};
 use crate::documents::Documents;
 use crate::host::{Machine, Open, Site, until};
+use crate::memory::Style;
 use crate::network::{Network, Way};
 use crate::operator::Operator;
 use crate::random::Random;
@@ -10,7 +11,6 @@ use crate::world::World;
 use leaderrun::internals::election::{OnLoss, Restart, RestartWhen, Settings};
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
 use leaderrun::internals::store::Store;
-use leaderrun::internals::store::lease_store::memory::Style;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

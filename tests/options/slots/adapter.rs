@@ -1,10 +1,10 @@
 //! The adapter alone, over the reference store, whose answers are lost, late or refused on demand.
 
+use crate::memory::{Reference, reference};
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
 use leaderrun::internals::store::file::FileStore;
-use leaderrun::internals::store::lease_store::memory::Reference;
 use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
     Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Renewed, Report,
@@ -33,12 +33,17 @@ enum Fate {
 }
 
 /// The reference store, and what it was asked for.
-#[derive(Default)]
 struct Bent {
     memory: Reference,
     fates: Mutex<VecDeque<Fate>>,
     asked: Mutex<Vec<String>>,
     kernel: bool,
+}
+
+impl Default for Bent {
+    fn default() -> Self {
+        Self { memory: reference(), fates: Mutex::default(), asked: Mutex::default(), kernel: false }
+    }
 }
 
 impl Bent {

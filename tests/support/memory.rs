@@ -1,18 +1,18 @@
 //! The reference: documents in memory, exactly as the trait asks for them. For tests, which put a network of their own in
 //! between ([`Way`]), and may have the server forget, restart, or tell another time.
 
-use super::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
-    Over, Part, Properties, Put, Renewing, Touch, Touched, Version, random_name,
-};
-use super::{LeaseStore, touch};
-use crate::lease::Shard;
-use crate::store::expiry::ServerTime;
-use crate::store::foreign_lock::ForeignLock;
-use crate::store::server_clock::Clock;
-use crate::store::{Administration, Delivery, Page, StoreError};
-use crate::time::{BootInstant, millis, wall_clock_millis};
+#![allow(dead_code, reason = "each test compiles all of it and uses some")]
+
 use futures_util::FutureExt;
+use leaderrun::internals::lease::{Session, Shard};
+use leaderrun::internals::store::foreign_lock::ForeignLock;
+use leaderrun::internals::store::lease_store::documents::{
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
+    Over, Part, Properties, Put, Renewing, Touch, Touched, Version,
+};
+use leaderrun::internals::store::lease_store::{LeaseStore, touch};
+use leaderrun::internals::store::{Administration, Clock, Delivery, Page, ServerTime, StoreError};
+use leaderrun::internals::time::{BootInstant, millis, wall_clock_millis};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -358,15 +358,14 @@ pub struct Memory<W = Direct> {
 /// The lease protocol over them.
 pub type Reference = LeaseStore<Memory>;
 
-impl Default for Reference {
-    /// On a server of its own, as its operator prepares it: it has forgotten nobody.
-    fn default() -> Self {
-        let server = Server::new(Style::SCRIPTED, wall_clock_millis);
-        let store = Self::new(Memory::new(Arc::new(server), Direct));
-        let vouched = store.vouch().now_or_never();
-        vouched.expect("the memory does not wait").expect("it answers");
-        store
-    }
+/// On a server of its own, as its operator prepares it: it has forgotten nobody.
+#[must_use]
+pub fn reference() -> Reference {
+    let server = Server::new(Style::SCRIPTED, wall_clock_millis);
+    let store = Reference::new(Memory::new(Arc::new(server), Direct));
+    let vouched = store.vouch().now_or_never();
+    vouched.expect("the memory does not wait").expect("it answers");
+    store
 }
 
 impl<W: Way> Memory<W> {
@@ -443,7 +442,7 @@ impl<W: Way> Documents for Memory<W> {
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
-        let nonce = random_name()?;
+        let nonce = Session::random().expect("the kernel has random bytes").as_str().to_owned();
         let (over, exactly) = match over {
             Over::Exactly(found) => (found, true),
             Over::Text(found) => (found, false),
