@@ -13,8 +13,7 @@ use super::connection::{Client, Connection};
 use super::failure::Failure;
 use super::proto::{
     LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-    Nothing,
+    LeaseKeepAliveResponse, LeaseRequest, LeaseTimeToLiveResponse, Nothing,
 };
 use crate::store::StoreError;
 use crate::time::millis;
@@ -115,7 +114,7 @@ impl Leases {
     }
 
     pub async fn keep_alive(&self, connection: &Arc<Connection>, id: i64) -> Result<LeaseKeepAliveResponse, Failure> {
-        self.client.call(connection, LEASE_KEEP_ALIVE, LeaseKeepAliveRequest { id }).await
+        self.client.call(connection, LEASE_KEEP_ALIVE, LeaseRequest { id }).await
     }
 
     /// How much is left of an etcd lease, at most. None: it is gone.
@@ -124,7 +123,7 @@ impl Leases {
     /// every renewal of it, that this read could have shown.
     pub async fn left(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Duration>, StoreError> {
         let answer: Result<LeaseTimeToLiveResponse, Failure> =
-            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest { id }).await;
+            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseRequest { id }).await;
         match answer {
             Ok(answer) if answer.ttl_seconds < 0 => Ok(None),
             Ok(answer) => Ok(Some(seconds(answer.ttl_seconds.saturating_add(1).min(answer.granted_seconds)))),
@@ -140,7 +139,7 @@ impl Leases {
         let client = Arc::clone(&self.client);
         let revoke = async move {
             let connection = client.connection();
-            let revoked = client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRevokeRequest { id });
+            let revoked = client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRequest { id });
             let _ = timeout(client.bound, revoked).await;
         };
         let mut tasks = self.tasks.lock();

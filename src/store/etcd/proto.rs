@@ -23,78 +23,135 @@ pub fn name_of(method: Method) -> &'static str {
     method.rsplit('/').next().unwrap_or(method)
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ResponseHeader {
-    #[prost(uint64, tag = "1")]
-    pub cluster_id: u64,
-    #[prost(int64, tag = "3")]
-    pub revision: i64,
-    /// Of the last entry that the answering member has applied.
-    #[prost(uint64, tag = "4")]
-    pub raft_term: u64,
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty = ($($how:tt)+),)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Message)]
+        pub struct $name {
+            $($(#[$field_doc])* #[prost($($how)+)] pub $field: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct KeyValue {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub mod_revision: i64,
-    #[prost(bytes = "vec", tag = "5")]
-    pub value: Vec<u8>,
-    /// Zero: no lease.
-    #[prost(int64, tag = "6")]
-    pub lease: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct RangeRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    /// Empty: the one key. Otherwise all keys from that one up to this one, exclusive.
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: Vec<u8>,
-    /// Zero: all.
-    #[prost(int64, tag = "3")]
-    pub limit: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct RangeResponse {
-    #[prost(message, repeated, tag = "2")]
-    pub kvs: Vec<KeyValue>,
-    /// There are more keys than the limit.
-    #[prost(bool, tag = "3")]
-    pub more: bool,
-    /// How many keys there are, whatever the limit.
-    #[prost(int64, tag = "4")]
-    pub count: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct PutRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub lease: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct DeleteRangeRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-}
-
-/// A message whose fields do not matter, such as the answer to a put.
-#[derive(Clone, PartialEq, Message)]
-pub struct Nothing {}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct RequestOp {
-    #[prost(oneof = "Operation", tags = "1, 2, 3")]
-    pub request: Option<Operation>,
+messages! {
+    ResponseHeader {
+        cluster_id: u64 = (uint64, tag = "1"),
+        revision: i64 = (int64, tag = "3"),
+        /// Of the last entry that the answering member has applied.
+        raft_term: u64 = (uint64, tag = "4"),
+    }
+    KeyValue {
+        key: Vec<u8> = (bytes = "vec", tag = "1"),
+        mod_revision: i64 = (int64, tag = "3"),
+        value: Vec<u8> = (bytes = "vec", tag = "5"),
+        /// Zero: no lease.
+        lease: i64 = (int64, tag = "6"),
+    }
+    RangeRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1"),
+        /// Empty: the one key. Otherwise all keys from that one up to this one, exclusive.
+        range_end: Vec<u8> = (bytes = "vec", tag = "2"),
+        /// Zero: all.
+        limit: i64 = (int64, tag = "3"),
+    }
+    RangeResponse {
+        kvs: Vec<KeyValue> = (message, repeated, tag = "2"),
+        /// There are more keys than the limit.
+        more: bool = (bool, tag = "3"),
+        /// How many keys there are, whatever the limit.
+        count: i64 = (int64, tag = "4"),
+    }
+    PutRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1"),
+        value: Vec<u8> = (bytes = "vec", tag = "2"),
+        lease: i64 = (int64, tag = "3"),
+    }
+    DeleteRangeRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1"),
+    }
+    /// A message whose fields do not matter, such as the answer to a put.
+    Nothing {}
+    RequestOp {
+        request: Option<Operation> = (oneof = "Operation", tags = "1, 2, 3"),
+    }
+    ResponseOp {
+        response: Option<Outcome> = (oneof = "Outcome", tags = "1, 2, 3"),
+    }
+    /// The result compared for is always equality, which is the default.
+    Compare {
+        /// 2: the revision of the last change.
+        target: i32 = (int32, tag = "2"),
+        key: Vec<u8> = (bytes = "vec", tag = "3"),
+        mod_revision: Option<i64> = (int64, optional, tag = "6"),
+    }
+    TxnRequest {
+        compare: Vec<Compare> = (message, repeated, tag = "1"),
+        success: Vec<RequestOp> = (message, repeated, tag = "2"),
+        failure: Vec<RequestOp> = (message, repeated, tag = "3"),
+    }
+    TxnResponse {
+        header: Option<ResponseHeader> = (message, optional, tag = "1"),
+        succeeded: bool = (bool, tag = "2"),
+        responses: Vec<ResponseOp> = (message, repeated, tag = "3"),
+    }
+    WatchRequest {
+        create_request: Option<WatchCreateRequest> = (message, optional, tag = "1"),
+    }
+    WatchCreateRequest {
+        key: Vec<u8> = (bytes = "vec", tag = "1"),
+        start_revision: i64 = (int64, tag = "3"),
+        filters: Vec<i32> = (int32, repeated, tag = "5"),
+        /// Not zero: the number by which answers name this watch.
+        watch_id: i64 = (int64, tag = "7"),
+    }
+    WatchResponse {
+        watch_id: i64 = (int64, tag = "2"),
+        canceled: bool = (bool, tag = "4"),
+        /// Not zero if the revision to start at no longer exists.
+        compact_revision: i64 = (int64, tag = "5"),
+        cancel_reason: String = (string, tag = "6"),
+        /// Which events these are does not matter.
+        events: Vec<Nothing> = (message, repeated, tag = "11"),
+    }
+    LeaseGrantRequest {
+        ttl_seconds: i64 = (int64, tag = "1"),
+        id: i64 = (int64, tag = "2"),
+    }
+    LeaseGrantResponse {
+        ttl_seconds: i64 = (int64, tag = "3"),
+    }
+    /// LeaseRevokeRequest, LeaseKeepAliveRequest and LeaseTimeToLiveRequest.
+    LeaseRequest {
+        id: i64 = (int64, tag = "1"),
+    }
+    LeaseKeepAliveResponse {
+        header: Option<ResponseHeader> = (message, optional, tag = "1"),
+        /// Zero or less if there is no such lease.
+        ttl_seconds: i64 = (int64, tag = "3"),
+    }
+    LeaseTimeToLiveResponse {
+        /// Whole seconds, rounded down. -1 if there is no such lease.
+        ttl_seconds: i64 = (int64, tag = "3"),
+        granted_seconds: i64 = (int64, tag = "4"),
+    }
+    AuthenticateRequest {
+        name: String = (string, tag = "1"),
+        password: String = (string, tag = "2"),
+    }
+    AuthenticateResponse {
+        token: String = (string, tag = "2"),
+    }
+    StatusResponse {
+        header: Option<ResponseHeader> = (message, optional, tag = "1"),
+        version: String = (string, tag = "2"),
+        /// Zero if the member knows of no leader.
+        leader: u64 = (uint64, tag = "4"),
+        /// Alarms, since 3.4.
+        errors: Vec<String> = (string, repeated, tag = "8"),
+        is_learner: bool = (bool, tag = "10"),
+    }
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -107,12 +164,6 @@ pub enum Operation {
     DeleteRange(DeleteRangeRequest),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ResponseOp {
-    #[prost(oneof = "Outcome", tags = "1, 2, 3")]
-    pub response: Option<Outcome>,
-}
-
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Outcome {
     #[prost(message, tag = "1")]
@@ -123,161 +174,8 @@ pub enum Outcome {
     DeleteRange(Nothing),
 }
 
-/// The result compared for is always equality, which is the default.
-#[derive(Clone, PartialEq, Message)]
-pub struct Compare {
-    /// 2: the revision of the last change.
-    #[prost(int32, tag = "2")]
-    pub target: i32,
-    #[prost(bytes = "vec", tag = "3")]
-    pub key: Vec<u8>,
-    #[prost(oneof = "Compared", tags = "6")]
-    pub compared: Option<Compared>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub enum Compared {
-    #[prost(int64, tag = "6")]
-    ModRevision(i64),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TxnRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub compare: Vec<Compare>,
-    #[prost(message, repeated, tag = "2")]
-    pub success: Vec<RequestOp>,
-    #[prost(message, repeated, tag = "3")]
-    pub failure: Vec<RequestOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TxnResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    #[prost(bool, tag = "2")]
-    pub succeeded: bool,
-    #[prost(message, repeated, tag = "3")]
-    pub responses: Vec<ResponseOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct WatchRequest {
-    #[prost(message, optional, tag = "1")]
-    pub create_request: Option<WatchCreateRequest>,
-}
-
 /// A filter that hides puts.
 pub const NO_PUT: i32 = 0;
-
-#[derive(Clone, PartialEq, Message)]
-pub struct WatchCreateRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub start_revision: i64,
-    #[prost(int32, repeated, tag = "5")]
-    pub filters: Vec<i32>,
-    /// Not zero: the number by which answers name this watch.
-    #[prost(int64, tag = "7")]
-    pub watch_id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct WatchResponse {
-    #[prost(int64, tag = "2")]
-    pub watch_id: i64,
-    #[prost(bool, tag = "4")]
-    pub canceled: bool,
-    /// Not zero if the revision to start at no longer exists.
-    #[prost(int64, tag = "5")]
-    pub compact_revision: i64,
-    #[prost(string, tag = "6")]
-    pub cancel_reason: String,
-    /// Which events these are does not matter.
-    #[prost(message, repeated, tag = "11")]
-    pub events: Vec<Nothing>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseGrantRequest {
-    #[prost(int64, tag = "1")]
-    pub ttl_seconds: i64,
-    #[prost(int64, tag = "2")]
-    pub id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseGrantResponse {
-    #[prost(int64, tag = "3")]
-    pub ttl_seconds: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseRevokeRequest {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseKeepAliveRequest {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseKeepAliveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    /// Zero or less if there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub ttl_seconds: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseTimeToLiveRequest {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct LeaseTimeToLiveResponse {
-    /// Whole seconds, rounded down. -1 if there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub ttl_seconds: i64,
-    #[prost(int64, tag = "4")]
-    pub granted_seconds: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct AuthenticateRequest {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "2")]
-    pub password: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct AuthenticateResponse {
-    #[prost(string, tag = "2")]
-    pub token: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct StatusResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    #[prost(string, tag = "2")]
-    pub version: String,
-    /// Zero if the member knows of no leader.
-    #[prost(uint64, tag = "4")]
-    pub leader: u64,
-    /// Alarms, since 3.4.
-    #[prost(string, repeated, tag = "8")]
-    pub errors: Vec<String>,
-    #[prost(bool, tag = "10")]
-    pub is_learner: bool,
-}
 
 pub fn get(key: &[u8]) -> RequestOp {
     range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })
@@ -297,7 +195,7 @@ pub fn delete(key: &[u8]) -> RequestOp {
 
 /// The key was last changed at that revision; zero: it is absent.
 pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
-    Compare { target: 2, key: key.to_vec(), compared: Some(Compared::ModRevision(mod_revision)) }
+    Compare { target: 2, key: key.to_vec(), mod_revision: Some(mod_revision) }
 }
 
 impl TxnResponse {
