@@ -1,10 +1,13 @@
-//! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client.
+//! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client, with a look at the date of
+//! every answer.
 //!
 //! The hazard: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
 //! the sources of credentials.
 
-use super::StoreError;
 use super::allowance::{MOST, TooLong};
+use super::server_clock::Clock;
+use super::{StoreError, expiry};
+use crate::time::BootInstant;
 use aws_config::environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider};
 use aws_config::meta::credentials::CredentialsProviderChain;
 use aws_config::meta::region::RegionProviderChain;
@@ -21,6 +24,8 @@ use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use url::{Host, Url};
 
@@ -121,28 +126,50 @@ pub fn is_loopback(endpoint: &Url) -> bool {
 
 /// The SDK's client, with a limit to the length of an answer.
 #[derive(Debug)]
-pub struct BoundedClient(SharedHttpClient);
+pub struct BoundedClient {
+    network: SharedHttpClient,
+    /// That of the server, as far as the answers up to now show it.
+    clock: Arc<Mutex<Clock>>,
+}
 
 impl Default for BoundedClient {
     fn default() -> Self {
+        Self::new(&Arc::default())
+    }
+}
+
+impl BoundedClient {
+    pub fn new(clock: &Arc<Mutex<Clock>>) -> Self {
         let builder = aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
-        Self(builder.build_https())
+        Self { network: builder.build_https(), clock: Arc::clone(clock) }
     }
 }
 
 impl HttpClient for BoundedClient {
     fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
-        SharedHttpConnector::new(BoundedConnector(self.0.http_connector(settings, components)))
+        let network = self.network.http_connector(settings, components);
+        SharedHttpConnector::new(BoundedConnector { network, clock: Arc::clone(&self.clock) })
     }
 }
 
 #[derive(Debug)]
-struct BoundedConnector(SharedHttpConnector);
+struct BoundedConnector {
+    network: SharedHttpConnector,
+    clock: Arc<Mutex<Clock>>,
+}
 
 impl HttpConnector for BoundedConnector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let answer = self.0.call(request);
-        HttpConnectorFuture::new(async move { Ok(answer.await?.map(bounded)) })
+        let sent = BootInstant::now();
+        let (answer, clock) = (self.network.call(request), Arc::clone(&self.clock));
+        HttpConnectorFuture::new(async move {
+            let answer = answer.await?;
+            let received = BootInstant::now();
+            if let Some(date) = answer.headers().get("date").and_then(expiry::date) {
+                clock.lock().sample(date, sent, received);
+            }
+            Ok(answer.map(bounded))
+        })
     }
 }
 

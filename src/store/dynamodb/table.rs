@@ -1,22 +1,22 @@
 //! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
 
-use super::connection::{self, Watch};
+use super::connection;
 use super::failure::{self, Place};
 use super::item::Item;
 use super::{Address, WallClock};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::aws::BoundedClient;
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Clock;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
@@ -29,7 +29,7 @@ pub struct Table {
     pub(super) name: String,
     /// The server's name in messages.
     pub(super) server: String,
-    watch: Watch,
+    clock: Arc<Mutex<Clock>>,
     wall_clock: WallClock,
 }
 
@@ -93,7 +93,7 @@ fn names(expression: &str) -> HashMap<String, String> {
 
 impl ServerTime for Table {
     fn clock(&self) -> Clock {
-        self.watch.clock()
+        self.clock.lock().clone()
     }
 
     fn wall_clock_millis(&self) -> u64 {
@@ -107,10 +107,9 @@ impl Table {
         request_timeout: Duration,
         wall_clock: WallClock,
     ) -> Result<Self, StoreError> {
-        let watch = Watch::default();
-        let network = SharedHttpClient::new(BoundedClient::default());
-        let (client, server) = connection::connect(network, address, request_timeout, &watch).await?;
-        Ok(Self { client, name: address.table.clone(), server, watch, wall_clock })
+        let clock = Arc::default();
+        let (client, server) = connection::connect(address, request_timeout, &clock).await?;
+        Ok(Self { client, name: address.table.clone(), server, clock, wall_clock })
     }
 
     pub(super) async fn get(&self, (partition, sort): Keys, consistent: bool) -> Result<Option<Item>, StoreError> {
