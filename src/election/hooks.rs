@@ -5,7 +5,7 @@
 //! candidate leads or the time is over.
 
 use super::state::{Leadership, Tree};
-use super::{Core, Ended, Hold, Notice};
+use super::{CommandEnd, Core, Ended, Hold, Notice};
 use crate::exit::StartError;
 use crate::lease::Term;
 use crate::time::BootInstant;
@@ -30,6 +30,15 @@ pub enum HookEnd {
     /// A stop came before it ended.
     #[strum(to_string = "was stopped")]
     Cut,
+}
+
+impl From<CommandEnd> for HookEnd {
+    fn from(end: CommandEnd) -> Self {
+        match end {
+            CommandEnd::Exited(status) => Self::Exited(status),
+            CommandEnd::Signalled(signal) => Self::Signalled(signal),
+        }
+    }
 }
 
 impl Core {

@@ -10,13 +10,12 @@ use crate::guard::priority;
 use crate::guard::quota::Quota;
 use crate::guard::wire::Report;
 use crate::lease::{Candidate, Deadline, Term};
-use crate::observe::Observer;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics_file::MetricsFile;
 use crate::observe::query_socket::QuerySocket;
 use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::{self, Notifier};
-use crate::observe::terminal;
+use crate::observe::{Observer, terminal};
 use crate::runner::driver::Host;
 use crate::runner::guard_handle::{self, Command, GuardEvent, GuardHandle};
 use crate::runner::signals::Signals;
@@ -162,13 +161,6 @@ impl Processes {
         guard_handle::reap(self.guard.iter_mut().chain(self.standby_tasks.handles()));
     }
 
-    fn standby_tasks_event(&mut self, happening: Happening) -> Option<Event> {
-        if matches!(happening, Happening::Seizing) {
-            self.reap();
-        }
-        self.standby_tasks.take(happening).then_some(Event::StandbyTasksDead)
-    }
-
     fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
         match event {
             GuardEvent::Guarded { backstop, guard } => {
@@ -256,7 +248,13 @@ impl Host for Processes {
                     self.look_at_terminal = None;
                     if self.terminal_is_gone() { self.hung_up() } else { None }
                 }
-                happening = self.standby_tasks.next() => self.standby_tasks_event(happening),
+                happening = self.standby_tasks.next() => match happening {
+                    Happening::Gone => Some(Event::StandbyTasksDead),
+                    Happening::Seizing => {
+                        self.reap();
+                        None
+                    }
+                },
                 () = self.timer.reached() => Some(Event::Tick),
                 () = or_never(self.observers.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
                 () = terminal::due() => {

@@ -7,7 +7,7 @@
 //! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
 //! among them.
 
-use crate::election::{CommandEnd, GUARD_PATIENCE, LogEvent, StandbyStop, TreeEvent};
+use crate::election::{CommandEnd, GUARD_PATIENCE, HookEnd, LogEvent, StandbyStop, TreeEvent};
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::guard::wire::Report;
@@ -77,17 +77,16 @@ struct Task {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+enum Which {
     Standby,
     Hook,
 }
 
-#[derive(Clone, Debug)]
+/// What the candidate has to do for them.
+#[derive(Clone, Copy, Debug)]
 pub enum Happening {
-    Tree(Which, TreeEvent),
     /// A tree is being killed: reap it.
     Seizing,
-    Restart,
     /// All are gone, after [`StandbyTasks::stop`].
     Gone,
 }
@@ -150,19 +149,24 @@ impl StandbyTasks {
         self.standby.iter_mut().chain(&mut self.hook).map(|task| &mut task.guard)
     }
 
-    /// Waits for the next event. Cancelling it loses none.
+    /// Follows them until the candidate has to do something. Cancelling it loses no event.
     pub async fn next(&mut self) -> Happening {
-        if self.phase == Phase::Stopping && self.standby.is_none() && self.hook.is_none() {
-            return Happening::Gone;
-        }
         loop {
+            if self.phase == Phase::Stopping && self.standby.is_none() && self.hook.is_none() {
+                self.phase = Phase::Dead;
+                return Happening::Gone;
+            }
             let (which, event) = tokio::select! {
                 event = or_never(self.standby.as_mut().map(|task| task.guard.next())) => (Which::Standby, event),
                 event = or_never(self.hook.as_mut().map(|task| task.guard.next())) => (Which::Hook, event),
-                () = or_never(self.restart_at.map(sleep_until)) => return Happening::Restart,
+                () = or_never(self.restart_at.map(sleep_until)) => {
+                    self.restart_at = None;
+                    self.start_standby();
+                    continue;
+                }
             };
             match event {
-                GuardEvent::Tree(event) => return Happening::Tree(which, event),
+                GuardEvent::Tree(event) => self.tree_event(which, &event),
                 GuardEvent::Seizing => return Happening::Seizing,
                 GuardEvent::Report(Report::Started { pid }) if which == Which::Standby => {
                     tracing::debug!(pid, "started the standby command");
@@ -171,24 +175,6 @@ impl StandbyTasks {
                 GuardEvent::Report(_) | GuardEvent::Guarded { .. } | GuardEvent::Late(_) => {}
             }
         }
-    }
-
-    /// Handles an event. True when the tasks were stopped and none is left.
-    #[must_use]
-    pub fn take(&mut self, happening: Happening) -> bool {
-        match happening {
-            Happening::Tree(which, event) => self.tree_event(which, &event),
-            Happening::Seizing => {}
-            Happening::Restart => {
-                self.restart_at = None;
-                self.start_standby();
-            }
-            Happening::Gone => {
-                self.phase = Phase::Dead;
-                return true;
-            }
-        }
-        false
     }
 
     fn tree_event(&mut self, which: Which, event: &TreeEvent) {
@@ -224,7 +210,7 @@ impl StandbyTasks {
 
     fn standby_ended(&mut self, end: Option<CommandEnd>, ran: Duration) {
         let pause = self.pause.after(ran);
-        let how = end.map_or_else(|| "was killed".to_owned(), how_it_ended);
+        let how = end.map_or_else(|| "was killed".to_owned(), |end| HookEnd::from(end).to_string());
         let line = format!("the standby command {how}; starting it again in {}", show(pause));
         if end == Some(CommandEnd::Exited(0)) {
             tracing::info!(event = EVENT, "{line}");
@@ -241,7 +227,7 @@ impl StandbyTasks {
             Some(CommandEnd::Signalled(9)) if ran >= most => {
                 Some(format!("was killed: it took longer than {}", show(most)))
             }
-            Some(end) => Some(how_it_ended(end)),
+            Some(end) => Some(HookEnd::from(end).to_string()),
         };
         if let Some(how) = how {
             tracing::warn!(event = LogEvent::HookFailed.into_str(), "the hook of --on-leader-change {how}");
@@ -318,13 +304,6 @@ fn of_leader(leader: Option<Holder>) -> Environment {
     ];
     news.extend(host.map(|host| ("LEADERRUN_LEADER_HOST".into(), host.into())));
     news
-}
-
-fn how_it_ended(end: CommandEnd) -> String {
-    match end {
-        CommandEnd::Exited(status) => format!("exited with {status}"),
-        CommandEnd::Signalled(signal) => format!("was ended by signal {signal}"),
-    }
 }
 
 /// The pause from one end of the standby command to its next start.
