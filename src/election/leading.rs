@@ -5,14 +5,13 @@
 //! says how the leadership ended, a certain loss makes the stop hurry, and only [`TreeEvent::Dead`] ends the
 //! leadership.
 
-use super::health;
 use super::job_gate::{Entry, Permit};
 use super::restart::Runs;
 use super::rotation::Rotation;
 use super::state::{LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
 use super::{
     Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
-    Stop, TreeEvent,
+    Stop, TreeEvent, health,
 };
 use crate::store::{Answer, Grant, Renewal};
 use crate::time::BootInstant;

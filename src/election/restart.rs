@@ -11,9 +11,8 @@
 //! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So when the allowed
 //!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
-use super::RestartWhen;
 use super::state::{Leadership, Tree};
-use super::{Action, CommandEnd, Core, Ended, Notice, Restart};
+use super::{Action, CommandEnd, Core, Ended, Notice, Restart, RestartWhen};
 use crate::time::BootInstant;
 use std::time::Duration;
 

@@ -6,8 +6,7 @@
 //! afterwards.
 
 use super::state::State;
-use super::{Action, Event, Hold, Outcome, StandbyStop};
-use super::{Core, GUARD_PATIENCE};
+use super::{Action, Core, Event, GUARD_PATIENCE, Hold, Outcome, StandbyStop};
 use crate::lease::Term;
 use crate::store::Holder;
 use crate::time::BootInstant;

@@ -359,6 +359,9 @@ mod tests {
         assert_eq!(directory, Some(PathBuf::from("/sys/fs/my cgroup/system.slice/report.service")));
         assert_eq!(directory_of(mounts, "/"), Some(PathBuf::from("/sys/fs/my cgroup")));
         assert_eq!(directory_of("", "/"), None);
+        let part = "31 23 0:27 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(directory_of(part, "/docker/abc/x"), Some(PathBuf::from("/sys/fs/cgroup/x")));
+        assert_eq!(directory_of(part, "/docker/abcd"), None);
     }
 
     #[test]
@@ -393,13 +396,5 @@ mod tests {
         ] {
             assert_eq!(is_leaf(name.as_bytes()), ours, "{name}");
         }
-    }
-
-    #[test]
-    fn a_cgroup_outside_the_mounted_part_is_not_found() {
-        let mounts = "31 23 0:27 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        let directory_of = |mounts, own| directories_of(mounts, own).last();
-        assert_eq!(directory_of(mounts, "/docker/abc/x"), Some(PathBuf::from("/sys/fs/cgroup/x")));
-        assert_eq!(directory_of(mounts, "/docker/abcd"), None);
     }
 }

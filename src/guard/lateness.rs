@@ -127,11 +127,8 @@ impl Caution {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::at;
     use proptest::prelude::*;
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_nanos(seconds * 1_000_000_000)
-    }
 
     const fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)

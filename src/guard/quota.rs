@@ -103,7 +103,6 @@ fn parsed(text: &str) -> Option<(Duration, Duration)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn a_quota_below_one_processor_is_read_from_either_version() {
@@ -133,13 +132,5 @@ mod tests {
                 ("/sys/fs/cgroup/unified", Version::Two),
             ]
         );
-    }
-
-    #[test]
-    fn two_pauses_are_presumed() {
-        let millis = Duration::from_millis;
-        let quota = Quota { budget: millis(20), period: millis(100), cgroup: Path::new("/sys/fs/cgroup").to_owned() };
-        assert_eq!(quota.presumed_lateness() * 16, millis(160));
-        assert_eq!(quota.to_string(), "20ms of each 100ms in /sys/fs/cgroup");
     }
 }

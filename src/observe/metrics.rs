@@ -291,23 +291,14 @@ fn integer(term: Term) -> i64 {
 mod tests {
     use super::*;
     use crate::election::Reason;
-    use crate::store::{Observation, StoreError};
-
-    fn metrics() -> Metrics {
-        let candidate = Candidate { shard: "jobs/a".parse().unwrap(), ..Candidate::example() };
-        Metrics::new(&candidate, Duration::from_secs(15))
-    }
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_nanos(seconds * 1_000_000_000)
-    }
+    use crate::time::at;
 
     fn until(term_at: u64) -> Deadline {
         Deadline { term_at: at(term_at), kill_at: at(term_at + 5), backstop_at: at(term_at + 6) }
     }
 
     fn leading(deadline: Deadline) -> Metrics {
-        let metrics = metrics();
+        let metrics = Metrics::new(&Candidate::example(), Duration::from_secs(15));
         metrics.did(&Action::Start { term: Term(1_763_700_000_001), deadline });
         assert!(!metrics.leads(at(1)).leader, "COMMAND was not started yet");
         metrics.started();
@@ -316,10 +307,6 @@ mod tests {
     }
 
     const LOSING: Action = Action::Stop(Stop::Losing { reason: Reason::Lost, certain: true });
-
-    fn standby(obstacle: Option<Obstacle>) -> View {
-        View { role: Role::Standby(obstacle), trouble: None, hindrance: None, late: Late::default() }
-    }
 
     #[test]
     fn it_leads_until_the_stop_that_a_loss_begins_and_no_longer() {
@@ -344,26 +331,5 @@ mod tests {
         metrics.did(&Action::Extend(until(20)));
         assert!(metrics.leads(at(19)).leader && !metrics.leads(at(20)).leader);
         assert!(leading(Deadline::NONE).leads(at(1_000_000)).leader);
-    }
-
-    #[test]
-    fn it_is_ready_from_the_first_answer_until_the_store_is_silent_for_a_lease() {
-        let metrics = metrics();
-        assert_eq!(metrics.readiness(at(1)).unwrap_err(), "the store has not answered yet");
-        metrics.state.lock().view = Some(standby(None));
-        let failed = || Event::Observed { answer: Err(StoreError::unknown("no answer from 10.0.0.5".to_owned())) };
-        metrics.saw(at(1), &failed());
-        assert!(metrics.readiness(at(1)).is_err());
-        metrics.saw(at(2), &Event::Observed { answer: Ok(Observation::Free) });
-        assert_eq!(metrics.readiness(at(100)), Ok("standby"));
-        metrics.saw(at(101), &failed());
-        metrics.saw(at(110), &failed());
-        assert_eq!(metrics.readiness(at(116)), Ok("standby"));
-        assert_eq!(metrics.readiness(at(117)).unwrap_err(), "the store has not answered for 16s");
-        assert!(metrics.text(at(117)).contains("leaderrun_store_trouble_seconds{shard=\"jobs/a\"} 16\n"));
-        metrics.saw(at(118), &Event::Changed(Ok(())));
-        assert_eq!(metrics.readiness(at(118)), Ok("standby"));
-        metrics.state.lock().view = Some(View { role: Role::Leaving, ..standby(None) });
-        assert!(metrics.readiness(at(118)).is_err());
     }
 }

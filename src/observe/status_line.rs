@@ -6,8 +6,7 @@
 
 use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
-use crate::observe::Observer;
-use crate::observe::terminal;
+use crate::observe::{Observer, terminal};
 use crate::store::{Claim, Observation};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
@@ -189,10 +188,7 @@ mod tests {
     use super::*;
     use crate::lease::{Late, Term};
     use crate::store::Holder;
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_nanos(seconds * 1_000_000_000)
-    }
+    use crate::time::at;
 
     fn waiting_for(who: &str) -> View {
         View { role: Role::Standby(Some(holder(who, None))), trouble: None, hindrance: None, late: Late::default() }
@@ -231,14 +227,10 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_lease_is_counted_down_from_when_it_was_heard() {
-        assert_eq!(
-            shown(Some(holder("db3", Some(12))), None),
-            "waiting 1m 5s: db3 (term 7) leads for another 7s unless it renews"
-        );
-        assert_eq!(
-            shown(Some(holder("db3", Some(2))), None),
-            "waiting 1m 5s: db3 (term 7) leads for another 0s unless it renews"
-        );
+        for (left, shown_as) in [(12, "7s"), (2, "0s")] {
+            let expected = format!("waiting 1m 5s: db3 (term 7) leads for another {shown_as} unless it renews");
+            assert_eq!(shown(Some(holder("db3", Some(left))), None), expected);
+        }
         assert_eq!(shown(Some(holder("db3", None)), None), "waiting 1m 5s: db3 (term 7) leads");
         assert_eq!(shown(None, None), "waiting 1m 5s: the leader is not known yet");
     }

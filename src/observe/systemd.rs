@@ -255,12 +255,9 @@ mod tests {
     use crate::election::Obstacle;
     use crate::lease::{Late, Term};
     use crate::store::Holder;
+    use crate::time::at;
 
     const LEASE: Duration = Duration::from_secs(15);
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_nanos(seconds * 1_000_000_000)
-    }
 
     fn view(role: Role) -> View {
         View { role, trouble: None, hindrance: None, late: Late::default() }

@@ -53,8 +53,8 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::millis_of_rfc3339;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::UNIX_EPOCH;
 
     const DAY: u64 = 86_400_000;
 
@@ -63,8 +63,7 @@ mod tests {
     }
 
     fn at(text: &str) -> u64 {
-        let since = humantime::parse_rfc3339(text).unwrap().duration_since(UNIX_EPOCH).unwrap();
-        u64::try_from(since.as_millis()).unwrap()
+        millis_of_rfc3339(text).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

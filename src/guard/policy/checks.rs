@@ -141,15 +141,11 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::StartError;
+    use crate::time::at;
     use proptest::prelude::*;
 
     const OK: HookEnd = HookEnd::Exited(0);
     const BAD: HookEnd = HookEnd::Exited(1);
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_nanos(seconds * 1_000_000_000)
-    }
 
     /// Every 10 s, 5 s long, three failures; COMMAND started at 0.
     fn checks() -> Checks {
@@ -181,26 +177,6 @@ mod tests {
     }
 
     #[test]
-    fn failures_count_only_in_a_row_and_are_reported_once() {
-        let mut checks = checks();
-        let mut told = Vec::new();
-        for (index, end) in
-            [BAD, BAD, OK, BAD, HookEnd::Signalled(9), HookEnd::NotStarted(StartError(11))].into_iter().enumerate()
-        {
-            let now = at(10 * (index as u64 + 1));
-            assert_eq!(checks.pass_time(now), Some(Due::Start));
-            told.extend(checks.ended(now, end));
-        }
-        let signalled = again(HookEnd::Signalled(9), 2);
-        assert_eq!(
-            told,
-            [again(BAD, 1), again(BAD, 2), again(BAD, 1), signalled, unhealthy(HookEnd::NotStarted(StartError(11)), 3)]
-        );
-        assert_eq!((checks.wake_at(), checks.pass_time(at(1000))), (BootInstant::NEVER, None));
-        assert_eq!(checks.ended(at(1000), BAD), None);
-    }
-
-    #[test]
     fn a_check_that_hangs_is_killed_and_counts_once_even_if_it_does_not_die() {
         let mut checks = checks();
         assert_eq!(checks.pass_time(at(10)), Some(Due::Start));
@@ -226,20 +202,6 @@ mod tests {
         // A result that the guard reads late is a result.
         assert_eq!(checks.ended(at(20_000), OK), None);
         assert_eq!(checks.wake_at(), at(20_010));
-    }
-
-    #[test]
-    fn nothing_counts_once_a_stop_begins() {
-        for running in [false, true] {
-            let mut checks = checks();
-            if running {
-                assert_eq!(checks.pass_time(at(10)), Some(Due::Start));
-            }
-            assert_eq!(checks.stop(), running);
-            assert!(!checks.stop());
-            assert_eq!((checks.ended(at(11), BAD), checks.pass_time(at(1000))), (None, None));
-            assert_eq!(checks.wake_at(), BootInstant::NEVER);
-        }
     }
 
     proptest! {

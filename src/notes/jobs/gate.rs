@@ -1,8 +1,7 @@
 //! The gate of a job: it books a run before COMMAND starts, and settles the entry when the run has ended.
 
-use super::index;
 use super::period::Period;
-use super::{Asking, Frequency, Job, Ledger, Run, Verdict};
+use super::{Asking, Frequency, Job, Ledger, Run, Verdict, index};
 use crate::election::{Behind, Booked, Booking, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};

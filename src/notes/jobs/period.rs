@@ -104,12 +104,8 @@ mod tests {
         Period::new(started_millis, Duration::from_millis(every_millis)).unwrap()
     }
 
-    /// A rule for one start: what the ledger holds after a run.
-    type Rule = fn(Period, Option<Turn>) -> Option<Turn>;
-
     /// A job on a store that forgets the ledger in time.
     struct Play {
-        rule: Rule,
         every: u64,
         ledger: Option<Turn>,
         /// When it ran, by a clock that is right.
@@ -117,15 +113,15 @@ mod tests {
     }
 
     impl Play {
-        fn of(every: u64, rule: Rule) -> Self {
-            Self { rule, every, ledger: None, runs: Vec::new() }
+        fn of(every: u64) -> Self {
+            Self { every, ledger: None, runs: Vec::new() }
         }
 
         /// A host whose clock is off by `off` starts the job at `now`.
         fn start(&mut self, now: u64, off: i64) -> bool {
             let period = period(now.checked_add_signed(off).unwrap(), self.every);
             let forgotten = self.runs.last().is_some_and(|&last| now - last >= whole_millis(period.lasts()));
-            let turn = (self.rule)(period, self.ledger.filter(|_| !forgotten));
+            let turn = period.turn(self.ledger.filter(|_| !forgotten));
             if let Some(turn) = turn {
                 self.ledger = Some(turn);
                 self.runs.push(now);
@@ -142,7 +138,7 @@ mod tests {
 
     /// Hosts and their clocks, from a few numbers. Returns how many clocks are far off, and how many runs there are beyond
     /// one for each period.
-    fn play(rule: Rule, seed: u64) -> Result<(usize, usize), String> {
+    fn play(seed: u64) -> Result<(usize, usize), String> {
         let source = &mut fuzz::Source::new(seed);
         let below = |source: &mut fuzz::Source, most: u64| source.next() % most.max(1);
         let every = [1000, 10_000, MINUTE, 5 * MINUTE, HOUR, DAY, 7 * DAY][usize::try_from(below(source, 7)).unwrap()];
@@ -163,7 +159,7 @@ mod tests {
         let step_at = if below(source, 3) == 0 { below(source, 40) * every } else { u64::MAX };
         let step = i64::try_from(below(source, 180 * DAY)).unwrap() * if source.one_in(2) { 1 } else { -1 };
         let lasts = 60 * every;
-        let mut play = Play::of(every, rule);
+        let mut play = Play::of(every);
         let mut time = offset;
         while time + jitter < lasts {
             let mut round = Vec::new();
@@ -208,30 +204,9 @@ mod tests {
 
     #[test]
     fn a_job_runs_once_a_period_whatever_the_clocks_of_its_hosts_show() {
-        let failed = |rule: Rule| (0..6_000).filter_map(|seed| play(rule, seed).err()).collect::<Vec<_>>();
-        assert_eq!(failed(Period::turn), Vec::<String>::new());
+        let seen: BTreeSet<_> = (0..6_000).map(|seed| play(seed).unwrap_or_else(|wrong| panic!("{wrong}"))).collect();
         // The bounds are no wider than they must be.
-        let seen: BTreeSet<_> = (0..6_000).filter_map(|seed| play(Period::turn, seed).ok()).collect();
         assert!(seen.contains(&(0, 1)) && seen.contains(&(1, 2)), "{seen:?}");
-        assert!(failed(half_from_the_last_run).len() > 300, "the test sees a rule that is wrong");
-    }
-
-    /// The rule that seems to do: a run counts for half a period.
-    fn half_from_the_last_run(period: Period, last: Option<Turn>) -> Option<Turn> {
-        let (started, every) = (period.started_millis, whole_millis(period.every));
-        let is_over = last.is_none_or(|last| started >= last.due_millis + every / 2);
-        is_over.then_some(Turn { due_millis: started, next_millis: 0, every_millis: every })
-    }
-
-    #[test]
-    fn a_daily_job_misses_no_day_when_clocks_go_forward_or_back() {
-        let mut play = Play::of(DAY, Period::turn);
-        for day in 0..3 * 365 {
-            let is_summer = (89..299).contains(&(day % 365));
-            let due = BEGIN + day * DAY - if is_summer { HOUR } else { 0 };
-            assert!(play.start(due, 0), "day {day}");
-            assert!(!play.start(due + 1000, 0), "day {day}");
-        }
     }
 
     #[test]
@@ -255,6 +230,7 @@ mod tests {
     fn a_short_period_has_seconds() {
         assert_eq!(period(BEGIN + 1999, 59_000).turn(None).unwrap().due_millis, BEGIN + 1000);
         assert_eq!(period(BEGIN + 1999, 60_000).turn(None).unwrap().due_millis, BEGIN);
+        assert!(period(u64::MAX, 1500).turn(None).is_some());
     }
 
     #[test]
@@ -263,14 +239,5 @@ mod tests {
         let days = |days: u64| Some(Duration::from_millis(days * DAY));
         assert!(daily.believes(days(2)) && daily.believes(Some(Duration::ZERO)) && daily.believes(None));
         assert!(!daily.believes(days(365)));
-    }
-
-    #[test]
-    fn useless_period_lengths_are_refused() {
-        for bad in [0, 1, 999, 1000 * 86_400 * 367] {
-            assert!(Period::new(7, Duration::from_millis(bad)).is_err(), "{bad}");
-        }
-        assert!(Period::new(7, Duration::from_nanos(1_000_000_001)).is_err());
-        assert!(Period::new(u64::MAX, Duration::from_millis(1500)).unwrap().turn(None).is_some());
     }
 }
