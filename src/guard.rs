@@ -52,14 +52,14 @@ pub mod wire;
 
 pub use spec::{GuardSpec, in_memory};
 
-use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError};
+use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
 use crate::observe::terminal;
 use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread};
 use crate::time::BootInstant;
 use cgroup::Leaf;
 use foreground::Foreground;
 use health::Checker;
-use hooks::{Hook, Runner, hook_end};
+use hooks::{Hook, Runner};
 use lateness::Caution;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::WaitPidFlag;
@@ -75,7 +75,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tree::Tree;
 use watch::Watch;
-use wire::{Heard, Line};
+use wire::{Heard, Line, Report};
 
 /// The process name that makes a respawned leaderrun become backstop and guard. No word of leaderrun's command line is in
 /// theirs, so something still looks after the tree that `pkill -f leaderrun` or `pkill -f SHARD` leaves.
@@ -111,9 +111,9 @@ fn guard(
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
     let sampler = spec.measure.map(Sampler::new).transpose()?;
-    let hook_timeouts = spec.hooks.hook_timeouts();
+    let hooks = spec.hooks.times();
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hook_timeouts)
+        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hooks)
             .cautious(spec.measure.map(Caution::from).unwrap_or_default())
             .with_max_run(spec.max_run),
         tree,
@@ -143,10 +143,10 @@ fn guard(
         sampler,
     };
     guard.set_kill_timer();
-    if hook_timeouts.pre_start.is_some() {
-        guard.run_hook(Hook::PreStart, spec.deadline.term_at);
-    } else {
+    if hooks.pre_start.is_zero() {
         guard.start();
+    } else {
+        guard.run_hook(Hook::PreStart, spec.deadline.term_at);
     }
     loop {
         guard.reap();
@@ -294,13 +294,13 @@ impl Guard {
                 }
             }
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
-                self.report(&wire::Report::DeadlineReached);
-                self.report(&wire::Report::Unready(HookEnd::Cut));
+                self.report(&Report::Tree(TreeEvent::DeadlineReached));
+                self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
                 self.take(Input::CommandNotStarted(Reason::Lost));
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-                self.report(&wire::Report::NotStarted(StartError(errno)));
+                self.report(&Report::Tree(TreeEvent::NotStarted(StartError(errno))));
                 self.take(Input::CommandNotStarted(Reason::NotStarted));
             }
         }
@@ -325,7 +325,7 @@ impl Guard {
         if let Some(terminal) = &mut self.terminal {
             terminal.set_borrower(command);
         }
-        self.report(&wire::Report::Started { pid: command.as_raw() });
+        self.report(&Report::Started { pid: command.as_raw() });
     }
 
     fn wake_at(&self) -> BootInstant {
@@ -336,7 +336,7 @@ impl Guard {
 
     fn measure_lateness(&mut self) {
         if let Some(worst) = self.sampler.as_mut().and_then(Sampler::sample) {
-            self.report(&wire::Report::Late(worst));
+            self.report(&Report::Late(worst));
             self.take(Input::Late(worst));
         }
     }
@@ -360,7 +360,7 @@ impl Guard {
     fn report_kill(&mut self) {
         if let Some(Kill { due, woken, signalled: Some(signalled) }) = self.kill.take() {
             let [woken, signalled, empty] = [woken, signalled, BootInstant::now()].map(|instant| instant.since(due));
-            self.report(&wire::Report::Killed { woken, signalled, empty });
+            self.report(&Report::Killed { woken, signalled, empty });
         }
     }
 
@@ -378,7 +378,7 @@ impl Guard {
         for effect in self.policy.handle(now, input) {
             match effect {
                 Effect::Start => self.start(),
-                Effect::ReportUnready(end) => self.report(&wire::Report::Unready(end)),
+                Effect::ReportUnready(end) => self.report(&Report::Tree(TreeEvent::Unready(end))),
                 Effect::RunPreStop => self.run_hook(Hook::PreStop, self.policy.end_by()),
                 Effect::RunPostStop => {
                     self.killing = false;
@@ -396,13 +396,13 @@ impl Guard {
                     self.kill = Some(Kill { due, woken: now, signalled: None });
                 }
                 Effect::ReportOverrun => {
-                    self.report(&wire::Report::Overran);
+                    self.report(&Report::Tree(TreeEvent::Overran));
                     // A job that the terminal stopped ends as well.
                     if let Some(terminal) = &self.terminal {
                         terminal.wake_owner();
                     }
                 }
-                Effect::ReportDeadline => self.report(&wire::Report::DeadlineReached),
+                Effect::ReportDeadline => self.report(&Report::Tree(TreeEvent::DeadlineReached)),
                 Effect::Signal(signal) => {
                     // Perhaps Ctrl-\, typed while the candidate's group has the terminal.
                     if signal == libc::SIGQUIT && self.terminal.is_some() {
@@ -495,14 +495,14 @@ impl Guard {
         } else if self.command == Some(pid) {
             self.command_ended(end);
         } else if let Some(hook) = self.runner.reaped(pid) {
-            self.hook_over(hook, hook_end(end));
+            self.hook_over(hook, end.into());
         } else if self.checker.as_mut().is_some_and(|checker| checker.reaped(pid)) {
-            self.check_ended(hook_end(end));
+            self.check_ended(end.into());
         }
     }
 
     fn command_ended(&mut self, end: CommandEnd) {
-        self.report(&wire::Report::Ended(end));
+        self.report(&Report::Tree(TreeEvent::Ended(end)));
         self.runner.command_end = Some(end);
         self.command_end = Some((end, BootInstant::now()));
         self.ask_terminal_at = BootInstant::NEVER;
@@ -513,7 +513,7 @@ impl Guard {
         if let Some((interrupt, at)) = self.key
             && BootInstant::now().since(at) <= self.grace
         {
-            self.report(&wire::Report::Interrupted(interrupt));
+            self.report(&Report::Tree(TreeEvent::Interrupted(interrupt)));
         }
         // From here on another process group may get the number.
         (self.command, self.group) = (None, None);
@@ -524,8 +524,8 @@ impl Guard {
     fn hear_init(&mut self) {
         while let Some(line) = self.inits_line() {
             match line.hear_report() {
-                Heard::Message(wire::Report::Ended(end), _) => self.command_ended(end),
-                Heard::Message(wire::Report::Paused { signal }, _) => self.stopped(signal),
+                Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(end),
+                Heard::Message(Report::Paused { signal }, _) => self.stopped(signal),
                 // An init reports nothing else.
                 Heard::Message(..) => {}
                 Heard::Silence => return,
@@ -555,7 +555,7 @@ impl Guard {
         }
     }
 
-    fn report(&self, report: &wire::Report) {
+    fn report(&self, report: &Report) {
         if let Some(line) = &self.line {
             line.report(report);
         }

@@ -12,7 +12,6 @@ pub use start::{
 };
 
 use nix::errno::Errno;
-use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
@@ -21,6 +20,7 @@ use nix::sys::wait::WaitPidFlag;
 use nix::time::ClockId;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::ffi::{CStr, OsString};
+use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -89,15 +89,6 @@ pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut
     let length = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     Ok(&buffer[..length])
-}
-
-/// Keeps the resident pages of this process in memory, and those of its present mappings that it uses later. Children
-/// do not inherit this.
-///
-/// # Errors
-/// EPERM or ENOMEM if this process may not.
-pub fn lock_memory() -> io::Result<()> {
-    Ok(mlockall(MlockAllFlags::from_bits_retain(libc::MCL_CURRENT | libc::MCL_ONFAULT))?)
 }
 
 /// How many bytes of messages the other end of a socket pair has not read yet, as the kernel counts them against the
@@ -357,12 +348,17 @@ fn clock(clock: libc::clockid_t) -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// Reads two addresses from `/proc/self/stat`: where something begins, in `field`, and where it ends, in the next one
-/// (proc_pid_stat(5)). None if the kernel does not show them.
+/// The fields of proc_pid_stat(5) from the third on. The second, a name in parentheses, may have blanks and parentheses
+/// in it. None if `/proc` does not show the process.
+pub fn stat_of(process: impl Display) -> Option<Vec<String>> {
+    let line = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    Some(line.rsplit_once(')')?.1.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// Two addresses of this process: where something begins, in `field`, and where it ends, in the next one. None if the
+/// kernel does not show them.
 fn stat_addresses(field: usize) -> Option<(usize, usize)> {
-    let line = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field, in parentheses, may contain spaces.
-    let fields: Vec<&str> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let fields = stat_of("self")?;
     let address = |field: usize| fields.get(field - 3)?.parse().ok();
     Some((address(field)?, address(field + 1)?))
 }

@@ -16,7 +16,7 @@ use super::walk::Walk;
 use super::watch::Watch;
 use super::wire::{Heard, Limit, Line, Report};
 use super::{GuardSpec, adopt_all, guard, priority};
-use crate::election::StartError;
+use crate::election::{StartError, TreeEvent};
 use crate::store::anchor;
 use crate::sys::{self, ChildState, Scheduling, SingleThread};
 use crate::time::BootInstant;
@@ -76,7 +76,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             drop((line, latest, backstops, open));
             // `lease_files` stay open until this process ends.
             let ended = own_tree(walks, guards_leaf)
-                .inspect_err(|_| guards_line.report(&Report::NotStarted(StartError(sys::NO_PROCESS))))
+                .inspect_err(|_| guards_line.report(&Report::Tree(TreeEvent::NotStarted(StartError(sys::NO_PROCESS)))))
                 .map(|tree| {
                     let priority = prepare_to_kill(rise);
                     // Until the backstop has closed its copy of the line, the candidate would not see our end.
@@ -111,8 +111,10 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             Ok(())
         }
         Err(error) => {
-            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(sys::NO_PROCESS))));
-            line.report(&Report::Dead);
+            line.report(&Report::Tree(TreeEvent::NotStarted(StartError(
+                error.raw_os_error().unwrap_or(sys::NO_PROCESS),
+            ))));
+            line.report(&Report::Tree(TreeEvent::Dead));
             Ok(())
         }
     }
@@ -180,7 +182,7 @@ impl Backstop {
                 Some(_) => self.sampler.as_ref().map_or(BootInstant::NEVER, Sampler::due).min(late_at),
                 None => {
                     if std::mem::take(&mut failed) {
-                        self.report(&Report::GuardFailed);
+                        self.report(&Report::Tree(TreeEvent::GuardFailed));
                     }
                     if self.tree.is_empty() {
                         if let Some(leaf) = self.tree.leaf() {
@@ -189,7 +191,7 @@ impl Backstop {
                         let (anchors, lease_files): (Vec<_>, Vec<_>) = lease_files.into_iter().partition(is_socket);
                         // Close the files that hold the lease before reporting that the tree is dead.
                         drop(lease_files);
-                        self.report(&Report::Dead);
+                        self.report(&Report::Tree(TreeEvent::Dead));
                         let candidate_lives = self.line.is_some();
                         // Without an anchor, nothing waits for a frozen candidate.
                         if !anchors.is_empty() {

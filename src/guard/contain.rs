@@ -7,10 +7,9 @@
 //! its start, and refuses to run with a method that was asked for and does not work.
 
 use super::cgroup::{Cgroup, read_text};
-use super::init;
-use super::priority;
 use super::tree::{self, Tree};
 use super::walk::Walk;
+use super::{init, priority};
 use crate::mounts::{mounts, read_table};
 use crate::sys::{self, Namespaces, Scheduling, SingleThread};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -21,7 +20,8 @@ use std::fs;
 use std::io;
 
 /// The value of `--contain`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(const_into_str, serialize_all = "lowercase")]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Contain {
     /// The walk over `/proc`, and a cgroup if one was delegated to us.
@@ -33,18 +33,6 @@ pub enum Contain {
     Cgroup,
     /// A PID namespace. Without one, leaderrun refuses to start.
     Pidns,
-}
-
-impl Contain {
-    /// The name as `--contain` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Walk => "walk",
-            Self::Cgroup => "cgroup",
-            Self::Pidns => "pidns",
-        }
-    }
 }
 
 /// The methods that work here.
@@ -130,7 +118,7 @@ impl Containment {
             (None, Some(_)) => Contain::Cgroup,
             (None, None) => Contain::Walk,
         };
-        method.name()
+        method.into_str()
     }
 
     /// True when something can kill processes outside COMMAND's PID namespace: its hooks.

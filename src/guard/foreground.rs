@@ -29,6 +29,7 @@
 //! that it found, as a shell does, unless another job has the terminal by now. A COMMAND that ended by itself may have
 //! set them on purpose.
 
+use crate::sys;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
@@ -221,8 +222,7 @@ fn pid(entry: &DirEntry) -> Option<Pid> {
 
 /// The parent and the process group of a process, as `/proc` shows them.
 fn family(pid: Pid) -> Option<(Pid, Pid)> {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, in parentheses, may contain spaces. The state follows.
-    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace().skip(1).map(|field| field.parse().ok());
-    Some((Pid::from_raw(fields.next()??), Pid::from_raw(fields.next()??)))
+    let fields = sys::stat_of(pid)?;
+    let number = |place: usize| fields.get(place)?.parse().ok().map(Pid::from_raw);
+    Some((number(1)?, number(2)?))
 }

@@ -11,7 +11,7 @@ use super::Guard;
 use super::policy::checks::{CheckTimes, Checks, Due, Failed};
 use super::tree::Tree;
 use super::wire::Report;
-use crate::election::{HookEnd, StartError};
+use crate::election::{HookEnd, StartError, TreeEvent};
 use crate::sys::{self, Birth};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, killpg};
@@ -121,7 +121,7 @@ impl Guard {
     fn report_check(&self, failed: Failed) {
         self.report(&match failed {
             Failed::Again(unhealthy) => Report::CheckFailed(unhealthy),
-            Failed::Unhealthy(unhealthy) => Report::Unhealthy(unhealthy),
+            Failed::Unhealthy(unhealthy) => Report::Tree(TreeEvent::Unhealthy(unhealthy)),
         });
     }
 }

@@ -43,28 +43,15 @@ pub struct Hooks {
     pub timeout: Duration,
 }
 
-/// The timeout of each hook that exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HookTimeouts {
-    pub pre_start: Option<Duration>,
-    pub pre_stop: Option<Duration>,
-    pub post_stop: Option<Duration>,
-}
-
 impl Hooks {
-    pub fn hook_timeouts(&self) -> HookTimeouts {
-        let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout);
-        HookTimeouts {
+    /// The timeout of each hook. No hook has none: such an option is refused.
+    pub fn times(&self) -> TimeForHooks {
+        let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout).unwrap_or_default();
+        TimeForHooks {
             pre_start: most(&self.pre_start),
             pre_stop: most(&self.pre_stop),
             post_stop: most(&self.post_stop),
         }
-    }
-
-    pub fn times(&self) -> TimeForHooks {
-        let HookTimeouts { pre_start, pre_stop, post_stop } = self.hook_timeouts();
-        let [pre_start, pre_stop, post_stop] = [pre_start, pre_stop, post_stop].map(Option::unwrap_or_default);
-        TimeForHooks { pre_start, pre_stop, post_stop }
     }
 
     fn command(&self, hook: Hook) -> Option<&Vec<u8>> {
@@ -154,12 +141,5 @@ impl Guard {
             self.report(&Report::HookFailed(hook, HookEnd::TimedOut));
             self.runner.forget();
         }
-    }
-}
-
-pub(super) fn hook_end(end: CommandEnd) -> HookEnd {
-    match end {
-        CommandEnd::Exited(status) => HookEnd::Exited(status),
-        CommandEnd::Signalled(signal) => HookEnd::Signalled(signal),
     }
 }

@@ -21,7 +21,7 @@
 use super::policy::Order;
 use super::tree::REAPS_FOR;
 use super::wire::{Heard, Line, Report};
-use crate::election::{CommandEnd, StartError};
+use crate::election::{CommandEnd, StartError, TreeEvent};
 use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -69,7 +69,7 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
     };
     let error = match first {
         Heard::Message(Report::Started { .. }, _) => return Ok((init, line)),
-        Heard::Message(Report::NotStarted(StartError(errno)), _) => errno,
+        Heard::Message(Report::Tree(TreeEvent::NotStarted(StartError(errno))), _) => errno,
         Heard::Message(..) | Heard::Silence | Heard::Closed => sys::NO_PROCESS,
     };
     let _ = waitpid(init, None);
@@ -130,7 +130,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
             sys::exit_at_once(0);
         }
         Err(error) => {
-            line.report(&Report::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL))));
+            line.report(&Report::Tree(TreeEvent::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL)))));
             sys::exit_at_once(NOT_SET_UP);
         }
     }
@@ -165,7 +165,7 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                     };
                     // From here on another process may get the number.
                     command = None;
-                    line.report(&Report::Ended(end));
+                    line.report(&Report::Tree(TreeEvent::Ended(end)));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {

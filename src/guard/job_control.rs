@@ -4,7 +4,7 @@
 use super::Guard;
 use super::foreground::{Foreground, Lent};
 use super::wire::{Heard, Report};
-use crate::election::{CommandEnd, Interrupt};
+use crate::election::{CommandEnd, Interrupt, TreeEvent};
 use crate::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Guard {
     pub(super) fn interrupted(&mut self, interrupt: Interrupt, at: BootInstant) {
         self.key = Some((interrupt, at));
         if self.command_end.is_some() {
-            self.report(&Report::Interrupted(interrupt));
+            self.report(&Report::Tree(TreeEvent::Interrupted(interrupt)));
         }
     }
 

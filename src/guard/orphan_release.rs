@@ -6,7 +6,7 @@
 //! descendant left gets here. The release names the session, so it cannot affect a successor's lease.
 
 use super::in_memory;
-use crate::lease::{Candidate, Session, Shard, Term};
+use crate::lease::{Candidate, Term};
 use crate::notes::history;
 use crate::observe::terminal;
 use crate::store::url::Secret;
@@ -20,7 +20,6 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::str::FromStr;
 use std::time::Duration;
 
 /// The process name that makes a respawned leaderrun release the lease.
@@ -31,30 +30,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// All that a release needs to know. It may hold a password, so it travels through memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OrphanRelease {
-    store_url: Secret,
-    shard: String,
-    owner: String,
-    session: Session,
-    host: String,
-    pid: u32,
-    lease: Duration,
-    term: Term,
+    pub store_url: Secret,
+    pub candidate: Candidate,
+    pub term: Term,
 }
 
 impl OrphanRelease {
-    pub fn new(store_url: &Secret, candidate: &Candidate, term: Term) -> Self {
-        Self {
-            store_url: store_url.clone(),
-            shard: candidate.shard.to_string(),
-            owner: candidate.owner.clone(),
-            session: candidate.session.clone(),
-            host: candidate.host.clone(),
-            pid: candidate.pid,
-            lease: candidate.lease,
-            term,
-        }
-    }
-
     /// Turns this process into one that makes the release. The tree must be dead.
     pub fn execute(&self) -> io::Result<Infallible> {
         let file = in_memory(c"leaderrun release", false, self)?;
@@ -63,19 +44,12 @@ impl OrphanRelease {
     }
 
     async fn release(&self) -> Result<Release, String> {
-        let candidate = Candidate {
-            shard: Shard::from_str(&self.shard)?,
-            owner: self.owner.clone(),
-            session: self.session.clone(),
-            host: self.host.clone(),
-            pid: self.pid,
-            lease: self.lease,
-        };
+        let Self { store_url, candidate, term } = self;
         let store =
-            Location::from_url(self.store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
-        let released = give_back(&*store, &candidate, self.term).await?;
+            Location::from_url(store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
+        let released = give_back(&*store, candidate, *term).await?;
         // The history is for people; nothing depends on it.
-        let closed = history::close_killed(&*store, &candidate.shard, self.term);
+        let closed = history::close_killed(&*store, &candidate.shard, *term);
         let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
         Ok(released)
     }
@@ -121,14 +95,15 @@ pub fn run_if_respawned() -> Option<ExitCode> {
             released.map(|released| (release, released))
         });
     Some(match done {
-        Ok((OrphanRelease { shard, owner, term, .. }, released)) => {
+        Ok((OrphanRelease { candidate: Candidate { shard, owner, .. }, term, .. }, released)) => {
             let what = match released {
                 Release::Released => "released after it was killed",
                 Release::NotHeld => "killed, and its lease was no longer held",
             };
             terminal::say_last(format_args!(
-                "{}leaderrun: {what} shard={shard:?} term={term} owner={owner:?}",
-                terminal::time()
+                "{}leaderrun: {what} shard={:?} term={term} owner={owner:?}",
+                terminal::time(),
+                shard.as_str()
             ));
             ExitCode::SUCCESS
         }

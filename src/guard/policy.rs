@@ -11,10 +11,9 @@
 
 pub mod checks;
 
-use super::hooks::HookTimeouts;
 use super::lateness::Caution;
 use crate::election::{HookEnd, Reason};
-use crate::lease::Deadline;
+use crate::lease::{Deadline, TimeForHooks};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -85,57 +84,31 @@ pub enum Effect {
 }
 
 /// The effects of one input, in order. It allocates nothing: no memory may be left when a kill is due.
-#[derive(Clone, Copy, Debug)]
-pub struct Effects {
-    list: [Effect; Self::MOST],
-    length: usize,
-}
+///
+/// The known maximum is four: the deadline is reported, COMMAND is reported unready, the tree is asked to stop and killed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Effects([Option<Effect>; 6]);
 
 impl Effects {
-    /// The known maximum is four: the deadline is reported, COMMAND is reported unready, the tree is asked to stop and
-    /// killed.
-    const MOST: usize = 6;
-
     fn push(&mut self, effect: Effect) {
-        assert!(self.length < Self::MOST, "an input leads to few effects: {self:?}");
-        self.list[self.length] = effect;
-        self.length += 1;
-    }
-
-    fn extend<const N: usize>(&mut self, effects: [Effect; N]) {
-        for effect in effects {
-            self.push(effect);
-        }
-    }
-}
-
-impl Default for Effects {
-    fn default() -> Self {
-        // Elements past the length are never seen.
-        Self { list: [Effect::Finish; Self::MOST], length: 0 }
-    }
-}
-
-impl std::ops::Deref for Effects {
-    type Target = [Effect];
-
-    fn deref(&self) -> &[Effect] {
-        &self.list[..self.length]
-    }
-}
-
-impl<const N: usize> PartialEq<[Effect; N]> for Effects {
-    fn eq(&self, other: &[Effect; N]) -> bool {
-        **self == other[..]
+        let free = self.0.iter_mut().find(|place| place.is_none());
+        *free.expect("an input leads to few effects") = Some(effect);
     }
 }
 
 impl IntoIterator for Effects {
     type Item = Effect;
-    type IntoIter = std::iter::Take<std::array::IntoIter<Effect, { Self::MOST }>>;
+    type IntoIter = std::iter::Flatten<std::array::IntoIter<Option<Effect>, 6>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.list.into_iter().take(self.length)
+        self.0.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> PartialEq<[Effect; N]> for Effects {
+    fn eq(&self, other: &[Effect; N]) -> bool {
+        self.into_iter().eq(other.iter().copied())
     }
 }
 
@@ -145,7 +118,7 @@ pub struct Policy {
     deadline: Deadline,
     caution: Caution,
     grace: Duration,
-    hook_timeouts: HookTimeouts,
+    hooks: TimeForHooks,
     phase: Phase,
     /// The first reason to end. Some once it ends.
     reason: Option<Reason>,
@@ -195,7 +168,7 @@ impl Policy {
             deadline,
             caution: Caution::default(),
             grace,
-            hook_timeouts: HookTimeouts::default(),
+            hooks: TimeForHooks::default(),
             phase: Phase::Running,
             reason: None,
             because: Reason::Lost,
@@ -207,15 +180,10 @@ impl Policy {
     }
 
     /// The policy with hooks. The pre-start hook starts now, if there is one, otherwise COMMAND does.
-    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hook_timeouts: HookTimeouts) -> Self {
-        let phase = hook_timeouts.pre_start.map_or(Phase::Running, |most| Phase::Opening { until: now.plus(most) });
-        Self {
-            hook_timeouts,
-            phase,
-            opened: hook_timeouts.pre_start.is_some(),
-            ran: false,
-            ..Self::new(deadline, grace)
-        }
+    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hooks: TimeForHooks) -> Self {
+        let opened = !hooks.pre_start.is_zero();
+        let phase = if opened { Phase::Opening { until: now.plus(hooks.pre_start) } } else { Phase::Running };
+        Self { hooks, phase, opened, ran: false, ..Self::new(deadline, grace) }
     }
 
     /// The policy of a guard that acts earlier for its lateness.
@@ -355,7 +323,8 @@ impl Policy {
             }
             Phase::Closing { until } if now >= until.min(self.deadline().kill_at) => {
                 self.phase = Phase::Clearing;
-                effects.extend([Effect::KillHook, Effect::KillTree]);
+                effects.push(Effect::KillHook);
+                effects.push(Effect::KillTree);
             }
             Phase::Opening { .. }
             | Phase::Running
@@ -380,19 +349,19 @@ impl Policy {
         match self.phase {
             Phase::Opening { until } => {
                 self.reason.get_or_insert(reason);
-                effects.extend([Effect::ReportUnready(HookEnd::Cut), Effect::AskTree]);
+                effects.push(Effect::ReportUnready(HookEnd::Cut));
+                effects.push(Effect::AskTree);
                 // COMMAND might have drained without limit. The pre-start hook keeps its own timeout.
                 let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
                 self.phase = Phase::Stopping { kill_at: kill_at.min(until) };
             }
             Phase::Running => {
                 self.reason.get_or_insert(reason);
-                match self.hook_timeouts.pre_stop {
-                    Some(most) if now < self.ask_by() => {
-                        self.phase = Phase::PreStop { until: now.plus(most), kill_after };
-                        effects.push(Effect::RunPreStop);
-                    }
-                    Some(_) | None => self.ask(now, kill_after, effects),
+                if self.hooks.pre_stop.is_zero() || now >= self.ask_by() {
+                    self.ask(now, kill_after, effects);
+                } else {
+                    self.phase = Phase::PreStop { until: now.plus(self.hooks.pre_stop), kill_after };
+                    effects.push(Effect::RunPreStop);
                 }
             }
             Phase::PreStop { until, kill_after: before } => {
@@ -471,13 +440,15 @@ impl Policy {
             | Phase::Running
             | Phase::PreStop { .. }
             | Phase::Stopping { .. }
-            | Phase::Killing => match self.hook_timeouts.post_stop {
-                Some(most) if (self.opened || self.ran) && now < self.deadline().kill_at => {
-                    self.phase = Phase::Closing { until: now.plus(most) };
+            | Phase::Killing => {
+                let has_hook = !self.hooks.post_stop.is_zero() && (self.opened || self.ran);
+                if has_hook && now < self.deadline().kill_at {
+                    self.phase = Phase::Closing { until: now.plus(self.hooks.post_stop) };
                     effects.push(Effect::RunPostStop);
+                } else {
+                    self.finish(effects);
                 }
-                Some(_) | None => self.finish(effects),
-            },
+            }
             Phase::Closing { .. } | Phase::Clearing => self.finish(effects),
             Phase::Finished => {}
         }
@@ -499,7 +470,7 @@ impl Policy {
     }
 
     fn kill_by_of(&self, deadline: Deadline) -> BootInstant {
-        deadline.kill_at.minus(self.hook_timeouts.post_stop.unwrap_or_default())
+        deadline.kill_at.minus(self.hooks.post_stop)
     }
 
     /// The latest time for the stop signal that leaves the tree its grace.

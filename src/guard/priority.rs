@@ -14,6 +14,7 @@
 
 use crate::sys::{self, Scheduling};
 use crate::time::BootInstant;
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fmt;
 use std::time::Duration;
@@ -117,7 +118,8 @@ pub fn lower(usual: Scheduling) {
 pub fn stay_in_memory() {
     let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
     if unlimited || nix::unistd::geteuid().is_root() {
-        let _ = sys::lock_memory();
+        // What is in memory, and what is used later of the present mappings. Children do not inherit this.
+        let _ = mlockall(MlockAllFlags::from_bits_retain(libc::MCL_CURRENT | libc::MCL_ONFAULT));
     }
 }
 
@@ -134,16 +136,4 @@ fn lowest_nice() -> i32 {
     }
     let limit = getrlimit(Resource::RLIMIT_NICE).map_or(0, |(soft, _)| soft.min(40));
     20 - i32::try_from(limit).expect("at most 40")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn command_may_take_one_less_than_what_its_helpers_took() {
-        assert_eq!(Priority::RealTime(98).most_below(), Some(97));
-        assert_eq!(Priority::RealTime(1).most_below(), Some(0));
-        assert_eq!([Priority::Nice(-20), Priority::Kept].map(Priority::most_below), [None, None]);
-    }
 }

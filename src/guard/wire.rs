@@ -9,7 +9,7 @@
 
 use super::hooks::Hook;
 use super::policy::Order;
-use crate::election::{CommandEnd, HookEnd, Interrupt, StartError, Unhealthy};
+use crate::election::{HookEnd, TreeEvent, Unhealthy};
 use crate::sys;
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -31,26 +31,22 @@ const MOST: usize = 64;
 /// From the guard or the backstop to the candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
+    /// What happened to the tree: an event of the election. [`TreeEvent::GuardFailed`] and [`TreeEvent::Dead`], which says
+    /// that it has no descendant left, are from the backstop.
+    Tree(TreeEvent),
     Started {
         pid: i32,
     },
-    NotStarted(StartError),
-    Ended(CommandEnd),
     /// The terminal stopped COMMAND with this signal. The candidate has the terminal again.
     Paused {
         signal: i32,
     },
-    DeadlineReached,
     /// To the guard, from the process in COMMAND's group: the terminal sent this signal to the group.
     Key {
         signal: i32,
     },
-    /// COMMAND ended soon after this signal of the keyboard.
-    Interrupted(Interrupt),
     /// The terminal told COMMAND's group that it hung up.
     HungUp,
-    /// COMMAND has run for as long as it may, and is being stopped.
-    Overran,
     /// The tree was killed. Each duration counts from the instant at which the kill was due.
     Killed {
         /// Until the guard was awake.
@@ -60,22 +56,14 @@ pub enum Report {
         /// Until no process was left.
         empty: Duration,
     },
-    /// COMMAND will not start, because the pre-start hook ended this way.
-    Unready(HookEnd),
-    /// Another hook failed. That changes nothing.
+    /// A hook after the first failed. That changes nothing.
     HookFailed(Hook, HookEnd),
     /// A health check failed. That changes nothing yet.
     CheckFailed(Unhealthy),
-    /// The health check failed as many times in a row as it may. Sent once.
-    Unhealthy(Unhealthy),
     /// From the backstop: it has forked the guard.
     Guarded {
         pid: i32,
     },
-    /// From the backstop: the guard failed.
-    GuardFailed,
-    /// From the backstop: it has no descendant left.
-    Dead,
     /// The worst lateness of the sender, guard or backstop, has changed to this.
     Late(Duration),
 }
@@ -211,7 +199,7 @@ impl AsFd for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::{CheckEnd, Reason};
+    use crate::election::{CheckEnd, CommandEnd, Interrupt, Reason, StartError};
     use crate::guard::hooks::Hook;
     use crate::lease::Deadline;
     use std::fmt::Debug;
@@ -232,55 +220,19 @@ mod tests {
         assert_eq!(there.hear::<T>(), Heard::Closed);
     }
 
-    /// The ends of a hook that take the most bytes.
-    const ENDS: [HookEnd; 5] = [
-        HookEnd::Exited(i32::MIN),
-        HookEnd::Signalled(i32::MIN),
-        HookEnd::NotStarted(StartError(i32::MIN)),
-        HookEnd::TimedOut,
-        HookEnd::Cut,
-    ];
-
     #[test]
-    fn every_order_fits_and_arrives_as_it_was_sent() {
-        arrive([
-            Order::Extend(Deadline::NONE),
-            Order::Stop { kill_after: None },
-            Order::Stop { kill_after: Some(Duration::MAX) },
-            Order::Lose,
-            Order::Kill,
-            Order::Signal(i32::MIN),
-            Order::Continue,
-            Order::Late(Duration::MAX),
-        ]);
-        arrive(Reason::ALL.iter().copied().map(Order::Because));
-    }
-
-    #[test]
-    fn every_report_fits_and_arrives_as_it_was_sent() {
+    fn the_longest_messages_fit_and_arrive_as_they_were_sent() {
         let most = Duration::MAX;
+        let end = HookEnd::NotStarted(StartError(i32::MIN));
+        let failed = Unhealthy { last: CheckEnd(end), failures: u32::MAX };
+        let interrupt = Interrupt { signal: i32::MIN, command_alone: true };
+        arrive([Order::Extend(Deadline::NONE), Order::Stop { kill_after: Some(most) }, Order::Late(most)]);
         arrive([
-            Report::Started { pid: i32::MIN },
-            Report::NotStarted(StartError(i32::MIN)),
-            Report::Ended(CommandEnd::Exited(i32::MIN)),
-            Report::Ended(CommandEnd::Signalled(i32::MIN)),
-            Report::Paused { signal: i32::MIN },
-            Report::DeadlineReached,
-            Report::Key { signal: i32::MIN },
-            Report::Interrupted(Interrupt { signal: i32::MIN, command_alone: true }),
-            Report::HungUp,
-            Report::Overran,
             Report::Killed { woken: most, signalled: most, empty: most },
-            Report::Guarded { pid: i32::MIN },
-            Report::GuardFailed,
-            Report::Dead,
-            Report::Late(most),
+            Report::HookFailed(Hook::PostStop, end),
+            Report::Tree(TreeEvent::Unhealthy(failed)),
+            Report::Tree(TreeEvent::Interrupted(interrupt)),
         ]);
-        for end in ENDS {
-            let failed = Unhealthy { last: CheckEnd(end), failures: u32::MAX };
-            arrive([Report::Unready(end), Report::CheckFailed(failed), Report::Unhealthy(failed)]);
-            arrive([Hook::PreStart, Hook::PreStop, Hook::PostStop].map(|hook| Report::HookFailed(hook, end)));
-        }
     }
 
     /// All that a listener finds that was frozen meanwhile.
@@ -314,7 +266,11 @@ mod tests {
         for _ in 0..MANY {
             there.report(&Report::CheckFailed(failed));
         }
-        let last = [Report::Unhealthy(failed), Report::Ended(CommandEnd::Exited(5)), Report::Dead];
+        let last = [
+            Report::Tree(TreeEvent::Unhealthy(failed)),
+            Report::Tree(TreeEvent::Ended(CommandEnd::Exited(5))),
+            Report::Tree(TreeEvent::Dead),
+        ];
         for report in &last {
             there.report(report);
         }

@@ -168,7 +168,11 @@ impl GuardHandle {
             terminal_group: command.terminal_group.map(Pid::as_raw),
             max_run: command.max_run,
             listens: sys::listens(),
-            orphan_release: command.store_url.as_ref().map(|url| OrphanRelease::new(url, candidate, term)),
+            orphan_release: command.store_url.clone().map(|store_url| OrphanRelease {
+                store_url,
+                candidate: candidate.clone(),
+                term,
+            }),
             scheduling: containment.scheduling,
             walks: containment.walks,
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
@@ -365,13 +369,6 @@ impl GuardHandle {
             | Report::HungUp
             | Report::HookFailed(..)
             | Report::CheckFailed(_) => self.events.push_back(GuardEvent::Report(report)),
-            Report::Interrupted(interrupt) => self.tell(TreeEvent::Interrupted(interrupt)),
-            Report::NotStarted(error) => self.tell(TreeEvent::NotStarted(error)),
-            Report::Ended(end) => self.tell(TreeEvent::Ended(end)),
-            Report::Overran => self.tell(TreeEvent::Overran),
-            Report::DeadlineReached => self.tell(TreeEvent::DeadlineReached),
-            Report::Unready(end) => self.tell(TreeEvent::Unready(end)),
-            Report::Unhealthy(unhealthy) => self.tell(TreeEvent::Unhealthy(unhealthy)),
             Report::Guarded { pid } => {
                 self.guard_pid = Some(Pid::from_raw(pid));
                 if let Some(backstop) = self.backstop_pid {
@@ -379,18 +376,18 @@ impl GuardHandle {
                 }
                 self.guard_missed_at = self.guard_missed_at.filter(|_| self.guard_closed);
             }
-            Report::GuardFailed => self.tell(TreeEvent::GuardFailed),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
                  {signalled:.1?}, and none was left after {empty:.1?}"
             ),
-            Report::Dead => {
+            Report::Tree(TreeEvent::Dead) => {
                 // The backstop may wait for this, as a sign that we are not frozen.
                 self.backstop.get_ref().0.hang_up();
                 // Reported once the backstop itself has been reaped: until then it is one of our processes. While we kill
                 // the tree ourselves, we also check ourselves that it is dead.
                 self.proven |= !self.seized;
             }
+            Report::Tree(event) => self.tell(event),
             // Heard above, where it is known who sent it.
             Report::Late(_) | Report::Key { .. } => {}
         }

@@ -5,13 +5,10 @@ mod with_hooks;
 use super::*;
 use crate::guard::lateness::{Lateness, Measure};
 use crate::lease::{TimeForHooks, Timing, TimingRequest};
+use crate::time::at;
 use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
-
-fn at(seconds: u64) -> BootInstant {
-    BootInstant::from_nanos(seconds * 1_000_000_000)
-}
 
 fn until(kill_at: u64) -> Deadline {
     Deadline { term_at: at(kill_at - 5), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
@@ -27,8 +24,7 @@ fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_fi
         Input::Tick,
     ] {
         let mut policy = Policy::new(until(10), GRACE);
-        let effects = policy.handle(at(10), input);
-        assert_eq!(effects, [Effect::KillTree], "{input:?}");
+        assert_eq!(policy.handle(at(10), input), [Effect::KillTree], "{input:?}");
     }
 }
 
@@ -43,20 +39,8 @@ fn the_tree_is_asked_at_term_at_and_killed_at_kill_at() {
 }
 
 #[test]
-fn a_command_that_has_run_for_as_long_as_it_may_is_asked_and_killed_after_the_grace() {
-    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, HookTimeouts::default())
-        .with_max_run(Some(Duration::from_secs(2)));
-    assert_eq!(policy.wake_at(), BootInstant::NEVER, "it counts from COMMAND's start");
-    let _ = policy.handle(at(1), Input::CommandStarted);
-    assert_eq!(policy.wake_at(), at(3));
-    assert_eq!(policy.handle(at(3), Input::Tick), [Effect::ReportOverrun, Effect::AskTree]);
-    assert_eq!(policy.handle(at(4), Input::Order(Order::Stop { kill_after: Some(GRACE) })), []);
-    assert_eq!(policy.handle(at(8), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
 fn a_drain_without_limit_ends_when_the_command_has_run_for_as_long_as_it_may() {
-    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, HookTimeouts::default())
+    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, TimeForHooks::default())
         .with_max_run(Some(Duration::from_secs(20)));
     let _ = policy.handle(at(1), Input::CommandStarted);
     assert_eq!(policy.handle(at(3), Input::Order(Order::Stop { kill_after: None })), [Effect::AskTree]);
@@ -102,10 +86,7 @@ fn an_extension_that_arrives_too_late_saves_nothing() {
     assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
     assert_eq!(policy.handle(at(11), Input::Order(Order::Extend(until(20)))), []);
     assert_eq!(policy.wake_at(), BootInstant::NEVER);
-}
-
-#[test]
-fn an_extension_that_arrives_at_the_deadline_is_too_late() {
+    // Nor does one that arrives at the deadline.
     let mut policy = Policy::new(until(10), GRACE);
     assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [Effect::KillTree]);
 }
@@ -124,24 +105,10 @@ fn an_orderly_stop_drains_for_as_long_as_the_lease_is_renewed() {
     for second in 2..100 {
         assert_eq!(policy.handle(at(second), Input::Order(Order::Extend(until(second + 9)))), []);
     }
+    // The deadline that overtakes it brings no other stop signal.
+    assert_eq!(policy.handle(at(103), Input::Tick), []);
+    assert_eq!(policy.handle(at(104), Input::CandidateGone), []);
     assert_eq!(policy.handle(at(108), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
-fn a_drain_overtaken_by_the_deadline_gets_one_stop_signal() {
-    let mut policy = Policy::new(until(10), GRACE);
-    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
-    assert_eq!(policy.handle(at(5), Input::Tick), []);
-    assert_eq!(policy.handle(at(6), Input::CandidateGone), []);
-    assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
-fn a_tree_without_a_candidate_gets_the_grace() {
-    let mut policy = Policy::new(Deadline::NONE, GRACE);
-    assert_eq!(policy.handle(at(1), Input::CandidateGone), [Effect::AskTree]);
-    assert_eq!(policy.wake_at(), at(6));
-    assert_eq!(policy.handle(at(6), Input::Tick), [Effect::KillTree]);
 }
 
 #[test]
@@ -150,13 +117,6 @@ fn what_command_leaves_behind_has_the_grace() {
     let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
     assert_eq!(policy.handle(at(2), Input::CommandEnded), []);
     assert_eq!(policy.handle(at(7), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
-fn an_order_to_kill_during_a_stop_kills_at_once() {
-    let mut policy = Policy::new(Deadline::NONE, GRACE);
-    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
-    assert_eq!(policy.handle(at(2), Input::Order(Order::Kill)), [Effect::KillTree]);
 }
 
 const fn millis(millis: u64) -> Duration {
@@ -232,11 +192,7 @@ proptest! {
         let measure = Measure { presumed: millis(presumed), under_a_quota, ..Measure::of(&timing) };
         let first = at(1_000);
         let mut heard = timing.deadline(first.plus(timing.lease));
-        let hook_timeouts = HookTimeouts {
-            post_stop: Some(timing.hooks.post_stop).filter(|most| !most.is_zero()),
-            ..HookTimeouts::default()
-        };
-        let mut policy = Policy::with_hooks(first, heard, timing.stop_grace, hook_timeouts).cautious(measure.into());
+        let mut policy = Policy::with_hooks(first, heard, timing.stop_grace, timing.hooks).cautious(measure.into());
         let _ = policy.handle(first, Input::CommandStarted);
         let renewals = answers.iter().zip(1..).map(|(part, number)| {
             let sent = first.plus(timing.renew_interval * number);

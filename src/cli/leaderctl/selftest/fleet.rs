@@ -104,7 +104,7 @@ impl<'a> Fleet<'a> {
         ] {
             command.arg(flag).arg(humantime::format_duration(duration).to_string());
         }
-        command.args(["--contain", self.setting.contain.name()]);
+        command.args(["--contain", self.setting.contain.into_str()]);
         command.args([self.setting.shard.as_str(), "--", programs::COMMAND, programs::COMMAND_NAME]);
         command.arg(&self.stamps.path).arg(self.until.as_nanos().to_string()).args(flags);
         command.env_clear().envs(self.setting.environment.iter().cloned());
