@@ -14,10 +14,7 @@ pub fn dated(millis: u64) -> String {
 
 /// `3m ago`.
 pub fn ago(millis: u64) -> String {
-    between(millis, wall_clock_millis())
-}
-
-fn between(millis: u64, now: u64) -> String {
+    let now = wall_clock_millis();
     match now.checked_sub(millis) {
         Some(age) => format!("{} ago", coarse(Duration::from_millis(age))),
         None => format!("in {}", coarse(Duration::from_millis(millis - now))),

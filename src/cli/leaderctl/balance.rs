@@ -12,11 +12,10 @@ use super::noted::{Notes, pauses};
 use super::object::{as_json, object};
 use super::operator::{Operator, takes_no_orders};
 use super::own_lease::{OwnLease, Taking};
-use super::shares;
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{Client, asked_to_stop, fail, print_lines, say};
+use super::{Client, asked_to_stop, fail, print_lines, say, shares};
 use crate::cli::flags;
 use crate::exit;
 use crate::lease::{Prefix, Shard, Term, show_seconds};
@@ -268,9 +267,8 @@ impl Fleet {
             if let Some(notes) = &notes {
                 notes.add_to(shard, &mut shown);
             }
-            let is_job = shown.ledger.is_some() || !shown.jobs.is_empty();
             let goes = emptied.is_some() && holder.host.as_deref() == emptied;
-            let uncounted = match (is_own, is_job) {
+            let uncounted = match (is_own, shown.is_job()) {
                 (true, _) => Some("this command runs under it"),
                 (false, true) => Some("a job runs, and ends by itself"),
                 (false, false) => None,

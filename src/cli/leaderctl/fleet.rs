@@ -127,14 +127,6 @@ impl Seen {
         has(shard.as_str()) || self.holder().is_some_and(of_holder)
     }
 
-    pub fn is_paused(&self) -> bool {
-        self.shown.is_paused()
-    }
-
-    pub fn is_job(&self) -> bool {
-        self.shown.ledger.is_some() || !self.shown.jobs.is_empty()
-    }
-
     /// The last run of the job that ran last.
     fn last_run_failed(&self) -> bool {
         let Shown { ledger, jobs, report, .. } = &self.shown;
@@ -154,15 +146,15 @@ impl Seen {
         if let Some(holder) = self.holder() {
             return match (lateness(holder), self.shown.standbys) {
                 (Some(late), _) if late > LATE => Condition::Late,
-                _ if self.is_paused() => Condition::Paused,
-                (_, Some(0)) if !self.is_job() => Condition::Alone,
+                _ if self.shown.is_paused() => Condition::Paused,
+                (_, Some(0)) if !self.shown.is_job() => Condition::Alone,
                 _ => Condition::Led,
             };
         }
-        if self.is_paused() {
+        if self.shown.is_paused() {
             return Condition::Paused;
         }
-        if self.is_job() {
+        if self.shown.is_job() {
             return if self.last_run_failed() { Condition::Failed } else { Condition::Idle };
         }
         let crashed = self.history.last().is_some_and(|last| {
@@ -174,7 +166,7 @@ impl Seen {
     }
 
     pub fn present(&self, now: u64) -> Present<'_> {
-        Present { holder: self.holder(), paused: self.is_paused(), is_job: self.is_job(), now }
+        Present { holder: self.holder(), paused: self.shown.is_paused(), is_job: self.shown.is_job(), now }
     }
 
     /// Since when the condition has lasted, by some host's clock.
@@ -247,9 +239,7 @@ impl Picture {
 mod tests {
     use super::*;
     use crate::election::{CommandEnd, Ended, Loss};
-    use crate::lease::{Session, Term};
-    use crate::notes::jobs::period::Turn;
-    use crate::notes::jobs::{Ledger, Run};
+    use crate::lease::Term;
     use crate::store::Report;
 
     fn led(renewed_ago: u64, expires_in: u64) -> Holder {
@@ -257,33 +247,17 @@ mod tests {
         Holder { term: Some(Term(7)), renewed_ago, expires_in, ..Holder::default() }
     }
 
-    fn ran(status: u8) -> Ledger {
-        let run = Run {
-            owner: "a".to_owned(),
-            host: "h".to_owned(),
-            session: Session::from_record("s"),
-            term: Term(6),
-            from_millis: 1,
-            to_millis: Some(2),
-            status: Some(status),
-            ended: None,
-        };
-        let period = Some(Turn { due_millis: 1, next_millis: 10, every_millis: 9 });
-        Ledger { period, attempts: 1, run, succeeded: None }
-    }
-
-    fn condition(holder: Option<Holder>, standbys: usize, ledger: Option<Ledger>, last: Option<Entry>) -> Condition {
+    fn condition(holder: Option<Holder>, standbys: usize, last: Option<Entry>) -> Condition {
         let report = Report { holder, last_term: None };
-        let shown = Shown { report, standbys: Some(standbys), ledger, ..Shown::default() };
+        let shown = Shown { report, standbys: Some(standbys), ..Shown::default() };
         Seen { shown, history: last.into_iter().collect(), ..Seen::default() }.condition()
     }
 
     #[test]
-    fn the_first_word_of_a_status_follows_from_lease_standbys_job_and_history() {
-        assert_eq!(condition(Some(led(5, 10)), 1, None, None), Condition::Led);
-        assert_eq!(condition(Some(led(5, 10)), 0, None, None), Condition::Alone);
-        assert_eq!(condition(Some(led(5, 10)), 0, Some(ran(0)), None), Condition::Led);
-        assert_eq!(condition(Some(led(10, 5)), 1, None, None), Condition::Late);
+    fn the_first_word_of_a_status_follows_from_lease_standbys_and_history() {
+        assert_eq!(condition(Some(led(5, 10)), 1, None), Condition::Led);
+        assert_eq!(condition(Some(led(5, 10)), 0, None), Condition::Alone);
+        assert_eq!(condition(Some(led(10, 5)), 1, None), Condition::Late);
         let ended = |how: &Ended| {
             let mut entry = Entry::example(6);
             entry.close(2, how, None);
@@ -292,12 +266,10 @@ mod tests {
         let mut killed = Entry::example(6);
         killed.close_killed(2);
         let (good, lost) = (Ended::ByItself(CommandEnd::Exited(0)), Ended::Lost(Loss::DeadlinePassed));
-        assert_eq!(condition(None, 0, None, ended(&good)), Condition::Free);
-        assert_eq!(condition(None, 1, None, ended(&good)), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, ended(&lost)), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, Some(Entry::example(6))), Condition::Leaderless);
-        assert_eq!(condition(None, 0, None, Some(killed)), Condition::Leaderless);
-        assert_eq!(condition(None, 0, Some(ran(0)), None), Condition::Idle);
-        assert_eq!(condition(None, 0, Some(ran(3)), None), Condition::Failed);
+        assert_eq!(condition(None, 0, ended(&good)), Condition::Free);
+        assert_eq!(condition(None, 1, ended(&good)), Condition::Leaderless);
+        assert_eq!(condition(None, 0, ended(&lost)), Condition::Leaderless);
+        assert_eq!(condition(None, 0, Some(Entry::example(6))), Condition::Leaderless);
+        assert_eq!(condition(None, 0, Some(killed)), Condition::Leaderless);
     }
 }

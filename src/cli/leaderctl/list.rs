@@ -5,10 +5,9 @@
 
 use super::age::{ago, coarse};
 use super::noted::{MOST, Notes, note};
-use super::shares;
 use super::slots::{self, Unled, sessions};
 use super::status::{Shown, as_json};
-use super::{Client, printed, say};
+use super::{Client, printed, say, shares};
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};

@@ -82,6 +82,41 @@ impl Operator<'_> {
         self.client.several(orders::change(self.client.store, self.shard, edit)).await
     }
 
+    /// Gives an order in its `place`, unless there is one that is `other`, and `force` does not replace that. Returns the
+    /// other one.
+    pub async fn give<T: Clone>(
+        &self,
+        place: impl Fn(&mut Orders) -> &mut Option<T>,
+        order: &T,
+        is_other: impl Fn(&T) -> bool,
+        force: bool,
+    ) -> Answer<Option<T>> {
+        let mut other = None;
+        let edit = |orders: &mut Orders| {
+            let place = place(orders);
+            other = place.clone().filter(&is_other);
+            let gives = force || other.is_none();
+            if gives {
+                *place = Some(order.clone());
+            }
+            gives
+        };
+        self.change(edit).await?;
+        Ok(other)
+    }
+
+    /// Takes back the order in its `place`, and returns it.
+    pub async fn take_back<T>(&self, place: impl Fn(&mut Orders) -> &mut Option<T>) -> Answer<Option<T>> {
+        let mut taken = None;
+        let edit = |orders: &mut Orders| {
+            // On a retry after a lost answer, it is already gone.
+            taken = place(orders).take().or(taken.take());
+            true
+        };
+        self.change(edit).await?;
+        Ok(taken)
+    }
+
     /// Notes in the history who ordered that these leaderships end. That explains the order, and does not carry it out:
     /// so a failure is passed over.
     pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {

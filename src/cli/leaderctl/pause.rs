@@ -1,11 +1,9 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
 use super::age::dated;
-use super::balance;
 use super::operator::{Operator, takes_no_orders};
-use super::slots;
 use super::unknown::Unknown;
-use super::{Client, fail, print_lines, say};
+use super::{Client, balance, fail, print_lines, say, slots};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
@@ -167,17 +165,8 @@ impl PauseFlags {
     /// Orders the pause. Some if it was refused.
     async fn pause(&self, operator: &Operator<'_>) -> Answer<Option<ExitCode>> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
-        let mut other: Option<PauseOrder> = None;
-        operator
-            .change(|orders| {
-                other = orders.pause.clone().filter(|pause| pause.id != order.id);
-                if other.is_some() && !self.force {
-                    return false;
-                }
-                orders.pause = Some(order.clone());
-                true
-            })
-            .await?;
+        let is_other = |pause: &PauseOrder| pause.id != order.id;
+        let other = operator.give(|orders| &mut orders.pause, &order, is_other, self.force).await?;
         let (replaced, other) = if self.force { (other, None) } else { (None, other) };
         if let Some(other) = other {
             let (by, since) = (&other.by, dated(other.since_millis));
@@ -271,20 +260,12 @@ impl ResumeFlags {
     /// Ends the pause. Returns whether there was one, and the exit status.
     async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), Failure> {
         let Operator { client, shard, .. } = *operator;
-        let mut ended: Option<PauseOrder> = None;
-        let changed = operator
-            .change(|orders| {
-                // On a retry after a lost answer, the pause is already gone.
-                ended = orders.pause.take().or(ended.take());
-                true
-            })
-            .await;
-        match changed {
+        let ended = match operator.take_back(|orders| &mut orders.pause).await {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
                 client.several(orders::remove(client.store, shard)).await?;
                 return Ok((true, operator.done("resumed: removed orders that another program wrote").await?));
             }
-            changed => changed?,
+            ended => ended?,
         };
         if let Some(ended) = &ended {
             operator.withdraw_pause(ended).await;

@@ -145,27 +145,3 @@ enum Verdict {
     Renewed(String),
     Ended,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_is_renewed_that_has_longer_to_go_or_outlives_its_end() {
-        let seconds = Duration::from_secs_f64;
-        let judge = |number, now, left, since| {
-            let holder = Holder { term: Some(Term(number)), expires_in: Some(seconds(now)), ..Holder::default() };
-            let report = Report { holder: Some(holder), last_term: None };
-            super::judge(&report, Term(7), seconds(left), seconds(since))
-        };
-        for (now, left, since) in [(50.0, 60.0, 10.0), (51.4, 60.0, 10.0), (0.0, 60.0, 61.0), (0.9, 1.0, 2.4)] {
-            assert_eq!(judge(7, now, left, since), Verdict::Unrenewed, "{now} {left} {since}");
-        }
-        // The last lease is so short that only its end tells.
-        for (now, left, since) in [(52.0, 60.0, 10.0), (59.0, 40.0, 1.0), (2.0, 60.0, 60.5), (0.9, 1.0, 2.5)] {
-            assert!(matches!(judge(7, now, left, since), Verdict::Renewed(_)), "{now} {left} {since}");
-        }
-        assert_eq!(judge(8, 60.0, 50.0, 1.0), Verdict::Ended);
-        assert_eq!(super::judge(&Report::default(), Term(7), seconds(9.0), Duration::ZERO), Verdict::Ended);
-    }
-}

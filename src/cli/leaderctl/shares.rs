@@ -31,9 +31,7 @@ pub fn told<'a>(
     held: &BTreeMap<String, PauseOrder>,
 ) -> Option<Told> {
     let mut leads: BTreeMap<&str, usize> = waiting.into_iter().map(|host| (host, 0)).collect();
-    let counts = |(shard, shown): &(&Shard, &Shown)| {
-        shard.as_str() != balance::OWN && shown.ledger.is_none() && shown.jobs.is_empty()
-    };
+    let counts = |(shard, shown): &(&Shard, &Shown)| shard.as_str() != balance::OWN && !shown.is_job();
     for (_, shown) in shards.into_iter().filter(counts) {
         if let Some(host) = shown.report.holder.as_ref().and_then(|holder| holder.host.as_deref()) {
             *leads.entry(host).or_default() += 1;

@@ -107,15 +107,25 @@ impl Shown {
     /// All but the standbys.
     pub async fn read(client: Client<'_>, shard: &Shard) -> Answer<Self> {
         let report = client.inspect(shard).await?;
+        let noted = Self::of_notes(client, shard).await?;
+        let kin = Kin::of(client, shard, &report).await?;
+        Ok(Self { report, kin, ..noted })
+    }
+
+    /// What the notes of the shard say of its orders and jobs.
+    pub async fn of_notes(client: Client<'_>, shard: &Shard) -> Answer<Self> {
         let orders = client.ask(orders::read(client.store, shard)).await?;
         let ledger = client.ask(jobs::last(client.store, shard)).await?;
         let jobs = client.ask(index::read(client.store, shard, ledger.as_ref())).await?;
-        let kin = Kin::of(client, shard, &report).await?;
-        Ok(Self { report, orders: Some(orders), ledger, jobs, kin, ..Self::default() })
+        Ok(Self { orders: Some(orders), ledger, jobs, ..Self::default() })
     }
 
     pub fn is_paused(&self) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.kin.pause.is_some()
+    }
+
+    pub fn is_job(&self) -> bool {
+        self.ledger.is_some() || !self.jobs.is_empty()
     }
 
     /// Neither it nor a slot of it. False if the slots were not looked for.

@@ -169,17 +169,8 @@ impl Handover<'_> {
             Followers::Nobody(refusal) => return Ok(Progress::Refused(refusal)),
         };
         let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)?;
-        let mut other: Option<HandoverOrder> = None;
-        operator
-            .change(|orders| {
-                other = orders.handover.clone().filter(|handover| handover.term == term && handover.id != order.id);
-                if other.is_some() {
-                    return false;
-                }
-                orders.handover = Some(order.clone());
-                true
-            })
-            .await?;
+        let is_other = |handover: &HandoverOrder| handover.term == term && handover.id != order.id;
+        let other = operator.give(|orders| &mut orders.handover, &order, is_other, false).await?;
         if let Some(HandoverOrder { by, to, .. }) = other {
             let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
             return Ok(Progress::Refused(format!(
@@ -271,14 +262,7 @@ enum Followers {
 }
 
 async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
-    let mut cancelled: Option<HandoverOrder> = None;
-    operator
-        .change(|orders| {
-            // On a retry after a lost answer, the order is already gone.
-            cancelled = orders.handover.take().or(cancelled.take());
-            true
-        })
-        .await?;
+    let cancelled = operator.take_back(|orders| &mut orders.handover).await?;
     let Some(HandoverOrder { by, to, term, .. }) = cancelled else {
         let slots = operator.known_slots(&operator.inspect().await?).await?;
         let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();

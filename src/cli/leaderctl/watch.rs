@@ -6,12 +6,11 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
-use super::list;
 use super::noted::{Notes, pauses};
 use super::slots::{self, Unled};
 use super::status::{Shown, as_json};
 use super::unknown::Unknown;
-use super::{Client, printed, rfc3339, say_retrying};
+use super::{Client, list, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
 use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;

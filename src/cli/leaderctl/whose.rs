@@ -8,6 +8,7 @@ use super::object::{as_json, object};
 use super::{fail, print_lines};
 use crate::exit;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
+use crate::sys;
 use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
@@ -74,9 +75,7 @@ fn line_of(pid: u32) -> Vec<u32> {
 
 /// The parent of a process; None if that is gone, or has none.
 pub fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may have more of them in it: proc_pid_stat(5).
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|&parent| parent > 0)
+    sys::stat_of(pid)?.get(1)?.parse().ok().filter(|&parent| parent > 0)
 }
 
 /// The candidate whose process `pid` is, its own process, and what `asked` is to it: `pid` itself or below it.

@@ -5,10 +5,8 @@
 
 use super::jobs::words;
 use super::object::{as_json, object};
-use super::shares;
 use super::slots::{self, Slots, listed};
-use super::status;
-use super::{Client, fail, printed, rfc3339};
+use super::{Client, fail, printed, rfc3339, shares, status};
 use crate::cli::flags;
 use crate::election::Obstacle;
 use crate::exit;
@@ -18,6 +16,7 @@ use crate::notes::jobs::index;
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
 use crate::store::{Answer, ErrorKind, Holder, Location, Report, StoreError};
+use crate::sys;
 use crate::text::on_one_line;
 use clap::Args;
 use std::io::{Write, stdout};
@@ -75,11 +74,9 @@ impl Known {
     fn silence(&self, process: u32, host: &str) -> String {
         let is_it = |holder: &Holder| holder.pid == Some(process) && holder.host.as_deref() == Some(host);
         let who = if self.holders().any(is_it) { ", the leader," } else { "" };
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The state follows the name, which is in parentheses and may have more of them in it: proc_pid_stat(5).
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        let how = match state {
-            Some('T' | 't') => format!("it is stopped: kill -CONT {process} lets it go on"),
+        let state = sys::stat_of(process).and_then(|fields| fields.into_iter().next());
+        let how = match state.as_deref() {
+            Some("T" | "t") => format!("it is stopped: kill -CONT {process} lets it go on"),
             Some(_) => "it hangs, or is no candidate".to_owned(),
             None => "it is gone by now".to_owned(),
         };

@@ -6,7 +6,7 @@
 use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
 use crate::cli::leaderctl::object::{as_json, object};
-use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say, shares};
+use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say};
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
@@ -67,11 +67,7 @@ impl Drain<'_> {
             }
             drained
         };
-        let stopped = in_turn(client, work).await;
-        let stopped = match stopped {
-            Ok(stopped) => stopped.err(),
-            Err(error) => Some(Stop::from(error)),
-        };
+        let stopped = in_turn(client, work).await.map_or_else(|error| Some(error.into()), Result::err);
         Ok(self.report(fleet.as_ref(), &made, &ended, &left, stopped))
     }
 
@@ -84,17 +80,9 @@ impl Drain<'_> {
         let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
         let mut order = orders::pause(None, true, Some(self.lasts))?;
         order.prefix = prefix;
-        let mut other: Option<PauseOrder> = None;
         let operator = Operator { client, shard: &shard, json: self.json };
-        operator
-            .change(|orders| {
-                other = orders.pause.clone().filter(|standing| standing.prefix != order.prefix);
-                if other.is_none() {
-                    orders.pause = Some(order.clone());
-                }
-                other.is_none()
-            })
-            .await?;
+        let is_other = |standing: &PauseOrder| standing.prefix != order.prefix;
+        let other = operator.give(|orders| &mut orders.pause, &order, is_other, false).await?;
         Ok(other.map(|PauseOrder { by, prefix, .. }| {
             let what = prefix.map_or("all shards".to_owned(), |prefix| format!("{prefix}*"));
             let host = self.host;
@@ -141,8 +129,7 @@ impl Drain<'_> {
                 why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
             }));
         } else if let (Some(fleet), None) = (fleet, &stopped) {
-            let loads = fleet.after(made);
-            let told = shares::in_words(fleet.hosts.iter().map(String::as_str).zip(loads));
+            let told = fleet.told(&fleet.after(made));
             lines.push(on_one_line(format!("{}: {until}; now {told}", self.host)));
         }
         let written = print_lines(lines);
@@ -163,17 +150,10 @@ impl Drain<'_> {
 }
 
 pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Answer<ExitCode> {
-    let mut ended: Option<PauseOrder> = None;
-    if let Some(shard) = hosts::shard_of(host) {
-        let operator = Operator { client, shard: &shard, json };
-        operator
-            .change(|orders| {
-                // On a retry after a lost answer, it is already gone.
-                ended = orders.pause.take().or(ended.take());
-                true
-            })
-            .await?;
-    }
+    let ended = match hosts::shard_of(host) {
+        Some(shard) => Operator { client, shard: &shard, json }.take_back(|orders| &mut orders.pause).await?,
+        None => None,
+    };
     let line = match &ended {
         _ if json => as_json(&object! { host, was_held: ended.is_some() }),
         Some(PauseOrder { by, since_millis, .. }) => {

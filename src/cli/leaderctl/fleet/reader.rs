@@ -13,8 +13,7 @@ use super::{Fleet, Picture, Reading, Seen};
 use crate::lease::{Prefix, Session, Shard, Term};
 use crate::notes::history::{self, Entry};
 use crate::notes::hosts;
-use crate::notes::jobs::index::{self, Indexed};
-use crate::notes::jobs::{self, Ledger};
+use crate::notes::jobs::index::Indexed;
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
 use crate::slots::parent;
@@ -93,19 +92,6 @@ struct Known {
     held: BTreeMap<String, PauseOrder>,
     /// Shards that were paused before anybody led them.
     paused: Vec<Shard>,
-}
-
-struct Noted {
-    orders: Orders,
-    parent: Option<slots::ParentPause>,
-    /// None if only orders were read.
-    rest: Option<Past>,
-}
-
-struct Past {
-    ledger: Option<Ledger>,
-    history: Vec<Entry>,
-    jobs: Vec<Indexed>,
 }
 
 /// What two leaderships do not have in common, and the last term, which tells of one that came and went.
@@ -272,17 +258,18 @@ impl<'a> Reader<'a> {
         names
     }
 
-    async fn notes_of(&self, shard: &Shard, whole: bool) -> Answer<Noted> {
+    /// What the notes of a shard say, and its history. Without `whole`, that is its orders alone.
+    async fn notes_of(&self, shard: &Shard, whole: bool) -> Answer<(Shown, Option<Vec<Entry>>)> {
         let client = self.client;
-        let orders = client.ask(orders::read(client.store, shard)).await?;
-        let parent = parent_pause(client, shard).await?;
-        if !whole {
-            return Ok(Noted { orders, parent, rest: None });
-        }
-        let ledger = client.ask(jobs::last(client.store, shard)).await?;
-        let history = client.ask(history::read(client.store, shard)).await?;
-        let jobs = client.ask(index::read(client.store, shard, ledger.as_ref())).await?;
-        Ok(Noted { orders, parent, rest: Some(Past { ledger, history, jobs }) })
+        let (mut noted, history) = if whole {
+            let noted = Shown::of_notes(client, shard).await?;
+            (noted, Some(client.ask(history::read(client.store, shard)).await?))
+        } else {
+            let orders = client.ask(orders::read(client.store, shard)).await?;
+            (Shown { orders: Some(orders), ..Shown::default() }, None)
+        };
+        noted.kin.pause = parent_pause(client, shard).await?;
+        Ok((noted, history))
     }
 }
 
@@ -330,20 +317,20 @@ impl Picture {
         self.revision += u64::from(changed);
     }
 
-    fn note(&mut self, shard: &Shard, noted: Noted) {
+    fn note(&mut self, shard: &Shard, (noted, history): (Shown, Option<Vec<Entry>>)) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
         let Shown { orders, kin, ledger, jobs, trouble, .. } = &mut seen.shown;
         let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
         let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
         let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
-        let mut changed = orders.as_ref().map(told) != Some(told(&noted.orders)) || trouble.is_some();
+        let mut changed = orders.as_ref().map(told) != noted.orders.as_ref().map(told) || trouble.is_some();
         let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
-        changed |= above(&kin.pause) != above(&noted.parent);
-        (*orders, kin.pause, *trouble) = (Some(noted.orders), noted.parent, None);
-        if let Some(Past { ledger: run, history, jobs: named }) = noted.rest {
-            changed |= *jobs != named || *ledger != run || seen.history != history;
-            (*ledger, *jobs, seen.history) = (run, named, history);
+        changed |= above(&kin.pause) != above(&noted.kin.pause);
+        (*orders, kin.pause, *trouble) = (noted.orders, noted.kin.pause, None);
+        if let Some(history) = history {
+            changed |= *jobs != noted.jobs || *ledger != noted.ledger || seen.history != history;
+            (*ledger, *jobs, seen.history) = (noted.ledger, noted.jobs, history);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
             let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));

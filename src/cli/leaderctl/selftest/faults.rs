@@ -5,7 +5,7 @@
 
 use super::evidence::Trouble;
 use super::fleet::Fleet;
-use super::programs::{DAEMON, STUBBORN};
+use super::programs::STUBBORN;
 use super::proxy::NetworkFault;
 use crate::lease::Timing;
 use crate::time::BootInstant;
@@ -45,7 +45,7 @@ impl Fault {
 
     pub fn flags(self) -> &'static [&'static str] {
         match self {
-            Self::KillGuard | Self::Stubborn => &[STUBBORN, DAEMON],
+            Self::KillGuard | Self::Stubborn => &[STUBBORN],
             _ => &[],
         }
     }

@@ -25,9 +25,8 @@ pub const CANDIDATE_NAME: &str = "lr-selftest";
 /// The candidate's COMMAND. Its own name is its path, so the first argument tells it what it is.
 pub const COMMAND: &str = "/proc/self/exe";
 pub const COMMAND_NAME: &str = "lr-selftest-command";
-/// Makes COMMAND ignore SIGTERM; gives it a daemon, which ignores it too.
-pub const STUBBORN: &str = "ignore-term";
-pub const DAEMON: &str = "daemon";
+/// Makes COMMAND ignore SIGTERM, and gives it a daemon, which ignores it too.
+pub const STUBBORN: &str = "stubborn";
 
 /// A candidate's parent, and the file that says how many seconds its wall clock is off.
 pub const PARENT_VARIABLE: &str = "LEADERRUN_SELFTEST_PARENT";
@@ -71,16 +70,13 @@ fn step() -> i64 {
     text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0) * 1000
 }
 
-/// `FILE UNTIL [ignore-term] [daemon]`: appends `OWNER TERM PID BOOT_NANOSECONDS` to a file until it dies.
+/// `FILE UNTIL [stubborn]`: appends `OWNER TERM PID BOOT_NANOSECONDS` to a file until it dies.
 fn be_command(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let wrong = || io::Error::other("this program is started by leaderctl selftest alone");
     let path = arguments.next().ok_or_else(wrong)?;
     let until = arguments.next().and_then(|text| text.to_str()?.parse().ok()).ok_or_else(wrong)?;
-    let flags: Vec<OsString> = arguments.collect();
-    if flags.iter().any(|flag| flag == STUBBORN) {
+    if arguments.next().is_some_and(|flag| flag == STUBBORN) {
         sys::ignore(Signal::SIGTERM);
-    }
-    if flags.iter().any(|flag| flag == DAEMON) {
         make_daemon(&path, until)?;
     }
     stamp(&path, BootInstant::from_nanos(until))

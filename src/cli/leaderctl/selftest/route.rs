@@ -204,15 +204,6 @@ mod tests {
             let read = Location::from_url(without);
             assert_eq!(read, Ok(Location::Postgres(crate::store::sql::Address { advisory_lock: None, ..with })));
         }
-        for url in
-            ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"]
-        {
-            assert_eq!(without_shared_lock(url), None);
-        }
-    }
-
-    #[test]
-    fn a_shared_lock_in_redis_or_nats_is_left_out_and_no_key_of_a_certificate() {
         for (url, without, option) in [
             ("redis://h/3?wait=1&lock_key=a", "redis://h/3?wait=1", "lock_key"),
             ("rediss+sentinel://h/m?lock%5Fkey=a", "rediss+sentinel://h/m?", "lock_key"),
@@ -221,7 +212,10 @@ mod tests {
         ] {
             assert_eq!(without_shared_lock(url), Some((without.to_owned(), option)));
         }
-        for url in ["nats+tls://h/b?key=/k&cert=/c", "etcds://h/p?key=/k", "rediss://h?cert=/c&key=/k"] {
+        let tables =
+            ["postgres://h/db", "postgres://h/db?table=advisory_lock", "redis://h?prefix=advisory_lock", "file:/a"];
+        let keys = ["nats+tls://h/b?key=/k&cert=/c", "etcds://h/p?key=/k", "rediss://h?cert=/c&key=/k"];
+        for url in tables.into_iter().chain(keys) {
             assert_eq!(without_shared_lock(url), None);
         }
     }

@@ -129,7 +129,7 @@ impl Metrics<'_> {
         self.each(
             "shard_is_job",
             "1 if its COMMAND runs once, or once a period, and nobody need lead between.",
-            |seen| Some(u8::from(seen.is_job())),
+            |seen| Some(u8::from(seen.shown.is_job())),
         );
         self.family(
             "shard_leadership_ends_total",
