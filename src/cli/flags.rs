@@ -3,10 +3,9 @@
 //! The hazard: a store URL may have a password, and people put it in the wrong place. So the URL is overwritten where
 //! `ps` would show it, and a password in an option that messages or `leaderctl status` would show is refused.
 
-use super::mistakes;
 use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};
-use super::version;
+use super::{mistakes, version};
 use crate::exit;
 use crate::observe::log;
 use crate::store::url::Secret;
@@ -84,22 +83,21 @@ impl StoreFlags {
     /// The store that the command line, the environment, a credential or the configuration file names. When this
     /// returns, ps(1) does not show a password in the URL any more.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
-        let url = match (&self.store, &self.store_file) {
+        let (location, url) = match (&self.store, &self.store_file) {
             (Some(url), _) => {
                 if matches.value_source("store") == Some(ValueSource::CommandLine) && may_hold_a_secret(url) {
                     sys::hide_argument(url);
                 }
-                url.clone()
+                (Location::from_url(url)?, url.clone())
             }
             (None, Some(path)) => {
                 let url = read_url(path)?;
                 let shown = text::shown(&path.to_string_lossy());
-                let location = Location::from_url(&url).map_err(|why| format!("the store file {shown}: {why}"))?;
-                return Ok(NamedStore { location, url: Some(Secret::from(url)) });
+                (Location::from_url(&url).map_err(|why| format!("the store file {shown}: {why}"))?, url)
             }
             (None, None) => return Ok(NamedStore { location: Location::by_default()?, url: None }),
         };
-        Ok(NamedStore { location: Location::from_url(&url)?, url: Some(Secret::from(url)) })
+        Ok(NamedStore { location, url: Some(Secret::from(url)) })
     }
 }
 
@@ -346,17 +344,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_humantime_or_seconds() {
-        for (text, millis) in [("15s", 15_000), ("1m30s", 90_000), ("500ms", 500), ("2", 2000), ("0.25", 250), ("0", 0)]
-        {
-            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for short in ["1us", "999us", "1ns", "0.0009"] {
-            assert!(duration(short).unwrap_err().starts_with("write 1ms or more"), "{short}");
-        }
+    fn a_sum_of_durations_that_is_too_long_is_refused() {
         assert_eq!(duration("584542046090y 500ms 18446744073709551615.5s").ok(), None);
-        for bad in ["", "-1", "1e3", "abc", ".", "1.5.2", "99999999999999999999999", "5 parsecs", "nan", "inf"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
+        assert_eq!(duration("1m30s").ok(), Some(Duration::from_secs(90)));
     }
 }

@@ -16,9 +16,8 @@ use crate::election::{LogEvent, Obstacle, Outcome, Settings, Skipped, StartError
 use crate::exit;
 use crate::guard;
 use crate::guard::contain::Containment;
-use crate::guard::foreground;
 use crate::guard::lateness::Measure;
-use crate::guard::orphan_release;
+use crate::guard::{foreground, orphan_release};
 use crate::lease::{Candidate, Timing, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
@@ -112,7 +111,13 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     let metrics =
         flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate, prepared.timing.lease)));
     // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
+    #[cfg(feature = "watch")]
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
+    #[cfg(not(feature = "watch"))]
+    if metrics.is_some() {
+        let lacks = "this leaderrun was built without --listen: build it with the feature watch";
+        return Err(Failure::Usage(lacks.to_owned()));
+    }
     let metrics_file = flags.observability.metrics_file.as_deref();
     let once = prepared.job.as_ref().and_then(Job::once);
     let metrics_file = metrics_file
@@ -122,6 +127,7 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
     let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
     let outcome = runtime.block_on(prepared.take_part(flags, metrics, metrics_file));
+    #[cfg(feature = "watch")]
     drop(listening);
     // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
@@ -232,20 +238,6 @@ async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<L
     limits::check_descriptors(limits::DESCRIPTORS + http::MOST).map_err(Failure::of_os)?;
     let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
     http::begin(address, http::routes(metrics), http::OF_A_PROBE).await.map(Some).map_err(refused)
-}
-
-#[cfg(not(feature = "watch"))]
-type Listening = Box<std::convert::Infallible>;
-
-#[cfg(not(feature = "watch"))]
-#[expect(clippy::unused_async, reason = "the other one waits for the address")]
-async fn listen(flags: &Flags, _: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
-    match flags.observability.listen {
-        Some(_) => {
-            Err(Failure::Usage("this leaderrun was built without --listen: build it with the feature watch".to_owned()))
-        }
-        None => Ok(None),
-    }
 }
 
 /// Says why COMMAND was not needed, or could not be started without waiting.

@@ -277,27 +277,13 @@ mod tests {
 
     #[test]
     fn of_two_that_exclude_each_other_the_one_nearer_to_the_command_line_counts() {
-        const PLACES: usize = 4;
-        let places: [Called<'_>; PLACES] =
-            [&|name| format!("--{name}"), &variable, &|name| format!("shard's {name}"), &|name| {
-                format!("file's {name}")
-            }];
+        let called: Called<'_> = &|name| format!("--{name}");
         for (one, other, advice) in EXCLUSIONS {
+            let together = merge([(of(&[(one, "x"), (other, "x")]), called)]);
+            assert_eq!(together, Err(exclude_each_other(&called(one), &called(other), advice)));
             for (nearer, farther) in [(one, other), (other, one)] {
-                for near in 0..PLACES {
-                    for far in near..PLACES {
-                        let mut layers = places.map(|called| (Settings::default(), called));
-                        layers[near].0.0.insert(nearer.to_owned(), "x".into());
-                        layers[far].0.0.insert(farther.to_owned(), "x".into());
-                        let merged = merge(layers);
-                        if near == far {
-                            let called = places[near];
-                            assert_eq!(merged, Err(exclude_each_other(&called(one), &called(other), advice)));
-                        } else {
-                            assert_eq!(merged, Ok(of(&[(nearer, "x")])), "{nearer} at {near}, {farther} at {far}");
-                        }
-                    }
-                }
+                let apart = merge([(of(&[(nearer, "x")]), called), (of(&[(farther, "x")]), called)]);
+                assert_eq!(apart, Ok(of(&[(nearer, "x")])), "{nearer}, {farther}");
             }
         }
     }
