@@ -63,7 +63,7 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
             Finding::bad(format!("etcd at {server} has an alarm: {}", alarm.trim()))
         });
     }
-    if is_older_than_3_4(version) {
+    if numbers(version) < [3, 4, 0] {
         findings.push(Finding::doubtful(format!(
             "etcd at {server} is version {version}: leaderrun is tested with 3.4 and later"
         )));
@@ -71,12 +71,26 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::good(format!("etcd {version} at {server} answers and has a leader")));
     }
+    if may_revoke_what_was_renewed(version) {
+        findings.push(Finding::doubtful(format!(
+            "etcd {version} at {server} may end a lease that was renewed, if the disk of etcd's leader hangs, and two commands \
+             may then run at once: upgrade to 3.4.31, 3.5.13 or later"
+        )));
+    }
     findings
 }
 
-fn is_older_than_3_4(version: &str) -> bool {
-    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (3, 4)
+/// Whether a member that led and whose disk hung still sends its revocations (etcd's issue 15247).
+fn may_revoke_what_was_renewed(version: &str) -> bool {
+    match numbers(version) {
+        [3, 5, patch] => patch < 13,
+        earlier_or_later => earlier_or_later < [3, 4, 31],
+    }
+}
+
+fn numbers(version: &str) -> [u32; 3] {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    [(); 3].map(|()| numbers.next().unwrap_or(0))
 }
 
 pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
@@ -97,13 +111,16 @@ mod tests {
     fn versions_are_compared_as_numbers() {
         for (version, old) in [("3.3.25", true), ("2.3.8", true), ("3.4.0", false), ("3.10.1", false), ("4.0.0", false)]
         {
-            assert_eq!(is_older_than_3_4(version), old, "{version}");
+            assert_eq!(numbers(version) < [3, 4, 0], old, "{version}");
         }
+        let revoking = ["3.3.25", "3.4.23", "3.4.30", "3.5.0", "3.5.0-rc.1", "3.5.12"].map(may_revoke_what_was_renewed);
+        let mended = ["3.4.31", "3.5.13", "3.5.27", "3.6.0", "3.10.1", "4.0.0"].map(may_revoke_what_was_renewed);
+        assert_eq!((revoking, mended), ([true; 6], [false; 6]));
     }
 
     #[test]
     fn a_member_that_cannot_serve_is_named() {
-        let fine = StatusResponse { version: "3.4.23".into(), leader: 1, ..StatusResponse::default() };
+        let fine = StatusResponse { version: "3.4.31".into(), leader: 1, ..StatusResponse::default() };
         assert_eq!(verdicts(&fine), [Verdict::Good]);
         assert_eq!(verdicts(&StatusResponse { leader: 0, ..fine.clone() }), [Verdict::Bad]);
         assert_eq!(verdicts(&StatusResponse { is_learner: true, ..fine.clone() }), [Verdict::Doubtful]);
