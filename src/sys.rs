@@ -351,7 +351,9 @@ fn clock(clock: libc::clockid_t) -> Duration {
 /// The fields of proc_pid_stat(5) from the third on. The second, a name in parentheses, may have blanks and parentheses
 /// in it. None if `/proc` does not show the process.
 pub fn stat_of(process: impl Display) -> Option<Vec<String>> {
-    let line = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let line = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    // A name may have any bytes.
+    let line = String::from_utf8_lossy(&line);
     Some(line.rsplit_once(')')?.1.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
