@@ -238,7 +238,7 @@ impl StandbyTasks {
     fn start_standby(&mut self) {
         let Some(string) = self.duties.standby.clone() else { return };
         let environment = inherited(&self.candidate, false);
-        match self.start_task(string, environment, self.duties.grace, Deadline::NONE) {
+        match self.start_task(BootInstant::now(), string, environment, self.duties.grace, Deadline::NONE) {
             Ok(task) => self.standby = Some(task),
             Err(error) => {
                 let pause = self.pause.after(Duration::ZERO);
@@ -257,9 +257,10 @@ impl StandbyTasks {
         let Some(news) = self.news.take() else { return };
         let environment = inherited(&self.candidate, false).into_iter().chain(news).collect();
         // The guard kills the hook then, even if we are frozen.
-        let kill_at = BootInstant::now().plus(self.duties.hook_timeout);
+        let since = BootInstant::now();
+        let kill_at = since.plus(self.duties.hook_timeout);
         let deadline = Deadline { term_at: kill_at, kill_at, backstop_at: kill_at.plus(GUARD_PATIENCE) };
-        match self.start_task(string.clone(), environment, Duration::ZERO, deadline) {
+        match self.start_task(since, string.clone(), environment, Duration::ZERO, deadline) {
             Ok(task) => self.hook = Some(task),
             Err(error) => tracing::warn!("cannot start the guard of --on-leader-change: {error}"),
         }
@@ -267,6 +268,7 @@ impl StandbyTasks {
 
     fn start_task(
         &self,
+        since: BootInstant,
         string: OsString,
         environment: Environment,
         grace: Duration,
@@ -288,7 +290,6 @@ impl StandbyTasks {
             // The tasks have no lease to give back.
             store_url: None,
         };
-        let since = BootInstant::now();
         let guard = GuardHandle::start(&command, &self.candidate, Term(0), deadline, &[])?;
         Ok(Task { guard, since, end: None })
     }
