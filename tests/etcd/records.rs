@@ -74,7 +74,9 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     server.etcdctl(&["del", "--prefix", "leaderrun/"]);
     assert_eq!(store.prepare().await.unwrap(), [format!("wrote down that {prefix} remembers from now on")]);
     let findings = store.check().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{}", shown(&findings));
+    // Debian's is of a version with a known fault, which is named.
+    let is_good = |of: &Finding| of.verdict == Verdict::Good || of.text.contains("may end a lease that was renewed");
+    assert!(findings.iter().all(is_good), "{}", shown(&findings));
     assert!(shown(&findings).contains("Good etcd 3."), "{}", shown(&findings));
     let keys = server.etcdctl(&["get", "--prefix", "leaderrun", "--keys-only"]);
     assert_eq!(keys.split_whitespace().collect::<Vec<_>>(), ["leaderrun/base", "leaderrun/young"]);

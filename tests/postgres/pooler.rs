@@ -40,7 +40,8 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     let shard = shard();
     let mut news = standby.changed(&shard);
     assert!(timeout(Duration::from_secs(3), &mut news).await.is_err(), "one leads");
-    leader.release(&one, term).await.unwrap();
+    // A busy pooler may close a connection.
+    eventually("it is released", async || leader.release(&one, term).await.is_ok()).await;
     timeout(Duration::from_secs(10), news).await.expect("it looks now and then").unwrap();
     let findings = standby.check().await.unwrap();
     let doubtful = findings.iter().find(|finding| finding.text.contains("pooler in transaction mode"));

@@ -19,8 +19,6 @@ use std::time::Duration;
 
 const LEAST_LOOK: Duration = Duration::from_millis(20);
 const MOST_LOOK: Duration = Duration::from_secs(1);
-/// The memory for connecting: a few kilobytes, and a few megabytes if the system's authorities are read.
-const MOST_FOR_CONNECTING: usize = 8 << 20;
 
 /// Counts the bytes that were read since a request was sent, or a message arrived.
 pub struct Meter {
@@ -62,8 +60,9 @@ impl Meter {
 pub async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> {
     let (mut connecting, before) = (pin!(connecting), resident_bytes());
     poll_fn(|context| {
-        // The library reads for a while and then yields. A buffer that has grown stays until it is dropped.
-        if resident_bytes().saturating_sub(before) > MOST_FOR_CONNECTING {
+        // The library reads for a while and then yields. A buffer that has grown stays until it is dropped. An honest server
+        // makes it take a few kilobytes, and the system's authorities some megabytes; other threads take memory as well.
+        if resident_bytes().saturating_sub(before) > MOST {
             return Poll::Ready(None);
         }
         connecting.as_mut().poll(context).map(Some)
