@@ -117,8 +117,8 @@ impl StandbyTasks {
         self.phase = Phase::Stopping;
         (self.restart_at, self.news) = (None, None);
         if let Some(standby) = &self.standby {
-            tracing::debug!("stopping the standby command");
             standby.guard.stop_standby_task(stop);
+            tracing::debug!("stopping the standby command");
         }
         if let Some(hook) = &self.hook {
             hook.guard.stop_standby_task(StandbyStop::Kill);
