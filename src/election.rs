@@ -203,7 +203,7 @@ impl Election {
         self.is_standby() && self.core.waiting.obstacle().is_some()
     }
 
-    pub fn view(&self, hindrance: Option<String>) -> View {
+    pub fn view(&self, takeover_warning: Option<String>) -> View {
         let role = match &self.state {
             State::Standby(_) => Role::Standby(self.core.waiting.obstacle()),
             State::Leading(leadership) => leadership
@@ -213,7 +213,7 @@ impl Election {
             State::Withdrawing { .. } | State::Releasing(_) | State::Ended => Role::Leaving,
         };
         let trouble = self.core.trouble.as_ref().map(|trouble| (trouble.message.clone(), trouble.since));
-        View { role, trouble, hindrance, late: self.core.late }
+        View { role, trouble, takeover_warning, late: self.core.late }
     }
 
     /// Whether [`Event::Doubted`] has an effect.

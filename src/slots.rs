@@ -61,13 +61,13 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Rep
     }
     let slots: Vec<Shard> = (1..=MOST_SLOTS).map_while(|slot| name(shard, slot).ok()).collect();
     let mut known = Vec::new();
-    for some in slots.chunks(store.lanes()) {
+    for some in slots.chunks(store.concurrency()) {
         let looks = some.iter().map(|slot| async move { (slot, store.inspect(slot).await) });
         for (slot, report) in parallel::all(looks).await {
             let report = match report {
                 // A list also shows records that another program wrote.
                 Err(error) if error.kind == ErrorKind::Misconfigured => {
-                    Report { holder: Some(Holder::stranger()), last_term: None }
+                    Report { holder: Some(Holder::unknown()), last_term: None }
                 }
                 report => report?,
             };
@@ -365,7 +365,7 @@ impl Slots {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
         let mut free = Vec::new();
         let mut failure = None;
-        for some in slots.chunks(self.inner.lanes()) {
+        for some in slots.chunks(self.inner.concurrency()) {
             let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
             for (&slot, sight) in some.iter().zip(sights) {
                 match sight {

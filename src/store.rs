@@ -211,12 +211,12 @@ pub trait Store: Leases + Notes + Administration {
     }
 
     /// The reason why a takeover is slow here, for people: a fragment.
-    fn hindrance(&self) -> Option<String> {
+    fn takeover_warning(&self) -> Option<String> {
         None
     }
 
     /// How many observations may run at once before each needs a connection of its own.
-    fn lanes(&self) -> usize {
+    fn concurrency(&self) -> usize {
         16
     }
 
@@ -224,7 +224,7 @@ pub trait Store: Leases + Notes + Administration {
     /// ends it, unless it is about one note.
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let mut notes = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(self.lanes()) {
+        for some in wanted.chunks(self.concurrency()) {
             let reads = some.iter().map(|(shard, page)| self.read(shard, page));
             for note in parallel::all(reads).await {
                 notes.push(notes::unless_store_fails(note)?);
@@ -395,7 +395,7 @@ impl Holder {
     }
 
     /// A holder that stands for a record of another program.
-    pub(crate) fn stranger() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self { owner: "something that writes other records".to_owned(), ..Self::default() }
     }
 }

@@ -27,10 +27,10 @@ mod why;
 mod age;
 #[cfg(feature = "watch")]
 mod fleet;
-mod noted;
 mod object;
 mod operator;
 mod own_lease;
+mod shard_notes;
 mod shares;
 mod slots;
 mod timeline;

@@ -40,7 +40,7 @@ pub struct View {
     /// Trouble with the store, and since when.
     pub trouble: Option<(String, BootInstant)>,
     /// Why a takeover may be slow.
-    pub hindrance: Option<String>,
+    pub takeover_warning: Option<String>,
     /// How late guard and backstop were woken in the last minutes.
     pub late: Late,
 }

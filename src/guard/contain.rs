@@ -129,7 +129,7 @@ impl Containment {
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
     pub fn new_tree(&self) -> io::Result<Tree> {
         let mut walk = self.walks.then(Walk::open).transpose()?;
-        let strangers = tree::strangers(walk.as_mut());
+        let earlier_children = tree::earlier_children(walk.as_mut());
         let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
             Err(error) if !self.wants_cgroup && (self.walks || self.namespaces.is_some()) => {
                 tracing::warn!("cannot make a cgroup for the command: {error}; continuing without it");
@@ -137,7 +137,7 @@ impl Containment {
             }
             leaf => leaf?,
         };
-        Ok(Tree::new(strangers, walk, leaf))
+        Ok(Tree::new(earlier_children, walk, leaf))
     }
 }
 

@@ -57,7 +57,7 @@ const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
 /// The descendants of this process, except children that it had before, and the members of the leaf.
 #[derive(Debug)]
 pub struct Tree {
-    strangers: HashSet<Pid>,
+    earlier_children: HashSet<Pid>,
     /// None if `/proc` does not show the tree, for example because it belongs to another PID namespace.
     walk: Option<Walk>,
     /// The cgroup that COMMAND started in, if it has one.
@@ -91,12 +91,12 @@ struct Sight {
 }
 
 impl Tree {
-    /// A tree of this process, which has no children yet but `strangers`: children from before an exec, or those that
+    /// A tree of this process, which has no children yet but `earlier_children`: those from before an exec, or that
     /// PID 1 adopts. They are not ours to kill.
-    pub fn new(strangers: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
-        let childless = strangers.is_empty();
+    pub fn new(earlier_children: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
+        let childless = earlier_children.is_empty();
         Self {
-            strangers,
+            earlier_children,
             walk,
             leaf,
             init: None,
@@ -183,7 +183,7 @@ impl Tree {
 
     /// Takes note that a child was reaped: another process may get its number.
     pub fn forget(&mut self, pid: Pid) {
-        self.strangers.remove(&pid);
+        self.earlier_children.remove(&pid);
         self.init.take_if(|init| *init == pid);
     }
 
@@ -207,7 +207,8 @@ impl Tree {
     /// True when every child is a stranger. Strangers exist until they are reaped, so a look at `/proc` that misses one
     /// proves nothing.
     fn only_strangers_are_left(&mut self) -> bool {
-        !self.strangers.is_empty() && self.walk.as_mut().is_some_and(|walk| walk.children() == self.strangers)
+        !self.earlier_children.is_empty()
+            && self.walk.as_mut().is_some_and(|walk| walk.children() == self.earlier_children)
     }
 
     /// Sends SIGKILL to every process of the tree that can be found now, unless it rests after the last look. Returns
@@ -302,9 +303,9 @@ impl Tree {
                 alone &= process.ended;
             }
         };
-        let mut found = walk.down(Pid::this(), &self.strangers, BootInstant::NEVER, &mut signal);
+        let mut found = walk.down(Pid::this(), &self.earlier_children, BootInstant::NEVER, &mut signal);
         if found == Found::Part || now >= first.plus(WALKS_DOWN) {
-            found = walk.below(Pid::this(), &self.strangers, BootInstant::NEVER, signal);
+            found = walk.below(Pid::this(), &self.earlier_children, BootInstant::NEVER, signal);
             // Something is left, and it was not seen.
             if alone {
                 found = Found::Part;
@@ -316,7 +317,7 @@ impl Tree {
     /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID
     /// namespace, where the init passes them on. Looks for them until `until` at most.
     pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>, until: BootInstant) {
-        let passed_over: HashSet<Pid> = self.strangers.iter().copied().chain(self.init).collect();
+        let passed_over: HashSet<Pid> = self.earlier_children.iter().copied().chain(self.init).collect();
         let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
         let mut asked = HashSet::new();
         if let Some(walk) = &mut self.walk {
@@ -342,7 +343,7 @@ impl Tree {
     /// Sends SIGKILL to every visible process below `pid`, a child that has not been reaped.
     pub fn kill_below(&mut self, pid: Pid) {
         if let Some(walk) = &mut self.walk {
-            walk.below(pid, &self.strangers, BootInstant::NEVER, |process| process.kill());
+            walk.below(pid, &self.earlier_children, BootInstant::NEVER, |process| process.kill());
         }
     }
 
@@ -360,11 +361,11 @@ impl Tree {
     }
 }
 
-/// The children of this process, including ended ones. They are strangers to a tree that is started later.
+/// The children of this process, including ended ones. None of them belongs to a tree that is started later.
 ///
 /// If `/proc` does not show them, none is known. While this process has a child then, it cannot show by itself that a
 /// tree is dead, and relies on the backstop alone.
-pub fn strangers(walk: Option<&mut Walk>) -> HashSet<Pid> {
+pub fn earlier_children(walk: Option<&mut Walk>) -> HashSet<Pid> {
     // Nearly always there is no child, and asking the kernel is cheaper than reading all of /proc.
     if wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::ECHILD) {
         return HashSet::new();

@@ -92,22 +92,22 @@ impl Walk {
         Ok(Self { proc: File::open("/proc")?, entries, seen, found_down, found_below })
     }
 
-    /// Calls `each` with the processes below `top`, except `strangers` and their descendants, as the lists of children
-    /// name them. Stops walking at `until`.
+    /// Calls `each` with the processes below `top`, except those in `earlier_children` and theirs, as the kernel's lists of
+    /// children name them. Stops at `until`.
     pub fn down(
         &mut self,
         top: Pid,
-        strangers: &HashSet<Pid>,
+        earlier_children: &HashSet<Pid>,
         until: BootInstant,
         mut each: impl FnMut(&mut Process<'_>),
     ) -> Found {
         self.seen.clear();
         let mut threads = 0;
-        let mut whole = self.add_children(top.as_raw(), strangers, until, &mut threads, &mut each).is_some();
+        let mut whole = self.add_children(top.as_raw(), earlier_children, until, &mut threads, &mut each).is_some();
         let mut at = 0;
         while at < self.seen.len() && threads < MOST_THREADS {
             let Seen { pid, ended, .. } = self.seen[at];
-            whole &= ended || self.add_children(pid, strangers, until, &mut threads, &mut each).is_some();
+            whole &= ended || self.add_children(pid, earlier_children, until, &mut threads, &mut each).is_some();
             at += 1;
         }
         for &Seen { pid, parent, started, ended, .. } in &self.seen {
@@ -126,7 +126,7 @@ impl Walk {
     fn add_children(
         &mut self,
         pid: i32,
-        strangers: &HashSet<Pid>,
+        earlier_children: &HashSet<Pid>,
         until: BootInstant,
         threads: &mut usize,
         each: &mut impl FnMut(&mut Process<'_>),
@@ -161,7 +161,7 @@ impl Walk {
                     }
                 };
                 each_number(children.as_fd(), |child| {
-                    if strangers.contains(&Pid::from_raw(child)) || BootInstant::now() >= until {
+                    if earlier_children.contains(&Pid::from_raw(child)) || BootInstant::now() >= until {
                         return;
                     }
                     if is_ours && self.seen.len() >= MOST_THREADS {
@@ -184,11 +184,11 @@ impl Walk {
         }
     }
 
-    /// Calls `each` with every process below `top`, except `strangers` and their descendants. Stops walking at `until`.
+    /// Calls `each` with every process below `top`, except those in `earlier_children` and theirs. Stops at `until`.
     pub fn below(
         &mut self,
         top: Pid,
-        strangers: &HashSet<Pid>,
+        earlier_children: &HashSet<Pid>,
         until: BootInstant,
         mut each: impl FnMut(&mut Process<'_>),
     ) -> Found {
@@ -197,7 +197,7 @@ impl Walk {
             if BootInstant::now() >= until {
                 return Found::Part;
             }
-            let place = place(&mut self.seen, index, top, strangers);
+            let place = place(&mut self.seen, index, top, earlier_children);
             let Seen { pid, parent, started, ended, .. } = self.seen[index];
             let [pid, parent] = [pid, parent].map(Pid::from_raw);
             if place == Place::Below && (!ended || parent == Pid::this()) {
@@ -279,7 +279,7 @@ impl Process<'_> {
 }
 
 /// The place of the process at `index`, which is that of its first ancestor with a known place.
-fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) -> Place {
+fn place(seen: &mut [Seen], index: usize, top: Pid, earlier_children: &HashSet<Pid>) -> Place {
     let parent_of = |seen: &[Seen], at: usize| seen.binary_search_by_key(&seen[at].parent, |entry| entry.pid).ok();
     let mut at = index;
     let mut steps = 0;
@@ -288,7 +288,7 @@ fn place(seen: &mut [Seen], index: usize, top: Pid, strangers: &HashSet<Pid>) ->
         if place != Place::Unknown {
             break place;
         }
-        if strangers.contains(&Pid::from_raw(pid)) {
+        if earlier_children.contains(&Pid::from_raw(pid)) {
             break Place::Elsewhere;
         }
         if parent == top.as_raw() {
@@ -336,9 +336,9 @@ mod tests {
         std::process::Command::new("sh").args(["-c", "sleep 1000 & sleep 1000 & wait"]).spawn().unwrap()
     }
 
-    fn found_below(walk: &mut Walk, top: Pid, strangers: &HashSet<Pid>) -> (Vec<Pid>, Found) {
+    fn found_below(walk: &mut Walk, top: Pid, earlier_children: &HashSet<Pid>) -> (Vec<Pid>, Found) {
         let mut pids = Vec::new();
-        let found = walk.down(top, strangers, BootInstant::NEVER, |process| pids.push(process.pid));
+        let found = walk.down(top, earlier_children, BootInstant::NEVER, |process| pids.push(process.pid));
         (pids, found)
     }
 
@@ -428,10 +428,10 @@ mod tests {
         let seen = |pid, parent| Seen { pid, parent, started: Some(1), ended: false, place: Place::Unknown };
         // 5 and 6 form a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];
-        let strangers = HashSet::from([Pid::from_raw(7)]);
+        let earlier_children = HashSet::from([Pid::from_raw(7)]);
         let mut below = Vec::new();
         for index in (0..all.len()).rev() {
-            if place(&mut all, index, Pid::from_raw(1), &strangers) == Place::Below {
+            if place(&mut all, index, Pid::from_raw(1), &earlier_children) == Place::Below {
                 below.push(all[index].pid);
             }
         }

@@ -85,7 +85,7 @@ pub struct Standing {
     /// The store's last error, and how long the trouble has lasted.
     pub trouble: Option<(String, Duration)>,
     /// What makes a takeover slower than it should be.
-    pub hindrance: Option<String>,
+    pub takeover_warning: Option<String>,
 }
 
 impl Standing {
@@ -100,7 +100,7 @@ impl Standing {
             role: role.to_owned(),
             obstacle: obstacle.map(brief),
             trouble: trouble.map(|(message, since)| (brief(message.clone()), now.since(*since))),
-            hindrance: view.hindrance.clone().map(brief),
+            takeover_warning: view.takeover_warning.clone().map(brief),
         }
     }
 }
@@ -133,7 +133,7 @@ impl QuerySocket {
     pub fn new(candidate: &Candidate, store: &Location, containment: &str) -> io::Result<Self> {
         // Not the session: nobody needs to know that.
         let name = format!("{}{}", beginning(&candidate.shard, store), Session::random()?.as_str());
-        let view = View { role: Role::Standby(None), trouble: None, hindrance: None, late: Late::default() };
+        let view = View { role: Role::Standby(None), trouble: None, takeover_warning: None, late: Late::default() };
         let base = Statement {
             shard: candidate.shard.to_string(),
             slot_of: None,
@@ -286,7 +286,7 @@ mod tests {
     fn a_long_message_of_the_store_does_not_make_a_statement_unreadable() {
         let (long, now) = ("\u{1}\"".repeat(100_000), BootInstant::from_nanos(0));
         let trouble = Some((long.clone(), now));
-        let view = View { role: Role::Standby(None), trouble, hindrance: Some(long), late: Late::default() };
+        let view = View { role: Role::Standby(None), trouble, takeover_warning: Some(long), late: Late::default() };
         let text = serde_json::to_vec(&Standing::of(&view, now)).unwrap();
         assert!(text.len() < 4096, "{}", text.len());
     }

@@ -160,8 +160,9 @@ fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> Stri
         }
         None => obstacle,
     };
-    let hindrance = view.hindrance.as_ref().map(|hindrance| format!("; {hindrance}")).unwrap_or_default();
-    on_one_line(format!("waiting {waited}: {why}{hindrance}"))
+    let takeover_warning =
+        view.takeover_warning.as_ref().map(|takeover_warning| format!("; {takeover_warning}")).unwrap_or_default();
+    on_one_line(format!("waiting {waited}: {why}{takeover_warning}"))
 }
 
 /// The obstacle, with the time that is left of it by now.
@@ -191,7 +192,12 @@ mod tests {
     use crate::time::at;
 
     fn waiting_for(who: &str) -> View {
-        View { role: Role::Standby(Some(holder(who, None))), trouble: None, hindrance: None, late: Late::default() }
+        View {
+            role: Role::Standby(Some(holder(who, None))),
+            trouble: None,
+            takeover_warning: None,
+            late: Late::default(),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -216,7 +222,7 @@ mod tests {
     }
 
     fn shown(obstacle: Option<Obstacle>, trouble: Option<(String, BootInstant)>) -> String {
-        let view = View { role: Role::Standby(obstacle), trouble, hindrance: None, late: Late::default() };
+        let view = View { role: Role::Standby(obstacle), trouble, takeover_warning: None, late: Late::default() };
         line(&view, at(100), Heard { holder: at(160), orders: at(162) }, at(165))
     }
 

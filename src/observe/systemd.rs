@@ -260,7 +260,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(15);
 
     fn view(role: Role) -> View {
-        View { role, trouble: None, hindrance: None, late: Late::default() }
+        View { role, trouble: None, takeover_warning: None, late: Late::default() }
     }
 
     fn behind(owner: &str) -> View {

@@ -152,7 +152,7 @@ impl Driver {
             }
         }
         self.look_after_tasks();
-        host.show(self.election.view(self.requests.campaign.store().hindrance()));
+        host.show(self.election.view(self.requests.campaign.store().takeover_warning()));
     }
 
     /// Starts and ends the tasks that last as long as a state of the election.

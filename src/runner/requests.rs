@@ -84,26 +84,26 @@ impl Requests {
     }
 
     pub async fn index(self) {
-        noted(self.within(self.job_gate().index(self.store(), &self.candidate.shard)).await);
+        log_if_unwritten(self.within(self.job_gate().index(self.store(), &self.candidate.shard)).await);
     }
 
     pub async fn forget_handover(self, leader: Arc<Candidate>, term: Term) {
-        noted(self.within(orders::forget_handover(self.store(), &leader.shard, term)).await);
+        log_if_unwritten(self.within(orders::forget_handover(self.store(), &leader.shard, term)).await);
     }
 
     pub async fn save(self, leader: Arc<Candidate>, history: Arc<History>, after: Duration) {
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
-        noted(self.within(history.save(self.store(), &leader.shard)).await);
+        log_if_unwritten(self.within(history.save(self.store(), &leader.shard)).await);
     }
 
     pub async fn announce(self) {
-        standbys::announce(self.store(), &self.candidate, self.timeout, not_noted).await;
+        standbys::announce(self.store(), &self.candidate, self.timeout, log_unwritten).await;
     }
 
     pub async fn withdraw(self) {
-        noted(self.within(standbys::withdraw(self.store(), &self.candidate)).await);
+        log_if_unwritten(self.within(standbys::withdraw(self.store(), &self.candidate)).await);
     }
 
     /// The candidate, with the shard that it leads now: with slots, that is one slot's own shard.
@@ -128,12 +128,12 @@ impl Requests {
 }
 
 /// Logs a failure to write a note only at debug level: the election reports the store's trouble already.
-fn noted(written: Answer<()>) {
+fn log_if_unwritten(written: Answer<()>) {
     if let Err(error) = written {
-        not_noted(&error.message);
+        log_unwritten(&error.message);
     }
 }
 
-fn not_noted(message: &str) {
+fn log_unwritten(message: &str) {
     tracing::debug!("not written down: {message}");
 }

@@ -237,12 +237,12 @@ impl<D: Documents> Store for LeaseStore<D> {
         self.properties.is_metered
     }
 
-    fn hindrance(&self) -> Option<String> {
-        self.documents.clock().hindrance(BootInstant::now()).filter(|_| !self.properties.tells_time)
+    fn takeover_warning(&self) -> Option<String> {
+        self.documents.clock().takeover_warning(BootInstant::now()).filter(|_| !self.properties.tells_time)
     }
 
-    fn lanes(&self) -> usize {
-        self.properties.lanes
+    fn concurrency(&self) -> usize {
+        self.properties.concurrency
     }
 
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {

@@ -129,24 +129,25 @@ impl Hashes {
     /// KEYS would stop the server for all clients while it looks at every key. SCAN does not, but it may name a key
     /// twice, and its cursor means nothing to another server. So one scan stays on one connection.
     async fn keys(&self, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
-        let mut talk = self.client.talk(self.client.deadline()).await?;
+        let mut exchange = self.client.exchange(self.client.deadline()).await?;
         let mut found = BTreeSet::new();
         let mut cursor = b"0".to_vec();
         loop {
-            let answer = talk.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
-            let answer = answer.map_err(|failure| talk.conclude(&failure))?;
+            let answer =
+                exchange.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
+            let answer = answer.map_err(|failure| exchange.conclude(&failure))?;
             let page: Result<(Vec<u8>, Vec<Vec<u8>>), _> = from_redis_value(answer);
-            let (next, keys) = page.map_err(|_| script::not_understood(talk.place()))?;
+            let (next, keys) = page.map_err(|_| script::not_understood(exchange.place()))?;
             // Keys that are not text are not ours.
             found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             if found.len() > MOST_LISTED {
-                return Err(allowance::too_long(talk.place()));
+                return Err(allowance::too_long(exchange.place()));
             }
             if next == b"0" {
                 return Ok(found);
             }
             cursor = next;
-            talk.go_on();
+            exchange.go_on();
         }
     }
 }
@@ -258,9 +259,9 @@ impl Documents for Hashes {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        let talk = self.client.talk(self.client.deadline()).await?;
-        let removed = talk.ask(cmd("DEL").arg(self.names.place(key).key)).await;
-        removed.map(drop).map_err(|failure| talk.conclude(&failure))
+        let exchange = self.client.exchange(self.client.deadline()).await?;
+        let removed = exchange.ask(cmd("DEL").arg(self.names.place(key).key)).await;
+        removed.map(drop).map_err(|failure| exchange.conclude(&failure))
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {

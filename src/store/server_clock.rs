@@ -133,7 +133,7 @@ impl Clock {
 
     /// The reason why a takeover is slow, for people: a standby judges by the lower end.
     #[must_use]
-    pub fn hindrance(&self, now: BootInstant) -> Option<String> {
+    pub fn takeover_warning(&self, now: BootInstant) -> Option<String> {
         let width = self.width(now)?;
         if self.is_wide(now) {
             let width = show_seconds(width);
@@ -290,18 +290,18 @@ mod tests {
     #[test]
     fn an_interval_that_delays_takeovers_is_reported_and_a_usual_one_is_not() {
         let mut clock = Clock::default();
-        assert_eq!(clock.hindrance(at(5)), None);
+        assert_eq!(clock.takeover_warning(at(5)), None);
         clock.sample(date_at(10_300), at(10_300), at(11_300));
-        assert_eq!(clock.hindrance(at(20_000)), None);
+        assert_eq!(clock.takeover_warning(at(20_000)), None);
         // Another front end, with another clock.
         clock.sample(date_at(3_620_000), at(20_000), at(20_010));
-        let said = clock.hindrance(at(20_010)).unwrap();
+        let said = clock.takeover_warning(at(20_010)).unwrap();
         assert!(said.contains("within 1h 5s only"), "{said}");
         clock.sample(date_at(3_621_000), at(21_000), at(21_010));
-        let said = clock.hindrance(at(21_010)).unwrap();
+        let said = clock.takeover_warning(at(21_010)).unwrap();
         assert_eq!(said, "the dates of the store's answers disagree: a takeover may come a lease later");
         clock.sample(date_at(3_680_000), at(80_000), at(80_010));
-        assert_eq!(clock.hindrance(at(80_011)), None);
+        assert_eq!(clock.takeover_warning(at(80_011)), None);
     }
 
     #[test]

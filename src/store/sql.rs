@@ -129,7 +129,7 @@ impl<C: Connection> Documents for Rows<C> {
             Dialect::MySql => Marking::ByWriters,
         };
         // A request that finds the shared connection in use makes another one, and closes it afterwards.
-        Properties { marking, lanes: 2, ..Properties::default() }
+        Properties { marking, concurrency: 2, ..Properties::default() }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {

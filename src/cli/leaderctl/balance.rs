@@ -8,10 +8,10 @@
 mod drain;
 mod plan;
 
-use super::noted::{Notes, pauses};
 use super::object::{as_json, object};
 use super::operator::{Operator, takes_no_orders};
 use super::own_lease::{OwnLease, Taking};
+use super::shard_notes::{Notes, pauses};
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};

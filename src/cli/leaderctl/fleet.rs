@@ -1,10 +1,10 @@
-//! The picture of all shards of a store, which `serve` and `top` keep and show.
+//! The snapshot of all shards of a store, which `serve` and `top` keep and show.
 //!
-//! The hazard: a picture outlives the store's answers. So it says when it was read, and since when the store has not
+//! The hazard: a snapshot outlives the store's answers. So it says when it was read, and since when the store has not
 //! answered; what it shows then is what was last known, and it never turns silence into "nobody leads".
 
+mod counters;
 pub mod reader;
-mod tally;
 
 use super::shares::{self, Told};
 use super::status::Shown;
@@ -17,10 +17,10 @@ use crate::notes::orders::PauseOrder;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
+pub use counters::{Counters, Job};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
-pub use tally::{Job, Tally};
 
 /// A leader that has used more of its lease than this since its last renewal is late.
 const LATE: f64 = 0.6;
@@ -29,10 +29,10 @@ const LATE: f64 = 0.6;
 const MOST_HOSTS: usize = 4096;
 
 /// What is known of the fleet, shared between its reader and those who show it.
-pub type Fleet = Mutex<Picture>;
+pub type Fleet = Mutex<Snapshot>;
 
 #[derive(Debug, Default)]
-pub struct Picture {
+pub struct Snapshot {
     pub shards: BTreeMap<Shard, Seen>,
     /// None before the first answer.
     pub reading: Option<Reading>,
@@ -41,7 +41,7 @@ pub struct Picture {
     /// How many requests failed, by what is known of them.
     pub errors: HashMap<ErrorKind, u64>,
     pub readings: u64,
-    /// Rises whenever the picture changes by more than its age.
+    /// Rises whenever the snapshot changes by more than its age.
     pub revision: u64,
     /// A number for each host, in the order in which they were seen.
     hosts_seen: HashMap<String, usize>,
@@ -69,7 +69,7 @@ pub struct Seen {
     pub history: Vec<Entry>,
     /// Milliseconds since 1970: since when nobody leads, as far as it is known.
     pub free_since: Option<u64>,
-    pub tally: Tally,
+    pub counters: Counters,
     /// When the lease was last seen to change; None if it has been the same since the first reading.
     changed: Option<BootInstant>,
     /// When the notes were last read; None before.
@@ -107,7 +107,7 @@ impl Condition {
     }
 }
 
-impl Picture {
+impl Snapshot {
     pub fn shares(&self) -> Option<Told> {
         let shards = self.shards.iter().map(|(shard, seen)| (shard, &seen.shown));
         shares::told(shards, self.waiting.iter().map(String::as_str), &self.held)
@@ -181,7 +181,7 @@ pub fn lateness(holder: &Holder) -> Option<f64> {
     (ago + left > 0.0).then(|| ago / (ago + left))
 }
 
-impl Picture {
+impl Snapshot {
     fn count(&mut self, kind: ErrorKind) {
         *self.errors.entry(kind).or_default() += 1;
     }

@@ -4,8 +4,8 @@
 //! the first line does not wait for the last one.
 
 use super::age::{ago, coarse};
-use super::noted::{MOST, Notes, note};
-use super::slots::{self, Unled, sessions};
+use super::shard_notes::{MOST, Notes, note};
+use super::slots::{self, PausedShards, sessions};
 use super::status::{Shown, as_json};
 use super::{Client, printed, say, shares};
 use crate::lease::{Prefix, Shard};
@@ -48,11 +48,11 @@ pub struct ListFlags {
 
 impl ListFlags {
     pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
-        let (standbys, mut unled) = self.announced(client).await?;
+        let (standbys, mut paused_shards) = self.announced(client).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
         let mut take = |page| {
-            list.extend(unled.up_to_end_of(page));
+            list.extend(paused_shards.up_to_end_of(page));
             // So many that their notes are not read unasked: nothing more is known of them later.
             if !self.orders && list.len() > MOST {
                 pages += 1;
@@ -60,7 +60,7 @@ impl ListFlags {
             }
         };
         client.store.list_in_pages(self.prefix.as_str(), &mut take).await?;
-        list.extend(unled.among(Vec::new()));
+        list.extend(paused_shards.among(Vec::new()));
         let notes = if pages > 0 { None } else { Notes::of(client.store, &list, self.orders).await? };
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
@@ -84,13 +84,13 @@ impl ListFlags {
 
     /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
     /// the list: a standby that leads by then is not counted.
-    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, Unled)> {
+    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, PausedShards)> {
         let counts = self.standbys || !client.store.is_metered();
         if !counts && !self.orders {
-            return Ok((None, Unled::default()));
+            return Ok((None, PausedShards::default()));
         }
         let Announced { standbys, paused } = slots::announced(client, self.prefix.as_str()).await?;
-        Ok((counts.then_some(standbys), Unled::named(paused)))
+        Ok((counts.then_some(standbys), PausedShards::named(paused)))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
-use evidence::{Evidence, Trouble, Verdict};
+use evidence::{Evidence, TestError, Verdict};
 use faults::Fault;
 use fleet::{CANDIDATES, Fleet, Setting};
 use nix::sys::signal::Signal;
@@ -231,7 +231,7 @@ impl<'a> Bench<'a> {
         let limit = Fault::limit(&self.setting.timing);
         let fleet = self.fleet.insert(Fleet::new(self.setting, &name, limit)?);
         fleet.crew(self.named.url.as_ref(), ways, fault.flags())?;
-        let too_long = || Trouble::Failed(format!("it was not over within {}", show(limit)));
+        let too_long = || TestError::Failed(format!("it was not over within {}", show(limit)));
         let told = timeout(limit, fault.happen(fleet)).await.unwrap_or_else(|_| Err(too_long()));
         let until = BootInstant::now().as_nanos();
         let orphans = fleet.end().await;

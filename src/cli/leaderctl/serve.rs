@@ -10,7 +10,7 @@ mod metrics;
 mod page;
 
 use super::fleet::reader::{Reader, ReadingFlags};
-use super::fleet::{Fleet, Picture, Seen};
+use super::fleet::{Fleet, Seen, Snapshot};
 use super::{Client, PROGRAM, asked_to_stop, say};
 use crate::lease::{Prefix, Shard, show};
 use crate::observe::http::{self, METRICS};
@@ -168,30 +168,30 @@ async fn with_policies(mut answer: Response) -> Response {
 
 async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
     let wish = page::Wish::read(&query.unwrap_or_default());
-    page(&headers, &board.fleet.lock(), |picture, now| page::fleet(picture, &wish, now))
+    page(&headers, &board.fleet.lock(), |snapshot, now| page::fleet(snapshot, &wish, now))
 }
 
 async fn shard_page(State(board): Asked, uri: Uri, headers: HeaderMap) -> Response {
-    let (picture, wish) = (board.fleet.lock(), page::Wish::read(uri.query().unwrap_or_default()));
-    let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&picture, name));
+    let (snapshot, wish) = (board.fleet.lock(), page::Wish::read(uri.query().unwrap_or_default()));
+    let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&snapshot, name));
     let Some((shard, seen)) = named else { return NOTHING.into_response() };
-    page(&headers, &picture, |picture, now| page::shard(picture, shard, seen, &wish, now))
+    page(&headers, &snapshot, |snapshot, now| page::shard(snapshot, shard, seen, &wish, now))
 }
 
 async fn history(State(board): Asked, uri: Uri) -> Response {
-    let picture = board.fleet.lock();
+    let snapshot = board.fleet.lock();
     let name = uri.path().strip_prefix("/api/shards/").and_then(|rest| rest.strip_suffix("/history"));
-    let Some((shard, seen)) = name.and_then(|name| find(&picture, name)) else { return NOTHING.into_response() };
-    ([(CONTENT_TYPE, JSON)], json::history_of(&picture, shard, seen)).into_response()
+    let Some((shard, seen)) = name.and_then(|name| find(&snapshot, name)) else { return NOTHING.into_response() };
+    ([(CONTENT_TYPE, JSON)], json::history_of(&snapshot, shard, seen)).into_response()
 }
 
 /// The shard that a path names. Names have slashes, so routes cannot tell where one ends.
-fn find<'a>(picture: &'a Picture, name: &str) -> Option<(&'a Shard, &'a Seen)> {
-    picture.shards.get_key_value(&percent_decode_str(name).decode_utf8().ok()?.parse::<Shard>().ok()?)
+fn find<'a>(snapshot: &'a Snapshot, name: &str) -> Option<(&'a Shard, &'a Seen)> {
+    snapshot.shards.get_key_value(&percent_decode_str(name).decode_utf8().ok()?.parse::<Shard>().ok()?)
 }
 
-fn ready(picture: &Picture) -> (StatusCode, String) {
-    match (&picture.reading, &picture.trouble) {
+fn ready(snapshot: &Snapshot) -> (StatusCode, String) {
+    match (&snapshot.reading, &snapshot.trouble) {
         (_, Some(trouble)) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", trouble.message)),
         (None, None) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: the store was not read yet\n".to_owned()),
         (Some(_), None) => (StatusCode::OK, "ready\n".to_owned()),
@@ -200,13 +200,13 @@ fn ready(picture: &Picture) -> (StatusCode, String) {
 
 /// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even
 /// if nothing has happened.
-fn page(headers: &HeaderMap, picture: &Picture, draw: impl FnOnce(&Picture, u64) -> String) -> Response {
+fn page(headers: &HeaderMap, snapshot: &Snapshot, draw: impl FnOnce(&Snapshot, u64) -> String) -> Response {
     const MOVES: u64 = 10_000;
     let now = crate::time::wall_clock_millis();
-    let reading = picture.reading.map_or(0, |reading| reading.at_millis / MOVES);
-    let tag = format!("\"{}-{}-{}-{reading}\"", std::process::id(), picture.revision, now / MOVES);
+    let reading = snapshot.reading.map_or(0, |reading| reading.at_millis / MOVES);
+    let tag = format!("\"{}-{}-{}-{reading}\"", std::process::id(), snapshot.revision, now / MOVES);
     let known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let (status, body) =
-        if known { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, draw(picture, now)) };
+        if known { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, draw(snapshot, now)) };
     (status, [(CONTENT_TYPE, HTML), (header::ETAG, &tag)], body).into_response()
 }

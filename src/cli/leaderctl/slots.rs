@@ -68,7 +68,7 @@ pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
 }
 
 #[derive(Debug, Default)]
-pub struct Kin {
+pub struct SlotContext {
     /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
     pub slots: Option<Slots>,
     pub pause: Option<ParentPause>,
@@ -80,7 +80,7 @@ pub struct ParentPause {
     pub pause: PauseOrder,
 }
 
-impl Kin {
+impl SlotContext {
     /// Of the shard that `report` is about. What is denied is reported and left out.
     pub async fn of(client: Client<'_>, shard: &Shard, report: &Report) -> Answer<Self> {
         let slots = match report.holder {
@@ -133,9 +133,9 @@ pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
 
 /// Shards that were paused before anybody led them, in their places among those of a list.
 #[derive(Debug, Default)]
-pub struct Unled(BTreeSet<Shard>);
+pub struct PausedShards(BTreeSet<Shard>);
 
-impl Unled {
+impl PausedShards {
     pub fn named(names: Vec<Shard>) -> Self {
         Self(names.into_iter().collect())
     }

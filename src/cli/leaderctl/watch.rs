@@ -6,8 +6,8 @@
 //! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
 //! all.
 
-use super::noted::{Notes, pauses};
-use super::slots::{self, Unled};
+use super::shard_notes::{Notes, pauses};
+use super::slots::{self, PausedShards};
 use super::status::{Shown, as_json};
 use super::unknown::Unknown;
 use super::{Client, list, printed, rfc3339, say_retrying};
@@ -120,7 +120,7 @@ impl Watch<'_> {
     async fn list(&self) -> Answer<Vec<(Shard, Shown)>> {
         let mut list = self.client.store.list("").await?;
         if self.flags.orders || !self.client.store.is_metered() {
-            list = Unled::named(slots::paused(self.client, "").await?).among(list);
+            list = PausedShards::named(slots::paused(self.client, "").await?).among(list);
         }
         self.with_notes(&list).await
     }

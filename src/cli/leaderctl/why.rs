@@ -266,8 +266,8 @@ impl WhyFlags {
         if let Some((message, lasting)) = &standing.trouble {
             because.push(format!("{owner} has had trouble with the store for {}: {message}", show(*lasting)));
         }
-        if let Some(hindrance) = &standing.hindrance {
-            because.push(format!("{owner}: {hindrance}"));
+        if let Some(takeover_warning) = &standing.takeover_warning {
+            because.push(format!("{owner}: {takeover_warning}"));
         }
         if let Some([backstop, guard]) = leadership.as_ref().and_then(|leads| leads.helpers) {
             because.push(format!("{owner}: its backstop is process {backstop}, its guard process {guard}"));

@@ -22,7 +22,7 @@ impl Administration for FileStore {
         for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
             let report = match self.inspect(&shard).await {
                 Err(error) if error.kind == ErrorKind::Misconfigured => {
-                    Report { holder: Some(Holder::stranger()), last_term: None }
+                    Report { holder: Some(Holder::unknown()), last_term: None }
                 }
                 report => report?,
             };

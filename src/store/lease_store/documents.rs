@@ -258,7 +258,7 @@ pub struct Properties {
     pub pushes_documents: bool,
     pub is_metered: bool,
     /// How many requests may run at once before each needs a connection of its own.
-    pub lanes: usize,
+    pub concurrency: usize,
 }
 
 impl Default for Properties {
@@ -273,7 +273,7 @@ impl Default for Properties {
             compares_only: false,
             pushes_documents: false,
             is_metered: false,
-            lanes: 16,
+            concurrency: 16,
         }
     }
 }

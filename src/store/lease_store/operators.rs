@@ -42,7 +42,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
                 let report = match self.understand(&shard, found) {
                     Ok(standing) if standing.document.as_ref().is_some_and(|document| !document.is_listed()) => None,
                     Ok(standing) => Some(self.report(&shard, &standing, sent)),
-                    Err(_) => Some(Report { holder: Some(Holder::stranger()), last_term: None }),
+                    Err(_) => Some(Report { holder: Some(Holder::unknown()), last_term: None }),
                 };
                 Some((shard, report?))
             });

@@ -38,11 +38,11 @@ pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
 
 /// Who may not ask hears it from the trial.
 async fn info(hashes: &Hashes) -> Result<Info, StoreError> {
-    let talk = hashes.client.talk(hashes.client.deadline()).await?;
-    match talk.ask(cmd("INFO").arg("everything")).await {
+    let exchange = hashes.client.exchange(hashes.client.deadline()).await?;
+    match exchange.ask(cmd("INFO").arg("everything")).await {
         Ok(info) => Ok(Info(script::text(&info).unwrap_or_default())),
         Err(failure) if failure.has_code("NOPERM") => Ok(Info(String::new())),
-        Err(failure) => Err(talk.conclude(&failure)),
+        Err(failure) => Err(exchange.conclude(&failure)),
     }
 }
 
@@ -128,9 +128,9 @@ async fn check_permissions(hashes: &Hashes, findings: &mut Vec<Finding>) -> Resu
         commands.push(("WAIT", cmd("WAIT").arg(0).arg(1).take()));
     }
     for (name, command) in commands {
-        let talk = hashes.client.talk(hashes.client.deadline()).await?;
-        if let Err(failure) = talk.ask(&command).await {
-            let error = talk.conclude(&failure);
+        let exchange = hashes.client.exchange(hashes.client.deadline()).await?;
+        if let Err(failure) = exchange.ask(&command).await {
+            let error = exchange.conclude(&failure);
             if error.kind != ErrorKind::Denied {
                 return Err(error);
             }

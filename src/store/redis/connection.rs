@@ -86,38 +86,44 @@ impl Client {
     }
 
     /// A connection for requests until `deadline`: the shared one, or a new one.
-    pub async fn talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
+    pub async fn exchange(&self, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
         // Gives the runtime time to notice that the other side has closed a connection.
         tokio::task::yield_now().await;
         let shared = self.shared.get().filter(|connection| connection.is_lively(self.timeout));
         match shared {
-            Some(connection) => Ok(Talk { client: self, connection, deadline, used: true }),
-            None => self.new_talk(deadline).await,
+            Some(connection) => Ok(Exchange { client: self, connection, deadline, used: true }),
+            None => self.new_exchange(deadline).await,
         }
     }
 
-    pub async fn new_talk(&self, deadline: Instant) -> Result<Talk<'_>, StoreError> {
+    pub async fn new_exchange(&self, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
         let server = self.server(deadline).await?;
-        let talk = self.open(server, &self.address.login, self.address.db, deadline).await?;
-        self.shared.keep_unless(&talk.connection, |shared| shared.is_lively(self.timeout));
-        Ok(talk)
+        let exchange = self.open(server, &self.address.login, self.address.db, deadline).await?;
+        self.shared.keep_unless(&exchange.connection, |shared| shared.is_lively(self.timeout));
+        Ok(exchange)
     }
 
     /// Connects and logs in.
-    async fn open(&self, server: Server, login: &Login, db: u32, deadline: Instant) -> Result<Talk<'_>, StoreError> {
+    async fn open(
+        &self,
+        server: Server,
+        login: &Login,
+        db: u32,
+        deadline: Instant,
+    ) -> Result<Exchange<'_>, StoreError> {
         let stream = self.connect(&server, deadline).await?;
         let connection = Arc::new(Connection::new(stream, server.name).await);
-        let talk = Talk { client: self, connection, deadline, used: false };
-        let unsent = |failure: Failure| failure.conclude_unsent(talk.place(), login);
+        let exchange = Exchange { client: self, connection, deadline, used: false };
+        let unsent = |failure: Failure| failure.conclude_unsent(exchange.place(), login);
         if let Some(password) = &login.password {
             let mut auth = cmd("AUTH");
             auth.arg(login.user.as_deref()).arg(password.expose());
-            talk.ask(&auth).await.map_err(unsent)?;
+            exchange.ask(&auth).await.map_err(unsent)?;
         }
         if db != 0 {
-            talk.ask(cmd("SELECT").arg(db)).await.map_err(unsent)?;
+            exchange.ask(cmd("SELECT").arg(db)).await.map_err(unsent)?;
         }
-        Ok(talk)
+        Ok(exchange)
     }
 
     /// A separate connection for the publications of some channels.
@@ -153,8 +159,8 @@ impl Client {
     pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
         let name = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
         let server = Server::at(name, host, SENTINEL_PORT);
-        let talk = self.open(server, login, 0, self.deadline()).await?;
-        talk.ask(question).await.map_err(|failure| failure.conclude_unsent(talk.place(), login))
+        let exchange = self.open(server, login, 0, self.deadline()).await?;
+        exchange.ask(question).await.map_err(|failure| failure.conclude_unsent(exchange.place(), login))
     }
 
     async fn server(&self, deadline: Instant) -> Result<Server, StoreError> {
@@ -231,7 +237,7 @@ impl Drop for Connection {
 }
 
 /// Requests on one connection, one after another.
-pub struct Talk<'a> {
+pub struct Exchange<'a> {
     client: &'a Client,
     connection: Arc<Connection>,
     deadline: Instant,
@@ -239,7 +245,7 @@ pub struct Talk<'a> {
     pub used: bool,
 }
 
-impl Talk<'_> {
+impl Exchange<'_> {
     pub fn place(&self) -> &str {
         &self.connection.place
     }

@@ -160,13 +160,13 @@ impl LockKey {
     /// Who has the key, if we may read and write it.
     async fn try_keys(&self) -> Result<Option<Holder>, StoreError> {
         for key in self.keys.names() {
-            let talk = self.client.talk(self.client.deadline()).await?;
+            let exchange = self.client.exchange(self.client.deadline()).await?;
             // Never done: the two conditions contradict each other. But the server looks at permissions first.
-            let written = talk.ask(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await;
+            let written = exchange.ask(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await;
             if let Err(failure) = written
                 && failure.has_code("NOPERM")
             {
-                return Err(talk.conclude(&failure));
+                return Err(exchange.conclude(&failure));
             }
         }
         self.holder(None).await

@@ -4,7 +4,7 @@
 //! on. If a renewal first had to learn that the server does not know its script, it would come too late where round trips
 //! are slow.
 
-use super::connection::{Client, Talk};
+use super::connection::{Client, Exchange};
 use super::failure::Failure;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::whole_millis;
@@ -32,41 +32,41 @@ impl Script {
         replicas: u32,
     ) -> Result<Vec<Value>, StoreError> {
         let deadline = client.deadline();
-        let mut talk = client.talk(deadline).await?;
-        let mut answer = self.evaluate(&talk, keys, arguments).await;
-        let had_ended = talk.used && matches!(answer, Err(Failure::Broken(_)));
+        let mut exchange = client.exchange(deadline).await?;
+        let mut answer = self.evaluate(&exchange, keys, arguments).await;
+        let had_ended = exchange.used && matches!(answer, Err(Failure::Broken(_)));
         // The first attempt may have been applied, whatever happens to the second.
         let in_doubt =
             |error: StoreError| if had_ended { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
         if had_ended {
-            talk = client.new_talk(deadline).await.map_err(in_doubt)?;
-            answer = self.evaluate(&talk, keys, arguments).await;
+            exchange = client.new_exchange(deadline).await.map_err(in_doubt)?;
+            answer = self.evaluate(&exchange, keys, arguments).await;
         }
-        let answer = answer.map_err(|failure| in_doubt(talk.conclude(&failure)))?;
-        let Value::Array(answer) = answer else { return Err(not_understood(talk.place())) };
+        let answer = answer.map_err(|failure| in_doubt(exchange.conclude(&failure)))?;
+        let Value::Array(answer) = answer else { return Err(not_understood(exchange.place())) };
         if replicas > 0 && answer.first().and_then(text).is_some_and(|status| status == "done") {
             // The script was applied, whatever this error says.
-            let confirmed = wait(&talk, replicas).await;
-            let confirmed = confirmed.map_err(|failure| StoreError::unknown(talk.conclude(&failure).message))?;
+            let confirmed = wait(&exchange, replicas).await;
+            let confirmed = confirmed.map_err(|failure| StoreError::unknown(exchange.conclude(&failure).message))?;
             if confirmed < replicas {
                 return Err(StoreError::unknown(format!(
                     "only {confirmed} of the {replicas} replicas that wait= asks for have confirmed the lease to {}",
-                    talk.place()
+                    exchange.place()
                 )));
             }
         }
         Ok(answer)
     }
 
-    async fn evaluate(&self, talk: &Talk<'_>, keys: &[&str], arguments: &[&str]) -> Result<Value, Failure> {
+    async fn evaluate(&self, exchange: &Exchange<'_>, keys: &[&str], arguments: &[&str]) -> Result<Value, Failure> {
         let call = |how: &str, script: &str| cmd(how).arg(script).arg(keys.len()).arg(keys).arg(arguments).take();
-        if talk.used {
-            match talk.ask(&call("EVALSHA", &self.hash)).await {
+        if exchange.used {
+            match exchange.ask(&call("EVALSHA", &self.hash)).await {
                 Err(failure) if failure.has_code("NOSCRIPT") => {}
                 answer => return answer,
             }
         }
-        talk.ask(&call("EVAL", self.code)).await
+        exchange.ask(&call("EVAL", self.code)).await
     }
 }
 
@@ -75,10 +75,10 @@ pub fn not_understood(place: &str) -> StoreError {
 }
 
 /// Waits for replicas. Returns how many have everything that was written on this connection.
-async fn wait(talk: &Talk<'_>, wanted: u32) -> Result<u32, Failure> {
+async fn wait(exchange: &Exchange<'_>, wanted: u32) -> Result<u32, Failure> {
     // Zero would mean for ever.
-    let most = whole_millis(talk.left() * 3 / 4).max(1);
-    match talk.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
+    let most = whole_millis(exchange.left() * 3 / 4).max(1);
+    match exchange.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
         Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
         _ => Err(Failure::Nonsense),
     }

@@ -122,7 +122,7 @@ pub struct Login {
 }
 
 /// What the relay ends with.
-type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;
+type Relay = Pin<Box<dyn Future<Output = MysqlError> + Send + Sync>>;
 
 pub struct Connection {
     /// The library, and what passes on what it sends while a request is under way.
@@ -170,7 +170,7 @@ impl client::Connection for Connection {
             .stmt_cache_size(0);
         let mut relay: Relay = Box::pin(greeted.relay(door, tls, site.clone()));
         let library = async { Ok(Conn::new(options).await?) };
-        let library = passing(&mut relay, library).await.map_err(|trouble| unconnected(&site, trouble))?;
+        let library = passing(&mut relay, library).await.map_err(|error| unconnected(&site, error))?;
         let client = Mutex::new((library, relay));
         let mut connection = Self { client, site, has_table: false, is_galera: false, encrypted };
         connection.greet(login).await?;
@@ -182,7 +182,7 @@ impl client::Connection for Connection {
     }
 
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        self.ask(statements).await.map_err(|trouble| unanswered(&self.site, trouble))
+        self.ask(statements).await.map_err(|error| unanswered(&self.site, error))
     }
 
     fn transaction(&self, statements: &str) -> String {
@@ -278,7 +278,7 @@ impl Connection {
         );
         let rows = self.tell(&statements).await.map_err(|failure| self.site.unusable(&failure))?;
         let [Some(read_only), Some(is_galera), engine] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(unconnected(&self.site, Trouble::Garbled));
+            return Err(unconnected(&self.site, MysqlError::Garbled));
         };
         if !matches!(read_only.as_str(), "0" | "OFF") {
             return Err(self.site.explained(Meaning::NoWrites, "it is a replica, or read-only by its settings"));
@@ -301,34 +301,34 @@ impl Connection {
         Ok(())
     }
 
-    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Trouble> {
+    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, MysqlError> {
         let (library, relay) = &mut *self.client.lock().await;
         passing(relay, answers(library, statements)).await
     }
 }
 
 /// Waits for what the library does, and passes on what it sends meanwhile.
-async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, MysqlError>>) -> Result<T, MysqlError> {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         biased;
         done = &mut work => done,
         end = relay => match (end, work.await) {
             // The server said this, and left.
-            (Trouble::Lost(_), done @ (Ok(_) | Err(Trouble::Said { .. }))) => done,
+            (MysqlError::Lost(_), done @ (Ok(_) | Err(MysqlError::Said { .. }))) => done,
             (end, _) => Err(end),
         },
     }
 }
 
-async fn answers(library: &mut Conn, statements: &str) -> Result<Vec<Cells>, Trouble> {
+async fn answers(library: &mut Conn, statements: &str) -> Result<Vec<Cells>, MysqlError> {
     let mut answer = library.query_iter(statements).await?;
     let mut rows = Vec::new();
     while answer.columns().is_some() {
         // After the last row the library begins with the next statement's answer.
         while let Some(row) = answer.next().await? {
             if rows.len() >= MOST_ROWS {
-                return Err(Trouble::Garbled);
+                return Err(MysqlError::Garbled);
             }
             rows.push(cells(row));
         }
@@ -347,7 +347,7 @@ fn cells(row: Row) -> Cells {
 
 /// The reason why statements, or a login, have no answer.
 #[derive(Debug)]
-enum Trouble {
+enum MysqlError {
     Lost(io::Error),
     Garbled,
     /// The server reports an error.
@@ -361,7 +361,7 @@ enum Trouble {
     Unfit(StoreError),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for MysqlError {
     fn from(error: Error) -> Self {
         match error {
             Error::Server(error) => Self::Said { code: error.code, message: error.message },
@@ -383,13 +383,13 @@ impl From<Error> for Trouble {
 }
 
 /// Of the socket, and of TLS.
-impl From<io::Error> for Trouble {
+impl From<io::Error> for MysqlError {
     fn from(error: io::Error) -> Self {
         Self::Lost(error)
     }
 }
 
-impl Trouble {
+impl MysqlError {
     fn closed() -> Self {
         Self::Lost(io::Error::new(io::ErrorKind::UnexpectedEof, "early eof"))
     }
@@ -425,18 +425,18 @@ fn meaning(code: u16) -> Meaning {
 }
 
 /// The failure of a request. Its last statement commits it.
-fn unanswered(site: &Site, trouble: Trouble) -> Failure {
-    match trouble {
-        Trouble::Lost(error) => site.lost(&error),
-        Trouble::Unfit(error) => error.into(),
-        Trouble::Garbled | Trouble::Unproven(_) => {
+fn unanswered(site: &Site, error: MysqlError) -> Failure {
+    match error {
+        MysqlError::Lost(error) => site.lost(&error),
+        MysqlError::Unfit(error) => error.into(),
+        MysqlError::Garbled | MysqlError::Unproven(_) => {
             let unknown = site.not_understood();
             Failure {
                 meaning: Meaning::Lost,
                 error: StoreError { message: format!("{unknown}: is it MySQL?"), ..unknown },
             }
         }
-        Trouble::Said { code, message } => match meaning(code) {
+        MysqlError::Said { code, message } => match meaning(code) {
             Meaning::Unknown => site.failure(Meaning::Unknown, &format!("error {code}: {message}")),
             meaning => site.failure(meaning, &message),
         },
@@ -444,21 +444,23 @@ fn unanswered(site: &Site, trouble: Trouble) -> Failure {
 }
 
 /// The error of a connection that could not be made.
-fn unconnected(site: &Site, trouble: Trouble) -> StoreError {
+fn unconnected(site: &Site, error: MysqlError) -> StoreError {
     let Site { server, user, .. } = site;
-    match trouble {
-        Trouble::Lost(error) => TLS.failure(server, &error).unwrap_or_else(|| site.unreachable("MySQL", &error)),
-        Trouble::Garbled => StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?")),
-        Trouble::Unfit(error) => error,
-        Trouble::Unproven(way) => StoreError::misconfigured(format!(
+    match error {
+        MysqlError::Lost(error) => TLS.failure(server, &error).unwrap_or_else(|| site.unreachable("MySQL", &error)),
+        MysqlError::Garbled => {
+            StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))
+        }
+        MysqlError::Unfit(error) => error,
+        MysqlError::Unproven(way) => StoreError::misconfigured(format!(
             "{server} wants user {user} to show who it is in a way that leaderrun does not know ({}): use \
              caching_sha2_password or mysql_native_password",
             in_short(&way)
         )),
-        Trouble::Said { code: 3159, message } => {
+        MysqlError::Said { code: 3159, message } => {
             StoreError::misconfigured(format!("{server} wants TLS ({}): set ssl-mode=REQUIRED", in_short(&message)))
         }
-        Trouble::Said { code, message } => {
+        MysqlError::Said { code, message } => {
             let meaning = match code {
                 1049 => Meaning::NoDatabase,
                 1040 | 1203 | 1226 => Meaning::NoConnectionLeft("max_connections, or the limit of the user"),
@@ -517,7 +519,7 @@ mod tests {
             (&[1142], ErrorKind::Denied),
         ] {
             for &code in codes {
-                let error = unanswered(&site, Trouble::Said { code, message: "some words".to_owned() }).error;
+                let error = unanswered(&site, MysqlError::Said { code, message: "some words".to_owned() }).error;
                 assert_eq!(error.kind, kind, "{code}: {error}");
                 assert!(code == 1146 || error.message.contains("some words"), "{code}: {error}");
             }

@@ -63,7 +63,7 @@ impl<C: Connection> Shared<C> {
 }
 
 /// The use of a connection for one request.
-pub struct Loan<'a, C: Connection> {
+pub struct PooledConnection<'a, C: Connection> {
     server: &'a Server<C>,
     shared: Arc<Shared<C>>,
     end: End,
@@ -77,7 +77,7 @@ enum End {
     GivenUp,
 }
 
-impl<'a, C: Connection> Loan<'a, C> {
+impl<'a, C: Connection> PooledConnection<'a, C> {
     fn of(server: &'a Server<C>, shared: Arc<Shared<C>>) -> Self {
         shared.in_use.fetch_add(1, Ordering::Relaxed);
         Self { server, shared, end: End::Failed }
@@ -92,7 +92,7 @@ impl<'a, C: Connection> Loan<'a, C> {
     }
 }
 
-impl<C: Connection> Drop for Loan<'_, C> {
+impl<C: Connection> Drop for PooledConnection<'_, C> {
     fn drop(&mut self) {
         self.shared.in_use.fetch_sub(1, Ordering::Relaxed);
         match self.end {
@@ -157,9 +157,9 @@ impl<C: Connection> Server<C> {
     }
 
     /// The kept connection if it is idle, or a new one.
-    pub async fn borrow(&self, deadline: Instant) -> Result<Loan<'_, C>, StoreError> {
+    pub async fn borrow(&self, deadline: Instant) -> Result<PooledConnection<'_, C>, StoreError> {
         match self.kept().await.filter(|kept| kept.is_idle()) {
-            Some(kept) => Ok(Loan::of(self, kept)),
+            Some(kept) => Ok(PooledConnection::of(self, kept)),
             None => self.borrow_new(deadline).await,
         }
     }
@@ -173,9 +173,9 @@ impl<C: Connection> Server<C> {
         self.kept.get().filter(|kept| kept.connection.is_open())
     }
 
-    async fn borrow_new(&self, deadline: Instant) -> Result<Loan<'_, C>, StoreError> {
+    async fn borrow_new(&self, deadline: Instant) -> Result<PooledConnection<'_, C>, StoreError> {
         let connection = self.connect(deadline).await?;
-        Ok(Loan::of(
+        Ok(PooledConnection::of(
             self,
             Arc::new(Shared { connection, in_use: AtomicUsize::new(0), is_doubted: AtomicBool::new(false) }),
         ))
@@ -191,13 +191,13 @@ impl<C: Connection> Server<C> {
         });
         let Some(kept) = self.kept().await else { return anew.await };
         if kept.is_idle() {
-            let first = self.ask_over(Loan::of(self, kept), statements, deadline);
+            let first = self.ask_over(PooledConnection::of(self, kept), statements, deadline);
             return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
         }
         if !C::TAKES_SEVERAL {
             return anew.await;
         }
-        let behind = async { Ok(self.ask_over(Loan::of(self, kept), statements, deadline).await?) };
+        let behind = async { Ok(self.ask_over(PooledConnection::of(self, kept), statements, deadline).await?) };
         let beside = async {
             sleep(HEAD_START).await;
             anew.await
@@ -217,22 +217,22 @@ impl<C: Connection> Server<C> {
 
     async fn ask_over(
         &self,
-        mut loan: Loan<'_, C>,
+        mut pooled: PooledConnection<'_, C>,
         statements: &str,
         deadline: Instant,
     ) -> Result<Vec<Cells>, Failure> {
-        let transaction = loan.connection().transaction(statements);
-        loan.end = End::GivenUp;
+        let transaction = pooled.connection().transaction(statements);
+        pooled.end = End::GivenUp;
         let mut attempt = 0;
         let answer = loop {
-            match timeout_at(deadline, loan.connection().tell(&transaction)).await {
+            match timeout_at(deadline, pooled.connection().tell(&transaction)).await {
                 Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => attempt += 1,
                 Ok(answer) => break answer,
                 Err(_) => break Err(self.site.silent().into()),
             }
         };
         // After a failure its transaction may be open, or its server a standby by now.
-        loan.end = if answer.is_ok() { End::Answered } else { End::Failed };
+        pooled.end = if answer.is_ok() { End::Answered } else { End::Failed };
         answer
     }
 

@@ -1,4 +1,4 @@
-//! Reads the fleet again and again, and keeps the picture.
+//! Reads the fleet again and again, and keeps the snapshot.
 //!
 //! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a shard's
 //! notes are read when its lease has changed. A leader writes its history a little later than that, or much later if
@@ -7,9 +7,9 @@
 //! followed by a longer rest.
 
 use super::super::Client;
-use super::super::slots::{self, Unled, parent_pause, sessions};
+use super::super::slots::{self, PausedShards, parent_pause, sessions};
 use super::super::status::Shown;
-use super::{Fleet, Picture, Reading, Seen};
+use super::{Fleet, Reading, Seen, Snapshot};
 use crate::lease::{Prefix, Session, Shard, Term};
 use crate::notes::history::{self, Entry};
 use crate::notes::hosts;
@@ -35,10 +35,10 @@ const REST: u32 = 10;
 /// The longest rest that a slow reading earns.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 /// How long after a change of its lease a shard's notes may still change.
-const SETTLES: Duration = Duration::from_secs(4);
+const CHANGES_WITHIN: Duration = Duration::from_secs(4);
 /// The same if the history does not tell of the last leadership yet: COMMAND may have to wait for a lease, and a hook
 /// may take its time.
-const SETTLES_AT_MOST: Duration = Duration::from_mins(2);
+const CHANGES_WITHIN_AT_MOST: Duration = Duration::from_mins(2);
 /// A leadership that began less than this before the first reading may not have written its history.
 const RECENT: Duration = Duration::from_secs(10);
 /// How many shards' orders are read in turn, between two lists.
@@ -175,8 +175,8 @@ impl<'a> Reader<'a> {
         if self.client.store.delivery() != Delivery::Push {
             return Vec::new();
         }
-        let picture = self.fleet.lock();
-        let led = picture.shards.iter().filter(|(_, seen)| seen.holder().is_some());
+        let snapshot = self.fleet.lock();
+        let led = snapshot.shards.iter().filter(|(_, seen)| seen.holder().is_some());
         led.map(|(shard, _)| shard.clone()).take(WATCHED).collect()
     }
 
@@ -188,16 +188,16 @@ impl<'a> Reader<'a> {
         let list = self.client.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
         let names = {
-            let mut picture = self.fleet.lock();
-            picture.take_in(list, announced, &self.prefix);
-            picture.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
-            picture.readings += 1;
-            if picture.trouble.take().is_some() {
-                picture.revision += 1;
+            let mut snapshot = self.fleet.lock();
+            snapshot.take_in(list, announced, &self.prefix);
+            snapshot.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
+            snapshot.readings += 1;
+            if snapshot.trouble.take().is_some() {
+                snapshot.revision += 1;
             }
-            self.to_read(&picture, turn)
+            self.to_read(&snapshot, turn)
         };
-        for some in names.chunks(self.client.store.lanes()) {
+        for some in names.chunks(self.client.store.concurrency()) {
             let reads = some.iter().map(|(shard, whole)| self.notes_of(shard, *whole));
             for ((shard, _), noted) in some.iter().zip(parallel::all(reads).await) {
                 match noted {
@@ -235,20 +235,20 @@ impl<'a> Reader<'a> {
     }
 
     /// The shards whose notes are to be read, and whether all of them.
-    fn to_read(&self, picture: &Picture, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
+    fn to_read(&self, snapshot: &Snapshot, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
         let restless = |seen: &Seen| match (seen.noted, seen.changed) {
             (None, _) => true,
             (Some(noted), Some(changed)) => {
-                noted < changed.plus(if seen.is_told() { SETTLES } else { SETTLES_AT_MOST })
+                noted < changed.plus(if seen.is_told() { CHANGES_WITHIN } else { CHANGES_WITHIN_AT_MOST })
             }
             (Some(_), None) => false,
         };
         let mut names: Vec<_> =
-            picture.shards.iter().filter(|(_, seen)| restless(seen)).map(|(shard, _)| (shard.clone(), true)).collect();
+            snapshot.shards.iter().filter(|(_, seen)| restless(seen)).map(|(shard, _)| (shard.clone(), true)).collect();
         names.truncate(AT_ONCE);
         if self.orders && names.len() < AT_ONCE {
             let after = turn.take();
-            let later = picture.shards.iter().filter(|(shard, _)| after.as_ref().is_none_or(|after| *shard > after));
+            let later = snapshot.shards.iter().filter(|(shard, _)| after.as_ref().is_none_or(|after| *shard > after));
             let calm: Vec<_> =
                 later.filter(|(_, seen)| !restless(seen)).map(|(shard, _)| shard.clone()).take(IN_TURN).collect();
             // The end of the list: the next turn begins at its beginning.
@@ -268,12 +268,12 @@ impl<'a> Reader<'a> {
             let orders = client.ask(orders::read(client.store, shard)).await?;
             (Shown { orders: Some(orders), ..Shown::default() }, None)
         };
-        noted.kin.pause = parent_pause(client, shard).await?;
+        noted.context.pause = parent_pause(client, shard).await?;
         Ok((noted, history))
     }
 }
 
-impl Picture {
+impl Snapshot {
     fn take_in(&mut self, list: Vec<(Shard, Report)>, announced: Known, prefix: &Prefix) {
         let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
         let Known { standbys, held, paused } = announced;
@@ -282,7 +282,7 @@ impl Picture {
         self.revision += u64::from(self.waiting != waiting || ids(&self.held) != ids(&held));
         (self.waiting, self.held) = (waiting, held);
         let standbys = standbys.as_deref();
-        let mut list: BTreeMap<Shard, Report> = Unled::named(paused).among(list).into_iter().collect();
+        let mut list: BTreeMap<Shard, Report> = PausedShards::named(paused).among(list).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
             let has_slots = || list.keys().any(|listed| parent(listed).as_ref() == Some(shard));
@@ -320,26 +320,26 @@ impl Picture {
     fn note(&mut self, shard: &Shard, (noted, history): (Shown, Option<Vec<Entry>>)) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
-        let Shown { orders, kin, ledger, jobs, trouble, .. } = &mut seen.shown;
+        let Shown { orders, context, ledger, jobs, trouble, .. } = &mut seen.shown;
         let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
         let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
         let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
         let mut changed = orders.as_ref().map(told) != noted.orders.as_ref().map(told) || trouble.is_some();
         let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
-        changed |= above(&kin.pause) != above(&noted.kin.pause);
-        (*orders, kin.pause, *trouble) = (noted.orders, noted.kin.pause, None);
+        changed |= above(&context.pause) != above(&noted.context.pause);
+        (*orders, context.pause, *trouble) = (noted.orders, noted.context.pause, None);
         if let Some(history) = history {
             changed |= *jobs != noted.jobs || *ledger != noted.ledger || seen.history != history;
             (*ledger, *jobs, seen.history) = (noted.ledger, noted.jobs, history);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
-            let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(SETTLES));
-            seen.tally.count(&seen.history, leads, is_final);
+            let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(CHANGES_WITHIN));
+            seen.counters.count(&seen.history, leads, is_final);
             if let Some(ledger) = &seen.shown.ledger {
-                seen.tally.take_in(&Indexed::of_period(ledger), ledger.period);
+                seen.counters.take_in(&Indexed::of_period(ledger), ledger.period);
             }
             for job in seen.shown.jobs.iter().filter(|job| job.job.once().is_some()) {
-                seen.tally.take_in(job, None);
+                seen.counters.take_in(job, None);
             }
             if seen.shown.report.holder.is_none()
                 && let Some(end) = seen.history.last().and_then(|last| last.to_millis)

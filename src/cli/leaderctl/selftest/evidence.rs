@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 #[derive(Debug)]
-pub enum Trouble {
+pub enum TestError {
     /// Leaderrun did not do what it should.
     Failed(String),
     /// The fault is impossible here.
@@ -93,7 +93,7 @@ pub enum Trouble {
     System(io::Error),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for TestError {
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
@@ -130,12 +130,12 @@ impl Evidence {
     }
 
     /// The verdict, given how the fault went. A breach outweighs everything else.
-    pub fn judge(&self, told: Result<(), Trouble>) -> io::Result<Verdict> {
+    pub fn judge(&self, told: Result<(), TestError>) -> io::Result<Verdict> {
         Ok(match (told, self.breach()) {
-            (Err(Trouble::System(error)), _) => return Err(error),
-            (Err(Trouble::Failed(message)), None) => Verdict::Failed(message),
-            (Err(Trouble::Failed(message)), Some(breach)) => Verdict::Failed(format!("{breach}; {message}")),
-            (Err(Trouble::Impossible(why)), None) => Verdict::NotRun(why),
+            (Err(TestError::System(error)), _) => return Err(error),
+            (Err(TestError::Failed(message)), None) => Verdict::Failed(message),
+            (Err(TestError::Failed(message)), Some(breach)) => Verdict::Failed(format!("{breach}; {message}")),
+            (Err(TestError::Impossible(why)), None) => Verdict::NotRun(why),
             (_, Some(breach)) => Verdict::Failed(breach),
             (Ok(()), None) => Verdict::Held,
         })
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn a_breach_outweighs_what_could_not_be_run() {
         let breach = Evidence::of(&seen(&[("a", 1, 0), ("b", 2, 5), ("a", 1, 9)]), 100_000_000, 0, 0);
-        let told = || Err(Trouble::Impossible("no way".to_owned()));
+        let told = || Err(TestError::Impossible("no way".to_owned()));
         assert_eq!(breach.judge(told()).unwrap(), failed("two at once for 1 ms"));
-        let late = Err(Trouble::Failed("nobody took over".to_owned()));
+        let late = Err(TestError::Failed("nobody took over".to_owned()));
         assert_eq!(breach.judge(late).unwrap(), failed("two at once for 1 ms; nobody took over"));
         let sound = Evidence::of(&seen(&[("a", 1, 0)]), 100_000_000, 0, 0);
         assert_eq!(sound.judge(told()).unwrap(), Verdict::NotRun("no way".to_owned()));

@@ -3,7 +3,7 @@
 //! The hazard: a fault that does not reach leaderrun proves nothing. So each of them ends with a check of what must
 //! follow: another leader, or the same one undisturbed.
 
-use super::evidence::Trouble;
+use super::evidence::TestError;
 use super::fleet::Fleet;
 use super::programs::STUBBORN;
 use super::proxy::NetworkFault;
@@ -64,7 +64,7 @@ impl Fault {
         timing.lease * 15 + Duration::from_mins(1)
     }
 
-    pub async fn happen(self, fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+    pub async fn happen(self, fleet: &mut Fleet<'_>) -> Result<(), TestError> {
         match self {
             Self::Stop => leader_is_sent(Signal::SIGTERM, fleet).await,
             Self::Kill => leader_is_sent(Signal::SIGKILL, fleet).await,
@@ -78,22 +78,22 @@ impl Fault {
     }
 }
 
-async fn leader_is_sent(signal: Signal, fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn leader_is_sent(signal: Signal, fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     fleet.signal(&leader.owner, signal);
     fleet.successor(&leader).await.map(drop)
 }
 
-async fn guard_is_killed(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn guard_is_killed(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     let guard = fleet.guard_of(&leader.owner);
-    let guard = guard.ok_or_else(|| Trouble::Failed("the leader has no guard".to_owned()))?;
+    let guard = guard.ok_or_else(|| TestError::Failed("the leader has no guard".to_owned()))?;
     // Its parent, the backstop, could have reaped it just now at worst; then its number is nobody's yet.
     kill(guard, Signal::SIGKILL).map_err(std::io::Error::from)?;
     fleet.successor(&leader).await.map(drop)
 }
 
-async fn leader_is_frozen(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn leader_is_frozen(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     let begun = BootInstant::now();
     fleet.signal(&leader.owner, Signal::SIGSTOP);
@@ -117,7 +117,7 @@ async fn longer_than_the_lease(begun: BootInstant, fleet: &Fleet<'_>) {
     sleep(rest).await;
 }
 
-async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let Timing { lease, request_timeout, .. } = fleet.setting.timing;
     let leader = fleet.leader().await?;
     // A quarter of the lease, where one request may take that and as much again: some stores ask twice.
@@ -128,7 +128,7 @@ async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     fleet.undisturbed(&leader).await
 }
 
-async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let timing = fleet.setting.timing;
     let leader = fleet.leader().await?;
     fleet.set(&leader.owner, NetworkFault::Partition);
@@ -139,14 +139,14 @@ async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Tro
     fleet.undisturbed(&leader).await
 }
 
-async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     let begun = BootInstant::now();
     fleet.set(&leader.owner, NetworkFault::Partition);
     let next = match fleet.successor(&leader).await {
         // If its tree had outlived its lease, another one would have started beside it.
-        Err(Trouble::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
-            return Err(Trouble::Impossible("its renewals find a way to the store past the proxy".to_owned()));
+        Err(TestError::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
+            return Err(TestError::Impossible("its renewals find a way to the store past the proxy".to_owned()));
         }
         next => next?,
     };
@@ -156,7 +156,7 @@ async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
     fleet.still(&next).await
 }
 
-async fn wall_clock_is_set(fleet: &mut Fleet<'_>) -> Result<(), Trouble> {
+async fn wall_clock_is_set(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     for seconds in [HOUR_IN_SECONDS, -HOUR_IN_SECONDS] {
         fleet.set_wall_clock(&leader.owner, seconds)?;

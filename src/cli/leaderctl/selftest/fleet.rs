@@ -5,11 +5,11 @@
 //! subreaper of all of it, and a fault is over when this process has no descendant left.
 
 use super::super::whose::parent_of;
-use super::evidence::{Life, Stamps, Trouble};
+use super::evidence::{Life, Stamps, TestError};
 use super::programs;
 use super::proxy::{NetworkFault, Proxy};
 use crate::guard::contain::Contain;
-use crate::guard::tree::{Tree, strangers};
+use crate::guard::tree::{Tree, earlier_children};
 use crate::guard::walk::Walk;
 use crate::lease::{Shard, Timing, show};
 use crate::store::url::Secret;
@@ -63,14 +63,14 @@ impl<'a> Fleet<'a> {
         let scratch = setting.scratch.join(name);
         fs::create_dir(&scratch)?;
         let mut walk = Walk::open()?;
-        let strangers = strangers(Some(&mut walk));
+        let earlier_children = earlier_children(Some(&mut walk));
         Ok(Self {
             setting,
             candidates: BTreeMap::new(),
             ways: BTreeMap::new(),
             stamps: Stamps::new(scratch.join("stamps"))?,
             scratch,
-            tree: Tree::new(strangers, Some(walk), None),
+            tree: Tree::new(earlier_children, Some(walk), None),
             until: BootInstant::now().plus(limit).plus(limit),
         })
     }
@@ -173,33 +173,33 @@ impl<'a> Fleet<'a> {
     }
 
     /// Waits until some tree is alive, and returns its life.
-    pub async fn leader(&mut self) -> Result<Life, Trouble> {
+    pub async fn leader(&mut self) -> Result<Life, TestError> {
         self.leader_where("nobody led", |_| true).await
     }
 
     /// Another tree took over from this one.
-    pub async fn successor(&mut self, leader: &Life) -> Result<Life, Trouble> {
+    pub async fn successor(&mut self, leader: &Life) -> Result<Life, TestError> {
         self.leader_where("nobody took over", |life| life.term > leader.term).await
     }
 
     /// The same tree is still the only one that there ever was.
-    pub async fn undisturbed(&mut self, leader: &Life) -> Result<(), Trouble> {
+    pub async fn undisturbed(&mut self, leader: &Life) -> Result<(), TestError> {
         let now = self.leader().await?;
         if now.term == leader.term && self.stamps.lives()?.len() == 1 {
             return Ok(());
         }
-        Err(Trouble::Failed("COMMAND was stopped, and should have gone on".to_owned()))
+        Err(TestError::Failed("COMMAND was stopped, and should have gone on".to_owned()))
     }
 
     /// This tree is the one that is alive.
-    pub async fn still(&mut self, leader: &Life) -> Result<(), Trouble> {
+    pub async fn still(&mut self, leader: &Life) -> Result<(), TestError> {
         if self.leader().await?.term == leader.term {
             return Ok(());
         }
-        Err(Trouble::Failed(format!("term {} had to give way again", leader.term)))
+        Err(TestError::Failed(format!("term {} had to give way again", leader.term)))
     }
 
-    async fn leader_where(&mut self, otherwise: &str, fits: impl Fn(&Life) -> bool) -> Result<Life, Trouble> {
+    async fn leader_where(&mut self, otherwise: &str, fits: impl Fn(&Life) -> bool) -> Result<Life, TestError> {
         let (begun, patience) = (BootInstant::now(), self.patience());
         loop {
             self.reap();
@@ -208,10 +208,10 @@ impl<'a> Fleet<'a> {
                 return Ok(life);
             }
             if self.candidates.is_empty() {
-                return Err(Trouble::Failed(format!("every candidate ended: {}", self.last_words())));
+                return Err(TestError::Failed(format!("every candidate ended: {}", self.last_words())));
             }
             if BootInstant::now().since(begun) > patience {
-                return Err(Trouble::Failed(format!("{otherwise} within {}", show(patience))));
+                return Err(TestError::Failed(format!("{otherwise} within {}", show(patience))));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

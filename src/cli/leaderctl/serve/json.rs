@@ -1,6 +1,6 @@
-//! The picture as JSON. `openapi.yaml` describes it, and tests compare the two.
+//! The snapshot as JSON. `openapi.yaml` describes it, and tests compare the two.
 
-use super::super::fleet::{Picture, Seen};
+use super::super::fleet::{Seen, Snapshot};
 use super::super::object::{as_json, object};
 use super::super::{history, status};
 use crate::lease::Shard;
@@ -8,13 +8,13 @@ use crate::time::{BootInstant, rfc3339};
 use serde::Serialize;
 
 /// The beginning of every answer.
-fn reading(picture: &Picture) -> impl Serialize + use<'_> {
+fn reading(snapshot: &Snapshot) -> impl Serialize + use<'_> {
     let now = BootInstant::now();
     object! {
         /// None before the first answer of the store.
-        read: picture.reading.map(|reading| rfc3339(reading.at_millis)),
-        age_seconds: picture.reading.map(|reading| now.since(reading.at).as_secs_f64()),
-        trouble: picture.trouble.as_ref().map(|trouble| object! {
+        read: snapshot.reading.map(|reading| rfc3339(reading.at_millis)),
+        age_seconds: snapshot.reading.map(|reading| now.since(reading.at).as_secs_f64()),
+        trouble: snapshot.trouble.as_ref().map(|trouble| object! {
             since: rfc3339(trouble.since_millis),
             message: &trouble.message,
         }),
@@ -38,29 +38,29 @@ fn text(value: &impl Serialize) -> String {
     as_json(value) + "\n"
 }
 
-pub fn shards(picture: &Picture) -> String {
+pub fn shards(snapshot: &Snapshot) -> String {
     text(&object! {
         #[serde(flatten)]
-        reading: reading(picture),
-        shards: picture.shards.iter().map(|(shard, seen)| one(shard, seen)).collect::<Vec<_>>(),
+        reading: reading(snapshot),
+        shards: snapshot.shards.iter().map(|(shard, seen)| one(shard, seen)).collect::<Vec<_>>(),
     })
 }
 
-pub fn history_of(picture: &Picture, shard: &Shard, seen: &Seen) -> String {
+pub fn history_of(snapshot: &Snapshot, shard: &Shard, seen: &Seen) -> String {
     let leads = seen.holder().and_then(|holder| holder.term);
     text(&object! {
         #[serde(flatten)]
-        reading: reading(picture),
+        reading: reading(snapshot),
         shard: shard.as_str(),
         history: seen.history.iter().map(|entry| history::object(shard, entry, leads)).collect::<Vec<_>>(),
     })
 }
 
-pub fn hosts(picture: &Picture) -> String {
+pub fn hosts(snapshot: &Snapshot) -> String {
     text(&object! {
         #[serde(flatten)]
-        reading: reading(picture),
-        hosts: picture.hosts().into_iter().map(|(host, leads)| object! {
+        reading: reading(snapshot),
+        hosts: snapshot.hosts().into_iter().map(|(host, leads)| object! {
             host,
             leads: leads.into_iter().map(Shard::as_str).collect::<Vec<_>>(),
         }).collect::<Vec<_>>(),

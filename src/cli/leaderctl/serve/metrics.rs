@@ -1,16 +1,16 @@
-//! The picture as Prometheus reads it.
+//! The snapshot as Prometheus reads it.
 //!
 //! The hazard: an alert on a metric that is missing never fires. So each metric that could raise an alert is there for
 //! every shard from the first reading on, and keeps its last value while the store is unreachable: the age of the
 //! reading shows that it is old. Names of shards are the only labels that grow with the store, and their number is
 //! bounded.
 //!
-//! The text is written here, straight from the picture. Measured with the 20,000 shards below: a registry of the
+//! The text is written here, straight from the snapshot. Measured with the 20,000 shards below: a registry of the
 //! prometheus crate for each answer takes 470 MB instead of 35 MB, and fifty times as long, on the thread that reads the
 //! store.
 
-use super::super::fleet::{Condition, Job, Picture, Seen, lateness};
-use super::super::noted::pauses;
+use super::super::fleet::{Condition, Job, Seen, Snapshot, lateness};
+use super::super::shard_notes::pauses;
 use crate::election::Reason;
 use crate::lease::JobId;
 use crate::observe::metrics::{CONCLUSIONS, conclusion};
@@ -21,8 +21,8 @@ use strum::VariantArray;
 /// The most shards with metrics, in the order of their names. The others are only counted.
 pub const MOST: usize = 20_000;
 
-pub fn text(picture: &Picture) -> String {
-    let mut page = Metrics { text: String::with_capacity(4096 + picture.shards.len() * 1024), picture };
+pub fn text(snapshot: &Snapshot) -> String {
+    let mut page = Metrics { text: String::with_capacity(4096 + snapshot.shards.len() * 1024), snapshot };
     let now = BootInstant::now();
     page.of_the_reading(now);
     page.of_shards(now);
@@ -32,7 +32,7 @@ pub fn text(picture: &Picture) -> String {
 
 struct Metrics<'a> {
     text: String,
-    picture: &'a Picture,
+    snapshot: &'a Snapshot,
 }
 
 /// A value with at most three decimals, without an exponent.
@@ -58,8 +58,8 @@ impl Metrics<'_> {
     /// A metric of each shard for which `value` has one. The names of shards need no escapes.
     fn each<V: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Seen) -> Option<V>) {
         self.family(name, "gauge", help);
-        let picture = self.picture;
-        for (shard, seen) in picture.shards.iter().take(MOST) {
+        let snapshot = self.snapshot;
+        for (shard, seen) in snapshot.shards.iter().take(MOST) {
             if let Some(value) = value(seen) {
                 let _ = writeln!(self.text, "leaderrun_{name}{{shard=\"{shard}\"}} {value}");
             }
@@ -71,37 +71,37 @@ impl Metrics<'_> {
         let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
         self.family("build_info", "gauge", "1, with the version and the commit of this leaderctl, if it is known.");
         let _ = writeln!(self.text, "leaderrun_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1");
-        let picture = self.picture;
-        let up = picture.reading.is_some() && picture.trouble.is_none();
+        let snapshot = self.snapshot;
+        let up = snapshot.reading.is_some() && snapshot.trouble.is_none();
         self.alone("store_up", "gauge", "1 if the store answered the last reading, else 0.", u8::from(up));
-        let silence = picture.trouble.as_ref().map_or(0.0, |trouble| now.since(trouble.since).as_secs_f64());
+        let silence = snapshot.trouble.as_ref().map_or(0.0, |trouble| now.since(trouble.since).as_secs_f64());
         let help = "For how long the store has given errors alone.";
         self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
         self.family("store_errors_total", "counter", "Requests that failed, by what is known of them.");
         for kind in CONCLUSIONS {
-            let (conclusion, count) = (conclusion(kind), picture.errors.get(&kind).unwrap_or(&0));
+            let (conclusion, count) = (conclusion(kind), snapshot.errors.get(&kind).unwrap_or(&0));
             let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
         }
-        self.alone("readings_total", "counter", "Readings of all leases of the store.", picture.readings);
-        if let Some(reading) = picture.reading {
+        self.alone("readings_total", "counter", "Readings of all leases of the store.", snapshot.readings);
+        if let Some(reading) = snapshot.reading {
             let age = now.since(reading.at).as_secs_f64();
             self.alone("reading_age_seconds", "gauge", "The age of what these metrics say.", seconds(age));
             let took = seconds(reading.took.as_secs_f64());
             self.alone("reading_seconds", "gauge", "How long the last reading of all leases took.", took);
         }
-        let counts = picture.counts();
+        let counts = snapshot.counts();
         self.family("shards", "gauge", "Shards, by what an operator wants to know of them.");
         for condition in Condition::VARIANTS {
             let (count, name) = (counts.get(condition).unwrap_or(&0), condition.into_str());
             let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
         }
-        let left_out = picture.shards.len().saturating_sub(MOST);
+        let left_out = snapshot.shards.len().saturating_sub(MOST);
         self.alone("shards_left_out", "gauge", "Shards that are too many to have metrics: use --prefix.", left_out);
     }
 
     fn of_shards(&mut self, now: BootInstant) {
         let wall = wall_clock_millis();
-        let age = self.picture.reading.map_or(0.0, |reading| now.since(reading.at).as_secs_f64());
+        let age = self.snapshot.reading.map_or(0.0, |reading| now.since(reading.at).as_secs_f64());
         self.each("shard_led", "1 if a leader held the lease, else 0.", |seen| Some(u8::from(seen.holder().is_some())));
         let help = "For how long nobody has led, as far as it is known; 0 while somebody leads.";
         self.each("shard_leaderless_seconds", help, |seen| match (seen.holder(), seen.free_since) {
@@ -136,9 +136,9 @@ impl Metrics<'_> {
             "counter",
             "Ends of leaderships since this leaderctl started, by their reasons.",
         );
-        let picture = self.picture;
-        for (shard, seen) in picture.shards.iter().take(MOST) {
-            for (reason, count) in Reason::ALL.iter().zip(seen.tally.ends) {
+        let snapshot = self.snapshot;
+        for (shard, seen) in snapshot.shards.iter().take(MOST) {
+            for (reason, count) in Reason::ALL.iter().zip(seen.counters.ends) {
                 let _ = writeln!(
                     self.text,
                     "leaderrun_shard_leadership_ends_total{{shard=\"{shard}\",reason=\"{reason}\"}} {count}"
@@ -164,8 +164,8 @@ impl Metrics<'_> {
         for (name, help, value) in families {
             self.family(name, "gauge", help);
             let mut lines = String::new();
-            for (shard, seen) in self.picture.shards.iter().take(MOST) {
-                for (job, run) in &seen.tally.jobs {
+            for (shard, seen) in self.snapshot.shards.iter().take(MOST) {
+                for (job, run) in &seen.counters.jobs {
                     if let Some(value) = value(run) {
                         let once = job.as_ref().map_or("", JobId::as_str);
                         let _ = writeln!(lines, "leaderrun_{name}{{shard=\"{shard}\",once=\"{once}\"}} {value}");

@@ -5,9 +5,9 @@
 //! each value of a page, [`plain`] takes control characters out, and nothing here is `PreEscaped`.
 
 use super::super::age::coarse;
-use super::super::fleet::{Condition, Picture, Seen};
+use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history::{self, ended};
-use super::super::noted::note;
+use super::super::shard_notes::note;
 use super::super::timeline::{State, Stretch};
 use crate::lease::Shard;
 use crate::text::on_one_line;
@@ -127,9 +127,9 @@ fn age(millis: u64, now: u64) -> Markup {
 }
 
 /// The time of the last reading, or for how long the store has not answered.
-fn reading(picture: &Picture, now: u64) -> Markup {
+fn reading(snapshot: &Snapshot, now: u64) -> Markup {
     html! {
-        @match (&picture.trouble, picture.reading) {
+        @match (&snapshot.trouble, snapshot.reading) {
             (Some(trouble), reading) => p #reading .trouble role="alert" {
                 strong { "The store has not answered for " (age(trouble.since_millis, now)) }
                 ": " (plain(&trouble.message)) ". "
@@ -181,7 +181,7 @@ fn form(wish: &Wish, searches: bool) -> Markup {
     }
 }
 
-fn timeline(picture: &Picture, seen: &Seen, span: u64, now: u64) -> Markup {
+fn timeline(snapshot: &Snapshot, seen: &Seen, span: u64, now: u64) -> Markup {
     let from = now.saturating_sub(span);
     let stretches = seen.present(now).stretches(&seen.history);
     let place = |time: u64| time.saturating_sub(from).min(span) * WIDE / span.max(1);
@@ -189,7 +189,7 @@ fn timeline(picture: &Picture, seen: &Seen, span: u64, now: u64) -> Markup {
     html! {
         svg.line viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label=(summary(&stretches, from)) {
             @for stretch in shown() {
-                @let (class, top, height) = band(picture, stretch);
+                @let (class, top, height) = band(snapshot, stretch);
                 @let begin = place(stretch.from);
                 rect class=(class) x=(begin) y=(top) width=((place(stretch.to) - begin).max(2)) height=(height) {
                     title { (plain(title(stretch))) }
@@ -208,8 +208,8 @@ fn timeline(picture: &Picture, seen: &Seen, span: u64, now: u64) -> Markup {
 }
 
 /// The class, the upper edge and the height of a stretch of a timeline.
-fn band(picture: &Picture, stretch: &Stretch<'_>) -> (String, u8, u8) {
-    let host = || colour(picture, stretch.host);
+fn band(snapshot: &Snapshot, stretch: &Stretch<'_>) -> (String, u8, u8) {
+    let host = || colour(snapshot, stretch.host);
     match stretch.state {
         State::Led => (host(), 3, 14),
         State::Untold => (format!("{} untold", host()), 3, 14),
@@ -219,8 +219,8 @@ fn band(picture: &Picture, stretch: &Stretch<'_>) -> (String, u8, u8) {
     }
 }
 
-fn colour(picture: &Picture, host: &str) -> String {
-    format!("h{}", picture.number_of(host) % COLOURS)
+fn colour(snapshot: &Snapshot, host: &str) -> String {
+    format!("h{}", snapshot.number_of(host) % COLOURS)
 }
 
 fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
@@ -238,14 +238,14 @@ fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
     }
 }
 
-pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
-    let attention = picture.shards.values().filter(|seen| seen.condition().needs_attention()).count();
-    let title = match (attention, &picture.trouble) {
+pub fn fleet(snapshot: &Snapshot, wish: &Wish, now: u64) -> String {
+    let attention = snapshot.shards.values().filter(|seen| seen.condition().needs_attention()).count();
+    let title = match (attention, &snapshot.trouble) {
         (_, Some(_)) => "store unreachable - leaderrun".to_owned(),
         (0, None) => "leaderrun".to_owned(),
         (count, None) => format!("({count}) leaderrun"),
     };
-    let mut rows: Vec<_> = picture.shards.iter().filter(|(shard, seen)| wish.accepts(shard, seen)).collect();
+    let mut rows: Vec<_> = snapshot.shards.iter().filter(|(shard, seen)| wish.accepts(shard, seen)).collect();
     let host = |seen: &Seen| seen.holder().and_then(|holder| holder.host.clone());
     match SORTS[wish.sort].0 {
         "attention" => rows.sort_by_key(|(_, seen)| Reverse(seen.condition())),
@@ -256,9 +256,9 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
     let found = rows.len();
     let most = if wish.all { found } else { ROWS };
     let main = html! {
-        (reading(picture, now))
-        (counts(picture, wish))
-        @if let Some(told) = picture.shares().filter(|told| told.needs_attention) {
+        (reading(snapshot, now))
+        (counts(snapshot, wish))
+        @if let Some(told) = snapshot.shares().filter(|told| told.needs_attention) {
             p #shares { (plain(told.words)) }
         }
         section #shards {
@@ -275,13 +275,13 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
                 }
                 tbody {
                     @for (shard, seen) in rows.into_iter().take(most) {
-                        (row(picture, shard, seen, wish, now))
+                        (row(snapshot, shard, seen, wish, now))
                     }
                 }
             }
             @if found == 0 {
                 p.none {
-                    @if picture.shards.is_empty() { "No shard has been led yet." } @else { "No shard matches." }
+                    @if snapshot.shards.is_empty() { "No shard has been led yet." } @else { "No shard matches." }
                 }
             }
             @if found > most {
@@ -289,7 +289,7 @@ pub fn fleet(picture: &Picture, wish: &Wish, now: u64) -> String {
             }
         }
         (legend())
-        (hosts(picture, wish))
+        (hosts(snapshot, wish))
     };
     let footer = html! {
         footer {
@@ -306,16 +306,16 @@ fn column(class: &str, name: &str) -> Markup {
     html! { th scope="col" class=[(!class.is_empty()).then_some(class)] { (name) } }
 }
 
-fn counts(picture: &Picture, wish: &Wish) -> Markup {
+fn counts(snapshot: &Snapshot, wish: &Wish) -> Markup {
     let all = Wish { condition: String::new(), ..wish.clone() };
-    let name = if picture.shards.len() == 1 { "shard" } else { "shards" };
+    let name = if snapshot.shards.len() == 1 { "shard" } else { "shards" };
     let current = |condition: &str| (wish.condition == condition).then_some("true");
     html! {
         ul #counts {
             li {
-                a href=(all.query()) aria-current=[current("")] { b { (picture.shards.len()) } " " (name) }
+                a href=(all.query()) aria-current=[current("")] { b { (snapshot.shards.len()) } " " (name) }
             }
-            @for (condition, count) in picture.counts().into_iter().rev() {
+            @for (condition, count) in snapshot.counts().into_iter().rev() {
                 @let class = condition.into_str();
                 @let only = Wish { condition: class.to_owned(), ..wish.clone() };
                 li class=(class) {
@@ -331,7 +331,7 @@ fn link(shard: &Shard) -> String {
     format!("/shards/{}", shard.as_str().replace('#', "%23"))
 }
 
-fn row(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> Markup {
+fn row(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> Markup {
     let (condition, holder) = (seen.condition(), seen.holder());
     let range = Wish { range: wish.range, ..Wish::default() };
     let note = words(seen, condition);
@@ -345,7 +345,7 @@ fn row(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> 
             @if let Some(holder) = holder {
                 @let owner = plain(&holder.owner);
                 td.leader title=(owner) { (owner) }
-                td.host { (host_name(picture, holder.host.as_deref().unwrap_or_default())) }
+                td.host { (host_name(snapshot, holder.host.as_deref().unwrap_or_default())) }
             } @else {
                 td.says colspan="2" { (note) }
             }
@@ -353,17 +353,17 @@ fn row(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> 
             td.n.term { @if let Some(term) = term { (term) } }
             td.n.standbys { @if let Some(count) = seen.shown.standbys { (count) } }
             td.when {
-                (timeline(picture, seen, wish.span(), now))
+                (timeline(snapshot, seen, wish.span(), now))
                 @if holder.is_some() && !note.is_empty() { p.note { (note) } }
             }
         }
     }
 }
 
-fn host_name(picture: &Picture, host: &str) -> Markup {
+fn host_name(snapshot: &Snapshot, host: &str) -> Markup {
     html! {
         @if !host.is_empty() {
-            i class={ "dot " (colour(picture, host)) } {}
+            i class={ "dot " (colour(snapshot, host)) } {}
             (plain(host))
         }
     }
@@ -403,16 +403,16 @@ fn legend() -> Markup {
     }
 }
 
-fn hosts(picture: &Picture, wish: &Wish) -> Markup {
+fn hosts(snapshot: &Snapshot, wish: &Wish) -> Markup {
     html! {
         section #hosts {
             h2 { "Hosts" }
             table {
                 thead { tr { (column("", "Host")) (column("n", "Leads")) (column("", "Shards")) } }
                 tbody {
-                    @for (host, leads) in picture.hosts() {
+                    @for (host, leads) in snapshot.hosts() {
                         tr {
-                            th scope="row" { (host_name(picture, host)) }
+                            th scope="row" { (host_name(snapshot, host)) }
                             td.n { (leads.len()) }
                             td.names {
                                 @for shard in leads.iter().take(NAMED) {
@@ -431,7 +431,7 @@ fn hosts(picture: &Picture, wish: &Wish) -> Markup {
     }
 }
 
-pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> String {
+pub fn shard(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> String {
     let (condition, holder) = (seen.condition(), seen.holder());
     let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
     let leads = holder.and_then(|holder| holder.term);
@@ -446,10 +446,10 @@ pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u6
         ("Note", words(seen, condition)),
     ];
     let main = html! {
-        (reading(picture, now))
+        (reading(snapshot, now))
         section #shard class=(condition.into_str()) {
             h2 { span.state { span { (condition.word()) } } " " (shard) }
-            div.when.tall { (timeline(picture, seen, wish.span(), now)) }
+            div.when.tall { (timeline(snapshot, seen, wish.span(), now)) }
             p.axis { span { (rfc3339_seconds(now.saturating_sub(wish.span()))) } span { "now" } }
             dl {
                 @for (name, value) in facts {
@@ -482,7 +482,7 @@ pub fn shard(picture: &Picture, shard: &Shard, seen: &Seen, wish: &Wish, now: u6
                             }
                             td.n { (entry.term) }
                             td { (plain(&entry.owner)) }
-                            td { (host_name(picture, &entry.host)) }
+                            td { (host_name(snapshot, &entry.host)) }
                             td { (end.unwrap_or("leads")) (plain(history::cause_in_words(entry))) }
                         }
                     }

@@ -1,9 +1,9 @@
-//! What `top` draws, from the picture and from what the user chose.
+//! What `top` draws, from the snapshot and from what the user chose.
 
 use super::super::age::coarse;
-use super::super::fleet::{Condition, Picture, Seen};
+use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history;
-use super::super::noted::note;
+use super::super::shard_notes::note;
 use super::super::timeline::{LEGEND, as_text};
 use crate::lease::Shard;
 use crate::text::on_one_line;
@@ -52,16 +52,16 @@ impl View {
         self.step += rows;
     }
 
-    pub fn draw(&mut self, frame: &mut Frame<'_>, picture: &Picture) {
+    pub fn draw(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot) {
         let layout = Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]);
         let [above, middle, below] = layout.areas(frame.area());
         let is_meant = |(shard, seen): &(&Shard, &Seen)| seen.is_called(shard, &self.search);
-        let mut found: Vec<_> = picture.shards.iter().filter(is_meant).collect();
+        let mut found: Vec<_> = snapshot.shards.iter().filter(is_meant).collect();
         found.sort_by_key(|(_, seen)| Reverse(seen.condition()));
         let place = found.iter().position(|(shard, _)| Some(*shard) == self.chosen.as_ref()).unwrap_or(0);
         let place = place.saturating_add_signed(std::mem::take(&mut self.step)).min(found.len().saturating_sub(1));
         self.chosen = found.get(place).map(|(shard, _)| (*shard).clone());
-        frame.render_widget(head(picture), above);
+        frame.render_widget(head(snapshot), above);
         match (&self.mode, found.get(place)) {
             (Mode::Detail, Some((shard, seen))) => {
                 frame.render_widget(Paragraph::new(detail(shard, seen, middle.width)), middle);
@@ -105,18 +105,18 @@ fn style(condition: Condition) -> Style {
 }
 
 /// The counts, or for how long the store has not answered.
-fn head(picture: &Picture) -> Line<'static> {
-    if let Some(trouble) = &picture.trouble {
-        let known = picture.reading.map(|reading| format!("; known at {}", rfc3339_seconds(reading.at_millis)));
+fn head(snapshot: &Snapshot) -> Line<'static> {
+    if let Some(trouble) = &snapshot.trouble {
+        let known = snapshot.reading.map(|reading| format!("; known at {}", rfc3339_seconds(reading.at_millis)));
         let (age, known) = (age(trouble.since_millis), known.unwrap_or_default());
         return Line::from(on_one_line(format!("no answer for {age}{known}: {}", trouble.message))).red();
     }
-    let Some(reading) = picture.reading else { return Line::from("reading the store for the first time") };
-    let counts = picture.counts().into_iter().rev().map(|(condition, count)| format!("{count} {}", condition.word()));
+    let Some(reading) = snapshot.reading else { return Line::from("reading the store for the first time") };
+    let counts = snapshot.counts().into_iter().rev().map(|(condition, count)| format!("{count} {}", condition.word()));
     let counts = counts.collect::<Vec<_>>().join(", ");
-    let all = picture.shards.len();
+    let all = snapshot.shards.len();
     let name = if all == 1 { "shard" } else { "shards" };
-    let shares = picture.shares().map(|told| format!("  {}", told.words)).unwrap_or_default();
+    let shares = snapshot.shares().map(|told| format!("  {}", told.words)).unwrap_or_default();
     Line::from(format!("{all} {name}: {counts}  {}{shares}", rfc3339_seconds(reading.at_millis)))
 }
 
@@ -171,21 +171,21 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn picture(shards: &[(&str, Option<&str>)]) -> Picture {
-        let mut picture = Picture::default();
+    fn snapshot(shards: &[(&str, Option<&str>)]) -> Snapshot {
+        let mut snapshot = Snapshot::default();
         for (shard, owner) in shards {
             let holder = owner.map(|owner| Holder { owner: owner.to_owned(), ..Holder::default() });
             let mut seen = Seen::default();
             seen.shown.report = Report { holder, last_term: None };
             seen.shown.standbys = Some(1);
-            picture.shards.insert(shard.parse().unwrap(), seen);
+            snapshot.shards.insert(shard.parse().unwrap(), seen);
         }
-        picture
+        snapshot
     }
 
-    fn lines(view: &mut View, picture: &Picture, columns: u16, rows: u16) -> Vec<String> {
+    fn lines(view: &mut View, snapshot: &Snapshot, columns: u16, rows: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
-        terminal.draw(|frame| view.draw(frame, picture)).unwrap();
+        terminal.draw(|frame| view.draw(frame, snapshot)).unwrap();
         let screen = terminal.backend().to_string();
         screen.lines().map(str::to_owned).collect()
     }
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn what_needs_attention_is_above_and_the_chosen_shard_stays_chosen() {
         let mut view = View::default();
-        let before = picture(&[("a", Some("x\u{1b}[2J")), ("b", None), ("c", Some("y"))]);
+        let before = snapshot(&[("a", Some("x\u{1b}[2J")), ("b", None), ("c", Some("y"))]);
         let shown = lines(&mut view, &before, 80, 10);
         assert!(shown[2].contains("no leader") && shown[2].contains(" b "), "{shown:#?}");
         assert!(shown[3].contains("led ") && shown[3].contains(" a ") && !shown[3].contains('\u{1b}'), "{shown:#?}");
         view.go(2);
         lines(&mut view, &before, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "c");
-        let after = picture(&[("a", None), ("b", Some("x")), ("c", Some("y"))]);
+        let after = snapshot(&[("a", None), ("b", Some("x")), ("c", Some("y"))]);
         lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "c");
         view.go(-9);
@@ -215,16 +215,16 @@ mod tests {
     fn the_chosen_shard_is_shown_whatever_the_size() {
         let names: Vec<String> = (0..50).map(|number| format!("shard/{number:02}")).collect();
         let shards: Vec<_> = names.iter().map(|name| (name.as_str(), Some("an owner with a long name"))).collect();
-        let picture = picture(&shards);
+        let snapshot = snapshot(&shards);
         for (columns, rows) in [(60, 4), (80, 24), (200, 10)] {
             for mode in [Mode::Table, Mode::Detail, Mode::Search] {
                 let mut view = View { mode, ..View::default() };
                 view.go(49);
-                let shown = lines(&mut view, &picture, columns, rows).join("\n");
+                let shown = lines(&mut view, &snapshot, columns, rows).join("\n");
                 assert!(shown.contains("shard/49"), "{columns} {rows}: {shown}");
             }
         }
         // Nothing panics where there is no room at all.
-        lines(&mut View::default(), &picture, 1, 1);
+        lines(&mut View::default(), &snapshot, 1, 1);
     }
 }

@@ -11,7 +11,7 @@
 //! - Another process may find the socket. Only this one is listened to, and the name is random.
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
-use super::{Trouble, unconnected};
+use super::{MysqlError, unconnected};
 use crate::lease::Session;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
@@ -53,13 +53,13 @@ struct Packet {
 }
 
 impl Packet {
-    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, Trouble> {
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, MysqlError> {
         let mut head = [0; 4];
         stream.read_exact(&mut head).await?;
         let [low, middle, high, sequence] = head;
         let length = u32::from_le_bytes([low, middle, high, 0]) as usize;
         if length > LONGEST {
-            return Err(Trouble::Garbled);
+            return Err(MysqlError::Garbled);
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
@@ -84,10 +84,10 @@ impl Greeted {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
         let greeting = Packet::read(&mut stream).await;
-        let greeting = greeting.map_err(|trouble| unconnected(site, trouble))?;
+        let greeting = greeting.map_err(|error| unconnected(site, error))?;
         let offers_tls = match (greeting.body.first(), capabilities(&greeting.body)) {
             (Some(&FAILED), _) => false,
-            (_, None) => return Err(unconnected(site, Trouble::Garbled)),
+            (_, None) => return Err(unconnected(site, MysqlError::Garbled)),
             (_, Some(capabilities)) if capabilities & NEEDED != NEEDED => {
                 return Err(StoreError::misconfigured(format!(
                     "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
@@ -116,13 +116,13 @@ impl Greeted {
     }
 
     /// Passes on what the library and the server say to each other, until one of them is gone.
-    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> Trouble {
+    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> MysqlError {
         match self.log_in(door, tls, &site).await {
             Ok(mut library) => match copy_bidirectional(&mut library, &mut self.stream).await {
-                Ok(_) => Trouble::closed(),
+                Ok(_) => MysqlError::closed(),
                 Err(error) => error.into(),
             },
-            Err(trouble) => trouble,
+            Err(error) => error,
         }
     }
 
@@ -131,7 +131,7 @@ impl Greeted {
         door: Door,
         tls: Option<(TlsConnector, String)>,
         site: &Site,
-    ) -> Result<UnixStream, Trouble> {
+    ) -> Result<UnixStream, MysqlError> {
         let mut library = door.opened().await?;
         let mut packet = Packet { sequence: self.greeting.sequence, body: std::mem::take(&mut self.greeting.body) };
         // The request for TLS is one packet that the library knows nothing of.
@@ -147,7 +147,7 @@ impl Greeted {
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
             if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
-                return Err(Trouble::Unfit(exposed(site)));
+                return Err(MysqlError::Unfit(exposed(site)));
             }
             packet.write(&mut library).await?;
             match packet.body.first() {
@@ -161,9 +161,9 @@ impl Greeted {
     }
 
     /// Begins TLS, as the login in `packet` is about to be sent.
-    async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), Trouble> {
+    async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), MysqlError> {
         let Some(shown) = packet.body.get_mut(..BEFORE_TLS) else {
-            return Err(Trouble::Garbled);
+            return Err(MysqlError::Garbled);
         };
         for (byte, flag) in shown.iter_mut().zip(TLS.to_le_bytes()) {
             *byte |= flag;
@@ -172,7 +172,7 @@ impl Greeted {
         let name = ServerName::try_from(name);
         let name = name.map_err(|error| StoreError::misconfigured(format!("the host is no name for TLS: {error}")));
         let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
-        self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
+        self.stream = Box::new(tls.connect(name.map_err(MysqlError::Unfit)?, plain).await?);
         Ok(())
     }
 }

@@ -64,8 +64,8 @@ impl Subscription for Listener {
 
 /// Begins to listen, on the kept connection.
 pub async fn listen(server: &Server<Connection>) -> Result<Listener, StoreError> {
-    let loan = server.borrow(server.deadline()).await?;
-    let connection = loan.connection();
+    let pooled = server.borrow(server.deadline()).await?;
+    let connection = pooled.connection();
     let mut inbox = connection.inbox();
     if !connection.listens.load(Ordering::Relaxed) {
         server.tell(connection, &format!("LISTEN {}", quoted(&server.statements.channel))).await?;
@@ -79,7 +79,7 @@ pub async fn listen(server: &Server<Connection>) -> Result<Listener, StoreError>
             *connection.pushes.get_or_init(|| arrives)
         }
     };
-    loan.give_back();
+    pooled.give_back();
     if !pushes && !server.login.warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "{} does not pass on notifications, as a pooler in transaction mode does not: a release is seen up to {} later",

@@ -6,7 +6,7 @@
 
 use super::age::ago;
 use super::jobs::words;
-use super::slots::{Kin, ParentPause};
+use super::slots::{ParentPause, SlotContext};
 use super::status::Shown;
 use crate::lease::{Shard, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
@@ -21,12 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MOST: usize = 1000;
 
 /// The orders, the last run and the jobs of one shard, or why they cannot be read.
-type Noted = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;
+type NotesRead = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;
 
 /// The notes of many shards, and of the shards that they are slots of.
 #[derive(Debug)]
 pub struct Notes {
-    read: BTreeMap<Shard, Noted>,
+    read: BTreeMap<Shard, NotesRead>,
 }
 
 impl Notes {
@@ -45,12 +45,12 @@ impl Notes {
         let mut read = BTreeMap::new();
         for shard in names {
             let (Some(orders), Some(runs), Some(index)) = (texts.next(), texts.next(), texts.next()) else { break };
-            let noted = orders.and_then(|orders| {
+            let found = orders.and_then(|orders| {
                 let ledger = jobs::last_in(runs?.as_ref(), &shard)?;
                 let jobs = index::read_in(index?.as_ref(), &shard, ledger.as_ref())?;
                 Ok((Orders::read(orders.as_ref(), &shard)?, ledger, jobs))
             });
-            read.insert(shard, noted);
+            read.insert(shard, found);
         }
         Ok(Some(Self { read }))
     }
@@ -65,7 +65,7 @@ impl Notes {
                 shown.jobs.clone_from(named);
                 shown.orders = Some(orders.clone());
                 shown.ledger.clone_from(ledger);
-                shown.kin = Kin { slots: None, pause: above };
+                shown.context = SlotContext { slots: None, pause: above };
             }
             Some(Err(error)) => shown.trouble = Some(error.message.clone()),
             None => {}
@@ -95,10 +95,10 @@ pub fn note(shown: &Shown) -> String {
 }
 
 /// The pauses in force, of the shard and of all slots of one, with their words.
-pub fn pauses(Shown { orders, kin, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
+pub fn pauses(Shown { orders, context, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
     let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
     let own = own.map(|pause| (pause, format!("paused {}", paused(pause))));
-    let above = kin
+    let above = context
         .pause
         .as_ref()
         .map(|ParentPause { parent, pause }| (pause, format!("paused with all slots of {parent} {}", paused(pause))));

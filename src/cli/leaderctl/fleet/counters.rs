@@ -11,7 +11,7 @@ use crate::notes::jobs::period::Turn;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Counters {
     /// By the place in [`Reason::ALL`]. Leaderships that ended before the first reading do not count, nor do those that
     /// ended for a reason of a later version.
     pub ends: [u64; Reason::ALL.len()],
@@ -33,7 +33,7 @@ pub struct Job {
     pub every: Option<u64>,
 }
 
-impl Tally {
+impl Counters {
     /// Counts what `history` has that it had not before. `is_final`: an end that is still missing will not come.
     pub fn count(&mut self, history: &[Entry], leads: Option<Term>, is_final: bool) {
         let first = self.counted.is_none();
@@ -88,32 +88,32 @@ mod tests {
         entry
     }
 
-    fn ends(tally: &Tally) -> Vec<(&'static str, u64)> {
-        let counts = Reason::ALL.iter().zip(tally.ends);
+    fn ends(counters: &Counters) -> Vec<(&'static str, u64)> {
+        let counts = Reason::ALL.iter().zip(counters.ends);
         counts.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.into_str(), count)).collect()
     }
 
     #[test]
     fn each_end_counts_once_and_not_before_it_is_known() {
-        let mut tally = Tally::default();
-        tally.count(&[entry(1, Some(&Ended::Paused)), entry(2, None)], Some(Term(2)), true);
-        assert_eq!(ends(&tally), [], "it was there before");
+        let mut counters = Counters::default();
+        counters.count(&[entry(1, Some(&Ended::Paused)), entry(2, None)], Some(Term(2)), true);
+        assert_eq!(ends(&counters), [], "it was there before");
         let exited = |status| Ended::ByItself(CommandEnd::Exited(status));
         let later = [entry(2, Some(&exited(0))), entry(3, Some(&Ended::SteppedDown)), entry(4, None)];
-        tally.count(&later, None, false);
-        tally.count(&later, None, false);
-        assert_eq!(ends(&tally), [("stepped-down", 1), ("ended", 1)], "term 4 may yet get an end");
-        tally.count(&later, None, true);
-        tally.count(&later, None, true);
-        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 1), ("ended", 1)], "it crashed");
+        counters.count(&later, None, false);
+        counters.count(&later, None, false);
+        assert_eq!(ends(&counters), [("stepped-down", 1), ("ended", 1)], "term 4 may yet get an end");
+        counters.count(&later, None, true);
+        counters.count(&later, None, true);
+        assert_eq!(ends(&counters), [("stepped-down", 1), ("lost", 1), ("ended", 1)], "it crashed");
         let lost = Ended::Lost(Loss::DeadlinePassed);
-        tally.count(&[entry(5, Some(&exited(3))), entry(6, Some(&lost))], None, false);
-        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 2), ("ended", 2)]);
+        counters.count(&[entry(5, Some(&exited(3))), entry(6, Some(&lost))], None, false);
+        assert_eq!(ends(&counters), [("stepped-down", 1), ("lost", 2), ("ended", 2)]);
         let mut killed = entry(7, None);
         killed.close_killed(7);
         let mut unknown = entry(8, Some(&lost));
         unknown.reason = Some("melted".to_owned());
-        tally.count(&[killed, unknown], None, false);
-        assert_eq!(ends(&tally), [("stepped-down", 1), ("lost", 2), ("killed", 1), ("ended", 2)]);
+        counters.count(&[killed, unknown], None, false);
+        assert_eq!(ends(&counters), [("stepped-down", 1), ("lost", 2), ("killed", 1), ("ended", 2)]);
     }
 }
