@@ -243,7 +243,11 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
         Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
         Verb::Watch(watch) => target()?.ask(async |client| while_read(watch::watch(client, &watch)).await),
-        Verb::Wait(wait) => target()?.ask(async |client| wait.wait(client).await),
+        Verb::Wait(wait) => {
+            let Target { named, patience } = target()?;
+            let target = Target { named, patience: wait.patience(patience) };
+            target.ask(async |client| wait.wait(client).await)
+        }
         Verb::StepDown(step_down) => meant(step_down.check())?.ask(async |client| step_down.order(client).await),
         Verb::Balance(balance) => {
             let checked = balance.check();

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::fleet::{ANNOUNCED, PATIENCE, leaderctl, leaderrun, wait_until, wait_until_or};
@@ -188,6 +189,18 @@ fn wait_returns_when_it_is_so_and_gives_up_in_time(place: &Place) {
     let waits = Lines::of(place.ctl(&["wait", "many", "--free"]));
     leader.stops();
     assert_eq!(waits.next(), "many: nobody leads");
+}
+
+/// Not only once a request has its usual time: that is 5 s.
+#[cfg(feature = "redis")]
+#[test]
+fn wait_gives_up_in_time_on_a_store_that_does_not_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("redis://{}", silent.local_addr().unwrap());
+    for time in ["0s", "1s"] {
+        let said = leaderctl().args(["--store", &store, "wait", "shard", "--timeout", time]).said().ended(69);
+        assert!(said.err.contains("did not answer within 9"), "{time}: {said:?}");
+    }
 }
 
 fn list_and_watch_show_pauses_and_jobs(place: &Place) {

@@ -20,6 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::timeout;
 
+/// `--timeout 0s` asks how it is now: that takes an answer.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Args)]
 pub struct WaitFlags {
     /// The name of the shard
@@ -43,6 +46,11 @@ pub struct WaitFlags {
 }
 
 impl WaitFlags {
+    /// How long one request may take: the first look ends with the time, too.
+    pub fn patience(&self, request_timeout: Duration) -> Duration {
+        self.most.map_or(request_timeout, |most| request_timeout.min(most.max(SHORTEST_LOOK)))
+    }
+
     pub async fn wait(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let operator = Operator { client, shard: &self.shard, json: self.json };
         let wants_nobody = self.free;
