@@ -285,3 +285,29 @@ fn a_claim_whose_document_is_deleted_before_the_led_mark_names_it_leads_nobody()
     client.line.next(put_of_led, Fate::After(Box::new(between)));
     client.refused(&one);
 }
+
+/// As `kubectl apply` of a Lease that was exported does.
+#[test]
+fn who_takes_an_older_copy_of_a_document_waits_for_the_tree_that_the_led_mark_says() {
+    for is_released in [false, true] {
+        let world = World::old(SHARED);
+        let (before, zero, earlier) = leader(&world);
+        assert_eq!(now(before.store.release(&zero, earlier)), Ok(Release::Released));
+        let older = world.server.contents().remove(&Name::Shard(shard())).expect("there is a document");
+        let (client, one, term) = leader(&world);
+        if is_released {
+            assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
+        }
+        world.edit(|contents| drop(contents.insert(Name::Shard(shard()), older)));
+        let (next, two) = (world.client(), candidate("two"));
+        let grant = next.granted(&two);
+        assert!(grant.term > term, "{grant:?} after {term}");
+        assert_eq!(wait_of(&grant) > LEASE - seconds(1), !is_released, "{grant:?}");
+        assert_eq!(next.renew(&two, grant.term, 1), Renewal::Renewed);
+        assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
+        // That one started nothing: what it waited for is waited for by the next one.
+        let after = world.client().granted(&candidate("three"));
+        assert!(after.term > grant.term, "{after:?} after {grant:?}");
+        assert_eq!(wait_of(&after) > LEASE - seconds(1), !is_released, "{after:?}");
+    }
+}

@@ -319,6 +319,7 @@ impl<D: Documents> LeaseStore<D> {
         let knows_all = draft.led_ms >= millis(candidate.lease);
         let was_ours = standing.document.is_some();
         let mut after = None;
+        let mut is_older = false;
         if !knows_all || self.properties.is_shared {
             let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
             if knows_all && found.last_term > standing.term() {
@@ -327,15 +328,20 @@ impl<D: Documents> LeaseStore<D> {
                 if stands.found.leadership() != Some(&leadership) {
                     return Ok(None);
                 }
+                // Or somebody put an older copy back, and it is that which was taken.
+                is_older = true;
             }
             after = Some(found);
         }
-        if let Some(after) = after.filter(|_| !knows_all) {
+        if let Some(after) = after.filter(|_| !knows_all || is_older) {
             let mut ends = Ends::Keep;
             let mut wait = None;
             draft.term = draft.term.max(after.term);
             let last = standing.term().max(after.last_term);
-            if after.is_doubtful || (is_first && last < highest) {
+            if is_older {
+                draft.term = draft.term.max(last + 1);
+            }
+            if after.is_doubtful || (is_first && last < highest) || (is_older && !after.is_released) {
                 takeover = Takeover::Expired;
                 let dead_at = BootInstant::now().plus(after.longest);
                 start_after = start_after.max(Some(dead_at));
@@ -454,8 +460,9 @@ impl<D: Documents> LeaseStore<D> {
             let before = before.unwrap_or_else(LedMark::new);
             let is_doubtful = is_doubtful(&before);
             let longest = before.lease().max(candidate.lease);
-            let (last_term, term) = (before.shared.term, term_over(&before));
-            Ok::<_, StoreError>(Aftermath { longest, is_doubtful, last_term, term, orders: before.shared.orders })
+            let (last_term, is_released, term) = (before.shared.term, before.shared.released, term_over(&before));
+            let orders = before.shared.orders;
+            Ok::<_, StoreError>(Aftermath { longest, is_doubtful, last_term, is_released, term, orders })
         };
         let looked = looked.await;
         if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
@@ -541,6 +548,8 @@ struct Aftermath {
     is_doubtful: bool,
     /// The last term that the led mark says; zero if none.
     last_term: u64,
+    /// The tree of that term is dead.
+    is_released: bool,
     /// The least term that this claim may have.
     term: u64,
     /// The orders, where other programs may have removed them.
