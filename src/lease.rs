@@ -40,6 +40,8 @@ names!(Shard, Prefix, JobId);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Shard(String);
 
+/// The shard that leaderctl itself leads while it moves leaders.
+pub const BALANCE: &str = "leaderctl/balance";
 /// The most slots of a shard.
 pub const MOST_SLOTS: u32 = 64;
 /// Between the name of a shard and the number of its slot. No shard has it in its name.

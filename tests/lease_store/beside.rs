@@ -184,3 +184,16 @@ fn what_the_lock_needs_to_last_is_told_to_the_guard() {
     both.store.with_lease_files(&shard(), &mut |files| told.extend(files.iter().map(AsRawFd::as_raw_fd)));
     assert_eq!(told, [both.descriptor]);
 }
+
+#[test]
+fn leaderctl_moves_leaders_while_they_have_the_lock() {
+    each(ALL, |world| {
+        let both = Both::new(&world);
+        both.set(Some(STRANGER));
+        let own = Candidate { shard: "leaderctl/balance".parse().unwrap(), ..candidate("one") };
+        let Ok(Claim::Granted(grant)) = now(both.store.claim(&own)) else { panic!("it is refused") };
+        assert_eq!(now(both.store.renew(&own, grant.term, 1)), Ok(Renewal::Renewed));
+        assert_eq!(now(both.store.release(&own, grant.term)), Ok(Release::Released));
+        assert_eq!(both.has().as_deref(), Some(STRANGER));
+    });
+}

@@ -18,7 +18,7 @@ use super::step_down::{Handover, Progress};
 use super::{Client, asked_to_stop, fail, print_lines, say, shares};
 use crate::cli::flags;
 use crate::exit;
-use crate::lease::{Prefix, Shard, Term, show_seconds};
+use crate::lease::{BALANCE, Prefix, Shard, Term, show_seconds};
 use crate::notes::hosts;
 use crate::slots::parent;
 use crate::store::{Answer, Holder, Report, StoreError};
@@ -35,8 +35,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The shard whose lease only one of these has.
-pub const OWN: &str = "leaderctl/balance";
 /// How long that lasts after one that was killed.
 const LEASE: Duration = Duration::from_secs(30);
 /// How long each move keeps candidates back on hosts that it does not lead to.
@@ -273,7 +271,7 @@ impl Fleet {
                 (false, true) => Some("a job runs, and ends by itself"),
                 (false, false) => None,
             };
-            if family.as_str() == OWN || uncounted.is_some() {
+            if family.as_str() == BALANCE || uncounted.is_some() {
                 let why = uncounted.filter(|_| goes).map(str::to_owned);
                 left_alone.extend(why.map(|why| LeftAlone { shard: shard.to_string(), why }));
                 continue;
@@ -402,13 +400,13 @@ fn is_young(holder: &Holder) -> Option<String> {
     (age < whole_millis(YOUNG)).then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
 }
 
-/// Does `work` while nobody else balances.
+/// Does `work` while nobody else balances: the shard is led by one of these alone.
 ///
 /// # Errors
 /// If the store does not answer before it begins.
 async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>>) -> Answer<Result<(), Stop>> {
     let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
-    let own = OWN.parse().expect("it is the name of a shard");
+    let own = BALANCE.parse().expect("it is the name of a shard");
     let mut turn = match OwnLease::take(client, &own, LEASE, "balance").await? {
         Taking::Taken(turn) => turn,
         Taking::Held(Holder { owner, .. }) => {
@@ -435,9 +433,9 @@ async fn keep(turn: &mut OwnLease<'_>) -> String {
         sleep(LEASE / 5).await;
         match turn.renew().await {
             Ok(true) => {}
-            Ok(false) => return format!("the lease of {OWN} was lost"),
+            Ok(false) => return format!("the lease of {BALANCE} was lost"),
             Err(_) if BootInstant::now().since(turn.sent) < LEASE * 3 / 4 => {}
-            Err(error) => return format!("the lease of {OWN} could not be renewed: {}", error.message),
+            Err(error) => return format!("the lease of {BALANCE} could not be renewed: {}", error.message),
         }
     }
 }

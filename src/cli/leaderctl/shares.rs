@@ -1,8 +1,8 @@
 //! How many shards each host leads.
 
-use super::balance::{self, unevenness};
+use super::balance::unevenness;
 use super::status::Shown;
-use crate::lease::{Shard, show_seconds};
+use crate::lease::{BALANCE, Shard, show_seconds};
 use crate::notes::orders::PauseOrder;
 use crate::text::on_one_line;
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ pub fn told<'a>(
     held: &BTreeMap<String, PauseOrder>,
 ) -> Option<Told> {
     let mut leads: BTreeMap<&str, usize> = waiting.into_iter().map(|host| (host, 0)).collect();
-    let counts = |(shard, shown): &(&Shard, &Shown)| shard.as_str() != balance::OWN && !shown.is_job();
+    let counts = |(shard, shown): &(&Shard, &Shown)| shard.as_str() != BALANCE && !shown.is_job();
     for (_, shown) in shards.into_iter().filter(counts) {
         if let Some(host) = shown.report.holder.as_ref().and_then(|holder| holder.host.as_deref()) {
             *leads.entry(host).or_default() += 1;

@@ -3,11 +3,17 @@
 
 use super::LeaseStore;
 use super::documents::Documents;
-use crate::lease::{Candidate, Session, Term};
+use crate::lease::{BALANCE, Candidate, Shard, Term};
 use crate::store::foreign_lock::{ForeignLock, Hold};
 use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, StoreError};
 
 impl<D: Documents> LeaseStore<D> {
+    /// The lock that a leader of this shard holds as well. What leaderctl leads has nothing to do with other programs, and
+    /// the leaders that it moves have their lock.
+    pub(super) fn lock_of(&self, shard: &Shard) -> Option<&dyn ForeignLock> {
+        self.documents.lock().filter(|_| shard.as_str() != BALANCE)
+    }
+
     /// Which other program has the lock.
     pub(super) async fn lock_holder(&self) -> Result<Option<Holder>, StoreError> {
         match self.documents.lock() {
@@ -58,7 +64,7 @@ impl<D: Documents> LeaseStore<D> {
         candidate: &Candidate,
         term: Term,
     ) -> Result<Renewed, StoreError> {
-        let lock = self.documents.lock().filter(|_| renewed.renewal == Renewal::Renewed);
+        let lock = self.lock_of(&candidate.shard).filter(|_| renewed.renewal == Renewal::Renewed);
         let Some(lock) = lock else { return Ok(renewed) };
         Ok(match lock.take(candidate, term, true).await? {
             Hold::Held => renewed,
@@ -67,9 +73,9 @@ impl<D: Documents> LeaseStore<D> {
         })
     }
 
-    pub(super) async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
-        match self.documents.lock() {
-            Some(lock) => lock.let_go(session).await,
+    pub(super) async fn let_go(&self, candidate: &Candidate) -> Result<(), StoreError> {
+        match self.lock_of(&candidate.shard) {
+            Some(lock) => lock.let_go(&candidate.session).await,
             None => Ok(()),
         }
     }

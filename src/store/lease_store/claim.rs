@@ -37,7 +37,7 @@ pub struct Rewrite<'a> {
 #[async_trait::async_trait]
 impl<D: Documents> Leases for LeaseStore<D> {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        match self.documents.lock() {
+        match self.lock_of(&candidate.shard) {
             Some(lock) => self.claim_with_lock(lock, candidate).await,
             None => self.claim_lease(candidate).await,
         }
@@ -62,7 +62,7 @@ impl<D: Documents> Leases for LeaseStore<D> {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let let_go = self.let_go(&candidate.session).await;
+        let let_go = self.let_go(candidate).await;
         let released = self.give_back(candidate, term, false).await?;
         let_go.map(|()| released)
     }
