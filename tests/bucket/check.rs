@@ -81,33 +81,25 @@ fn denial() -> Fate {
 }
 
 #[tokio::test]
-async fn a_check_names_every_permission_that_is_missing() {
+async fn a_check_names_every_permission_that_is_missing_and_a_claim_is_denied() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let store = store(&proxy.endpoint()).await;
     for (method, action, verdict) in [
         ("PUT", "s3:PutObject", Verdict::Bad),
         ("GET", "s3:GetObject", Verdict::Bad),
         ("DELETE", "s3:DeleteObject", Verdict::Doubtful),
     ] {
-        let server = old_server();
-        let proxy = Proxy::before(&server);
         proxy.rule(move |request| if request.action == method { denial() } else { Fate::Pass });
-        let findings = store(&proxy.endpoint()).await.check().await.unwrap();
+        let findings = store.check().await.unwrap();
         let found = texts(&findings, verdict);
         assert!(
             found.iter().any(|text| text.starts_with("permission missing: ") && text.contains(action)),
             "{findings:#?}"
         );
     }
-}
-
-#[tokio::test]
-async fn a_claim_without_permission_is_denied_and_names_the_action() {
-    let server = old_server();
-    let proxy = Proxy::before(&server);
     proxy.rule(|request| if request.action == "PUT" { denial() } else { Fate::Pass });
-    denied(
-        store(&proxy.endpoint()).await.claim(&candidate("one")).await,
-        "denied s3:PutObject on s3://locks/a/b/: not allowed",
-    );
+    denied(store.claim(&candidate("one")).await, "denied s3:PutObject on s3://locks/a/b/: not allowed");
 }
 
 #[tokio::test]

@@ -36,17 +36,18 @@ async fn a_table_with_other_keys_is_refused_by_everything() {
 
 #[tokio::test]
 async fn a_check_names_every_permission_that_is_missing() {
+    let server = Server::start();
+    let proxy = Proxy::before(&server);
+    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
+    let store = store(&proxy.endpoint(), "locks").await;
     for (denied, verdict) in [
         ("GetItem", Verdict::Bad),
         ("UpdateItem", Verdict::Bad),
         ("Scan", Verdict::Doubtful),
         ("DeleteItem", Verdict::Doubtful),
     ] {
-        let server = Server::start();
-        let proxy = Proxy::before(&server);
-        store(&server.endpoint(), "locks").await.prepare().await.unwrap();
         proxy.deny(move |action| action == denied);
-        let findings = store(&proxy.endpoint(), "locks").await.check().await.unwrap();
+        let findings = store.check().await.unwrap();
         let missing = texts(&findings, verdict);
         assert!(missing[0].starts_with("permission missing: "), "{findings:#?}");
         assert!(missing[0].contains(&format!(" denied dynamodb:{denied} on table locks: ")), "{findings:#?}");
@@ -59,11 +60,11 @@ async fn a_check_names_every_permission_that_is_missing() {
 }
 
 #[tokio::test]
-async fn a_check_tells_replicas_that_are_not_strongly_consistent() {
+async fn a_check_tells_replicas_that_are_not_strongly_consistent_a_server_without_dates_and_one_that_is_not_there() {
+    let server = Server::start();
+    let proxy = Proxy::before(&server);
+    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
     for (consistency, verdict) in [("EVENTUAL", Verdict::Bad), ("STRONG", Verdict::Good)] {
-        let server = Server::start();
-        let proxy = Proxy::before(&server);
-        store(&server.endpoint(), "locks").await.prepare().await.unwrap();
         proxy.rule(move |request| {
             if request.action != "DescribeTable" {
                 return Fate::Pass;
@@ -79,13 +80,7 @@ async fn a_check_tells_replicas_that_are_not_strongly_consistent() {
         let texts = texts(&findings, verdict);
         assert!(texts.iter().any(|text| text.starts_with("the replicas in us-east-1 are")), "{findings:#?}");
     }
-}
 
-#[tokio::test]
-async fn a_check_tells_a_server_without_dates_and_one_that_is_not_there() {
-    let server = Server::start();
-    let proxy = Proxy::before(&server);
-    store(&server.endpoint(), "locks").await.prepare().await.unwrap();
     proxy.rule(|_| {
         Fate::Rewrite(Box::new(|response| response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("date"))))
     });

@@ -118,19 +118,6 @@ async fn while_the_go_library_leads_we_neither_claim_nor_renew_nor_release() {
 }
 
 #[tokio::test]
-async fn what_either_side_released_the_other_takes_without_waiting() {
-    let (_server, store, go) = beside_go().await;
-    let one = candidate("one");
-    for _ in 0..2 {
-        let term = lead(&store, &one).await;
-        assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
-        assert!(go.acquire(15).await);
-        assert!(go.renew(15).await);
-        assert!(go.release().await);
-    }
-}
-
-#[tokio::test]
 async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before() {
     let (_server, store, go) = beside_go().await;
     let one = with_lease("one", Duration::from_secs(1));

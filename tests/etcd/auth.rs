@@ -27,62 +27,6 @@ fn url(server: &Server, user: &str) -> String {
 }
 
 #[tokio::test]
-async fn readwrite_on_the_prefix_is_all_that_a_life_of_leaderships_needs() {
-    let server = guarded();
-    let (first, second) = (open(&url(&server, "app:hunter2")).await, open(&url(&server, "app:hunter2")).await);
-    assert_eq!(first.prepare().await.unwrap().len(), 1);
-    let findings = first.check().await.unwrap();
-    assert!(!has_bad(&findings), "{}", shown(&findings));
-    let (one, two) = (with_lease("one", Duration::from_secs(5)), with_lease("two", Duration::from_secs(5)));
-    first.vouch().await.unwrap();
-    let term = lead(&*first, &one).await;
-    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, "one");
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let news = second.changed(&two.shard);
-    let (news, released) = tokio::join!(news, first.release(&one, term));
-    assert_eq!((news, released), (Ok(()), Ok(Release::Released)));
-    let term = granted(second.claim(&two).await.unwrap()).term;
-    assert_eq!(first.inspect(&one.shard).await.unwrap().last_term, Some(term));
-    // Nobody renews, so the next one asks etcd after a lease that has expired; and then after one that lives.
-    let term = granted_in_time(&*first, &one).await.term;
-    server.etcdctl(&[&ROOT[..], &["del", LOCK]].concat());
-    refused(second.claim(&two).await.unwrap());
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn readwrite_on_the_prefix_is_all_that_notes_and_a_revocation_need() {
-    let server = guarded();
-    let store = open(&url(&server, "app:hunter2")).await;
-    store.prepare().await.unwrap();
-    let one = candidate("one");
-    for page in [Page::Orders, Page::Standby(Session::random().unwrap())] {
-        let lasting = |lasts: Duration| Note::lasting(lasts.as_secs().to_string(), Some(lasts));
-        let (short, long) = (lasting(LEASE), lasting(LEASE * 2));
-        assert_eq!(store.replace(&one.shard, &page, None, Some(&short)).await, Ok(true));
-        assert_eq!(store.replace(&one.shard, &page, Some("15"), Some(&long)).await, Ok(true));
-        assert!(store.read(&one.shard, &page).await.unwrap().is_some_and(|note| note.lasts > Some(LEASE)));
-    }
-    assert_eq!(store.standbys("").await.unwrap().len(), 1);
-    // Of the notes, of which one is an announcement, and of the time in which the prefix is young.
-    let leases = || server.etcdctl(&[&ROOT[..], &["lease", "list"]].concat());
-    eventually("what was replaced has left no etcd lease", async || leases().starts_with("found 3 leases")).await;
-    assert_eq!(store.replace(&one.shard, &Page::Orders, Some("30"), None).await, Ok(true));
-    store.vouch().await.unwrap();
-    let term = lead(&*store, &one).await;
-    let reader = open(&url(&server, "reader:hunter2")).await;
-    assert_eq!(reader.standbys("db").await.unwrap().len(), 1);
-    assert_eq!(reader.read(&one.shard, &Page::Orders).await, Ok(None));
-    let note = Note::for_ever("pause");
-    denied(reader.replace(&one.shard, &Page::Orders, None, Some(&note)).await, "denied user reader a Txn");
-    denied(reader.revoke(&one.shard, term).await, "denied user reader a Txn");
-    assert_eq!(store.revoke(&one.shard, term).await, Ok(Release::Released));
-    let nobody = open(&url(&server, "nobody:hunter2")).await;
-    denied(nobody.read(&one.shard, &Page::Orders).await, "denied user nobody a Txn");
-    denied(nobody.standbys("").await, "--prefix=true readwrite leaderrun/");
-}
-
-#[tokio::test]
 async fn what_is_denied_is_named_and_how_to_grant_it() {
     let server = guarded();
     open(&url(&server, "app:hunter2")).await.vouch().await.unwrap();

@@ -45,11 +45,6 @@ async fn works_with(settings: &'static [&'static str]) {
     );
 }
 
-#[tokio::test]
-async fn without_autocommit_everything_is_committed_all_the_same() {
-    works_with(&["--autocommit=0", "--init-connect=SET autocommit=0"]).await;
-}
-
 /// A proxy between us and the server that has its own mind about autocommit.
 fn meddling(port: u16) -> u16 {
     use std::io::{Read, Write};
@@ -90,34 +85,31 @@ async fn what_a_proxy_would_keep_from_being_committed_is_committed_all_the_same(
     assert_eq!(refused(table.store().claim(&candidate("two")).await.unwrap()).owner, "one");
 }
 
+/// Several in each server: to start one takes longer than all that is asked of it.
 #[tokio::test]
-async fn quotes_backslashes_and_strictness_may_be_set_in_any_way() {
-    works_with(&["--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,HIGH_NOT_PRECEDENCE"]).await;
-    works_with(&["--sql-mode=TRADITIONAL,ONLY_FULL_GROUP_BY,NO_ZERO_DATE", "--character-set-server=latin1"]).await;
+async fn commits_quotes_strictness_time_zone_and_isolation_may_be_set_in_any_way() {
+    const LOGS: [&str; 2] = ["--log-bin", "--log-bin-trust-function-creators=1"];
+    works_with(&[
+        "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,HIGH_NOT_PRECEDENCE",
+        "--autocommit=0",
+        "--init-connect=SET autocommit=0",
+        "--default-time-zone=-11:30",
+        "--transaction-isolation=SERIALIZABLE",
+    ])
+    .await;
+    works_with(&[
+        "--sql-mode=TRADITIONAL,ONLY_FULL_GROUP_BY,NO_ZERO_DATE",
+        "--character-set-server=latin1",
+        "--default-time-zone=+13:00",
+        "--transaction-isolation=READ-UNCOMMITTED",
+    ])
+    .await;
+    works_with(&["--transaction-isolation=READ-COMMITTED", "--binlog-format=ROW", LOGS[0], LOGS[1]]).await;
+    works_with(&["--transaction-isolation=REPEATABLE-READ", "--binlog-format=STATEMENT", LOGS[0], LOGS[1]]).await;
     if is_mariadb() {
         works_with(&["--sql-mode=ANSI_QUOTES,SIMULTANEOUS_ASSIGNMENT"]).await;
         works_with(&["--sql-mode=ORACLE", "--lower-case-table-names=1"]).await;
     }
-}
-
-#[tokio::test]
-async fn every_time_zone_and_every_isolation_level_will_do() {
-    works_with(&["--default-time-zone=-11:30", "--transaction-isolation=SERIALIZABLE"]).await;
-    works_with(&["--default-time-zone=+13:00", "--transaction-isolation=READ-UNCOMMITTED"]).await;
-    works_with(&[
-        "--transaction-isolation=READ-COMMITTED",
-        "--log-bin",
-        "--binlog-format=ROW",
-        "--log-bin-trust-function-creators=1",
-    ])
-    .await;
-    works_with(&[
-        "--transaction-isolation=REPEATABLE-READ",
-        "--log-bin",
-        "--binlog-format=STATEMENT",
-        "--log-bin-trust-function-creators=1",
-    ])
-    .await;
 }
 
 #[tokio::test]

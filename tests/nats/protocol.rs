@@ -86,36 +86,6 @@ async fn of_several_servers_one_that_is_there_is_enough() {
 }
 
 #[tokio::test]
-async fn a_standby_hears_of_a_release_at_once_and_of_renewals_nothing() {
-    let server = server().await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = candidate("one");
-    let term = granted(leader.claim(&one).await.unwrap()).term;
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    let mut news = tokio::spawn({
-        let standby = Arc::clone(&standby);
-        async move { (standby.changed(&shard()).await, Instant::now()) }
-    });
-    for sequence in 1..=20 {
-        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        sleep(Duration::from_millis(10)).await;
-    }
-    assert!(!news.is_finished(), "{:?}", (&mut news).await);
-    let released = Instant::now();
-    assert_eq!(leader.release(&one, term).await, Ok(Release::Released));
-    let (told, heard) = in_time(news).await.unwrap();
-    assert_eq!(told, Ok(()));
-    let latency = heard.saturating_duration_since(released);
-    println!("a release was heard of after {latency:?}");
-    // Not by the heartbeat of five seconds, which would tell as well.
-    assert!(latency < Duration::from_secs(4), "{latency:?}");
-    // And takes it in one round trip, by what it was told.
-    let before = server.client().requests();
-    granted(standby.claim(&candidate("two")).await.unwrap());
-    assert_eq!(server.client().requests() - before, 1, "it looked first");
-}
-
-#[tokio::test]
 async fn a_standby_hears_of_a_release_after_the_server_was_restarted() {
     let mut server = server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
@@ -186,31 +156,6 @@ async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
     // It is still there, and could listen again.
     let _standby = news.await.unwrap();
     consumers(0).await;
-}
-
-/// Its looks are answered by what was pushed last.
-#[tokio::test]
-async fn a_standby_that_listens_looks_without_a_request() {
-    let server = server().await;
-    let gate = Gate::to(server.address());
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.url(gate.address)).await);
-    let one = candidate("one");
-    let term = lead(&*leader, &one).await;
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    let news = listens(&standby);
-    eventually("it does not listen", async || server.client().info()["state"]["consumer_count"] == 1).await;
-    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    sleep(Duration::from_millis(200)).await;
-    gate.forget();
-    let begun = Instant::now();
-    let Ok(Observation::Held(holder)) = standby.observe(&shard()).await else { panic!("one leads") };
-    assert!(begun.elapsed() < Duration::from_millis(100), "it asked: {:?}", begun.elapsed());
-    assert!(holder.expires_in > Some(LEASE - Duration::from_secs(5)), "{holder:?}");
-    news.abort();
-    assert!(news.await.unwrap_err().is_cancelled());
-    // By another connection.
-    assert!(matches!(standby.observe(&shard()).await, Ok(Observation::Held(_))));
-    assert!(begun.elapsed() > Duration::from_millis(300), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -192,28 +192,25 @@ const LEASE_BOUND: Duration = Duration::from_secs(9 * 13 / 12 + 50);
 
 #[tokio::test]
 async fn a_frozen_leader_keeps_the_lock_until_its_tree_is_dead_and_another_leads_within_the_lease() {
-    // A COMMAND that ends at the stop signal is dead long before the limit; one that ignores it is killed.
-    for flags in [&["daemon"][..], &["ignore-term", "daemon"]] {
-        let lock = Lock::new().await;
-        let mut fleet = Fleet::new();
-        let url = lock.url();
-        let settings = [&FLAGS, &["--store", &url, "--stop-timeout", "1s"][..]].concat();
-        fleet.start("one", &settings, flags, &[]);
-        fleet.leader();
-        fleet.start("two", &settings, flags, &[]);
-        // The session that is shut down is the one that holds the lock by then.
-        lock.is_lost_and_taken_again().await;
-        fleet.signal("one", Signal::SIGSTOP);
-        let frozen = Instant::now();
-        let next = fleet.leader_where(|life| life.owner == "two");
-        assert!(frozen.elapsed() < LEASE_BOUND, "{:?}\n{}", frozen.elapsed(), fleet.logs());
-        fleet.signal("one", Signal::SIGCONT);
-        std::thread::sleep(Duration::from_secs(2));
-        let now = fleet.leader();
-        assert_eq!((&now.owner, now.term), (&next.owner, next.term), "{}", fleet.logs());
-        // It is a candidate like any other again.
-        fleet.kill("two");
-        fleet.leader_where(|life| life.owner == "one");
-        fleet.conclude();
-    }
+    let lock = Lock::new().await;
+    let mut fleet = Fleet::new();
+    let url = lock.url();
+    let settings = [&FLAGS, &["--store", &url, "--stop-timeout", "1s"][..]].concat();
+    fleet.start("one", &settings, &["ignore-term", "daemon"], &[]);
+    fleet.leader();
+    fleet.start("two", &settings, &["ignore-term", "daemon"], &[]);
+    // The session that is shut down is the one that holds the lock by then.
+    lock.is_lost_and_taken_again().await;
+    fleet.signal("one", Signal::SIGSTOP);
+    let frozen = Instant::now();
+    let next = fleet.leader_where(|life| life.owner == "two");
+    assert!(frozen.elapsed() < LEASE_BOUND, "{:?}\n{}", frozen.elapsed(), fleet.logs());
+    fleet.signal("one", Signal::SIGCONT);
+    std::thread::sleep(Duration::from_secs(2));
+    let now = fleet.leader();
+    assert_eq!((&now.owner, now.term), (&next.owner, next.term), "{}", fleet.logs());
+    // It is a candidate like any other again.
+    fleet.kill("two");
+    fleet.leader_where(|life| life.owner == "one");
+    fleet.conclude();
 }

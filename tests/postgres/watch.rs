@@ -6,27 +6,6 @@ use super::*;
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_standby_does_not_ask_while_it_waits() {
-    let server = Server::start_with(&["log_statement=all", "log_line_prefix=<%a>"]);
-    let store = async |name: &str| open(&server.url_with(&format!("application_name={name}"))).await;
-    let (leader, standby) = (store("leader").await, store("standby").await);
-    ready(&server).await;
-    let one = with_lease("one", Duration::from_secs(3));
-    let term = lead(&leader, &one).await;
-    let shard = shard();
-    let mut news = standby.changed(&shard);
-    for sequence in 1..20 {
-        assert!(timeout(Duration::from_millis(450), &mut news).await.is_err(), "a renewal is no news");
-        leader.renew(&one, term, sequence).await.unwrap();
-    }
-    drop(news);
-    let count = |name: &str| server.logged().matches(&format!("<{name}>LOG:  ")).count();
-    assert!(count("leader") > 19, "statements are counted: {}", server.logged());
-    // Who it is, LISTEN, one look, and the marker.
-    assert!(count("standby") <= 4, "{}", server.logged());
-}
-
-#[tokio::test]
 async fn a_standby_keeps_one_connection() {
     let table = Table::new().await;
     let (leader, standby) = (table.store().await, open(&table.url_with("application_name=single")).await);

@@ -166,18 +166,13 @@ async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
 }
 
 #[tokio::test]
-async fn sentinels_that_do_not_know_the_master_are_reported() {
-    let world = World::new();
+async fn one_sentinel_of_three_is_enough_to_find_the_master_and_one_that_does_not_know_it_is_reported() {
+    let mut world = World::new();
     let url = world.url().replace("/main", "/other");
     misconfigured(
         open(&url).await.unwrap().claim(&candidate("one")).await,
         "the Sentinel at 127.0.0.1: … knows no master called other: name another",
     );
-}
-
-#[tokio::test]
-async fn one_sentinel_of_three_is_enough_to_find_the_master() {
-    let mut world = World::new();
     world.sentinels.truncate(2);
     let dead = support::ports::free_port();
     let url = world.url().replacen("://", &format!("://127.0.0.1:{dead},"), 1);
