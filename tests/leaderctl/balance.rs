@@ -40,7 +40,9 @@ impl Place {
         for host in 2..=hosts {
             (1..=shards).for_each(|shard| self.start_on(host, shard));
         }
-        // The first are older than a minute then, and all standbys have announced themselves.
+        // Leaders are left alone for a minute.
+        std::thread::sleep(std::time::Duration::from_secs(50));
+        // The first are older than that then, and all standbys have announced themselves.
         let waiting = u64::from((hosts - 1) * shards);
         let ready = || self.waiting() == waiting && self.plan()["left_alone"].as_array().unwrap().is_empty();
         wait_until_or("all may move", || format!("{}\n{}", self.plan(), self.fleet.logs()), ready);
@@ -152,6 +154,7 @@ fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut 
         },
     );
     // What the dead host announced ends by itself, and new leaders are old enough a minute later.
+    std::thread::sleep(std::time::Duration::from_secs(50));
     wait_until_or(
         "the plan is for those that live",
         || place.plan().to_string(),

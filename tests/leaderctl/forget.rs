@@ -6,7 +6,6 @@ use crate::support::place::Place;
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::random::Random;
 use crate::support::said::{Runs as _, Said};
-use crate::support::world::TIMING;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::process::Command;
@@ -63,30 +62,6 @@ fn what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising(mut 
     let next = place.run_once("c1");
     assert!(next.term > leader.term, "{next:?} after {leader:?}");
     place.fleet.conclude();
-}
-
-fn a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten(mut place: Place) {
-    place.order(&["pause", "shard", "--keep"]);
-    // A store that is young may have forgotten a leader.
-    wait_until("the store is old enough", || place.forget("shard").code == 0);
-    place.assert_knows_nothing_of("shard");
-    place.fleet.end_all();
-}
-
-fn a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not(mut place: Place) {
-    for shard in ["shard", "shard.x"] {
-        let mut command = crate::support::fleet::leaderrun();
-        command.args(TIMING).args(["--store", &place.url, "--once", "a.job", shard, "--", "true"]);
-        command.envs(place.environment.iter().copied());
-        place.fleet.launch(shard, command);
-        assert!(place.fleet.end_of(shard).success(), "{}", place.fleet.logs());
-    }
-    place.forget("shard").good();
-    let told = |shard| place.ask(&["jobs", "--json", shard, "a.job"]);
-    // The store knows no such shard.
-    told("shard").ended(66);
-    assert_eq!(told("shard.x").json()["state"], "succeeded");
-    place.fleet.end_all();
 }
 
 fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: Place) {
@@ -196,8 +171,6 @@ on_two_stores!(
         a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead,
     ]:
     what_is_led_is_kept_and_what_is_free_is_forgotten_and_terms_go_on_rising,
-    a_pause_is_all_that_there_is_of_a_shard_and_is_forgotten,
-    a_job_that_ran_once_is_forgotten_and_that_of_another_shard_is_not,
     the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
     candidates_that_race_with_forgetting_never_run_two_at_once,
 );

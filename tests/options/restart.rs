@@ -1,7 +1,7 @@
 //! `--restart`: a COMMAND that ends is started again under the same lease, with real candidates and real stores, and
 //! whatever happens in between no two trees run at once.
 
-use crate::support::fleet::{leaderrun, processes_naming, wait_until, wait_until_or};
+use crate::support::fleet::{leaderrun, wait_until, wait_until_or};
 use crate::support::place::Place;
 use crate::support::process::Process;
 use crate::support::world::TIMING;
@@ -81,20 +81,6 @@ impl Candidate<'_> {
 
 const SOON: &[&str] = &["--restart", "on-failure", "--restart-delay", "200ms"];
 
-fn a_command_that_fails_is_started_again_in_its_term_until_it_succeeds(place: &Place) {
-    let mut first = place.start("a", SOON, "[ $(wc -l <runs) -ge 4 ]");
-    assert_eq!(first.ends(), 0, "{}", first.log());
-    let runs = place.runs();
-    assert!(runs.len() == 4 && runs.iter().all(|run| *run == runs[0]), "{runs:?}");
-    let log = first.log();
-    for number in 1..=3 {
-        let part = format!("({number} of 5)");
-        assert!(log.contains("the command exited with 1; restarting in ") && log.contains(&part), "{log}");
-    }
-    assert_eq!(log.matches(": leading").count(), 1, "{log}");
-    assert_eq!(place.history(), ["exited with 0"]);
-}
-
 fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     let script = "[ $LEADERRUN_CANDIDATE = b ] && exec sleep 1000; exit 3";
     let flags = [SOON, &["--restart-limit", "2"][..]].concat();
@@ -116,20 +102,6 @@ fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
     assert_eq!(place.runs()[4].0, "a");
 }
 
-fn a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive(place: &Place) {
-    let endless = "while :; do sleep 0.05; done";
-    let script = format!("[ $(wc -l <runs) -ge 2 ] || exit 1; setsid sh -c '{endless}' $PWD & {endless}");
-    let mut first = place.start("a", SOON, &script);
-    place.wait_for_runs(2);
-    first.child.signal(Signal::SIGKILL);
-    first.ends();
-    let mut second = place.start("b", &[], "pgrep -af \"$PWD$\" >alive; true");
-    assert_eq!(second.ends(), 0, "{}", second.log());
-    assert_eq!(place.text("alive"), "", "{}", second.log());
-    let nobody = || processes_naming(place.fleet.scratch.path()).is_empty();
-    wait_until_or("nobody is left", || first.log(), nobody);
-}
-
 fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) {
     let flags = ["--restart", "always", "--restart-delay", "8s"];
     let first = place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
@@ -146,8 +118,6 @@ fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) 
 }
 
 on_two_stores!(
-    &a_command_that_fails_is_started_again_in_its_term_until_it_succeeds,
     &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
-    &a_candidate_that_is_killed_in_a_second_run_leaves_nothing_alive,
     &a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
 );

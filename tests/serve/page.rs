@@ -198,28 +198,6 @@ fn names_from_the_store_are_text_on_every_page() {
 }
 
 #[test]
-fn without_a_store_the_page_says_since_when_and_what_was_known() {
-    let mut server = Redis::start();
-    let url = server.own_url();
-    Planted::open(&url).lead("shard", "db1", "one");
-    let serve = Serve::start(&url, &["--interval", "200ms", "--request-timeout", "1s"]);
-    serve.wait_for("it is led", || serve.shard("shard")["held"] == true);
-    let browser = Browser::open(&serve.url("/"));
-    server.kill();
-    serve.wait_for("the trouble shows", || serve.json("/api/shards")["trouble"].is_object());
-    serve.wait_for("the page says so", || browser.text().contains("The store has not answered for"));
-    browser.picture("away");
-    assert!(row(&browser).contains("db1"), "{}", browser.text());
-    assert_eq!(serve.metric("leaderrun_store_up"), Some(0.0));
-    assert_eq!(serve.metric("leaderrun_shard_led{shard=\"shard\"}"), Some(1.0), "it is what was last known");
-    assert_eq!(serve.try_get("/readyz").unwrap().status, 503);
-    server.start_again();
-    serve.wait_for("the store is back", || serve.metric("leaderrun_store_up") == Some(1.0));
-    serve.wait_for("the page says so", || !browser.text().contains("The store has not answered for"));
-    assert_eq!(browser.errors(), [""; 0]);
-}
-
-#[test]
 fn without_javascript_the_page_is_a_plain_table_with_a_form() {
     let server = Redis::start();
     let url = server.own_url();
