@@ -144,8 +144,13 @@ macro_rules! stories {
 every_store!(stories:
     a_leader_that_hears_nothing_for_a_moment_is_not_disturbed: a_leader_is_cut_off_for_a_moment(StoreToHost),
     a_leader_that_hears_nothing_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(StoreToHost),
-    a_standby_that_hears_nothing_disturbs_nobody_and_comes_back: a_standby_is_cut_off(StoreToHost),
 );
+
+mod standbys {
+    two_kinds!(stories:
+        a_standby_that_hears_nothing_disturbs_nobody_and_comes_back: a_standby_is_cut_off(StoreToHost),
+    );
+}
 
 #[cfg(feature = "redis")]
 mod other_cuts {

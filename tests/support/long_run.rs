@@ -3,24 +3,19 @@
 //! A seed draws the same story again, but not the same races, because the machine influences those. So a breach is
 //! reported with its seed. Replay the seed until the breach occurs again.
 //!
-//! In some stories an operator gives random orders meanwhile. An order is not a fault; the table lists it beside the
-//! faults, because a change of the leader may follow from it.
+//! In some stories an operator gives random orders meanwhile.
 //!
 //! One fault never occurs, because leaderrun promises nothing about it: all three keepers of a tree harmed at once. So
 //! harm to one of them is over, or its tree is dead, before the next one is harmed.
 
-use crate::support::evidence::{Evidence, common, median_and_worst, millis};
-use crate::support::fleet::{Life, leaderctl, wait_until};
-use crate::support::operator::{ORDERED, Operator, Order};
+use crate::support::fleet::{leaderctl, wait_until};
+use crate::support::operator::Operator;
 use crate::support::proxy::NetworkFault;
 use crate::support::random::Random;
 use crate::support::server::Server;
 use crate::support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
-use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -36,9 +31,7 @@ pub enum Limit {
     Time(Duration),
 }
 
-/// Who is harmed in whom, in the order of [`World::processes`].
-const KEEPERS: [&str; 3] = ["candidate", "backstop", "guard"];
-
+/// What is done to processes of a candidate. The number is one of [`World::processes`].
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Kill(usize),
@@ -53,9 +46,9 @@ enum Harm {
 
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    NetworkFault(&'static str, NetworkFault),
+    NetworkFault(NetworkFault),
     /// For everybody.
-    Climate(&'static str, NetworkFault),
+    Climate(NetworkFault),
     ServerKilled,
     ServerFrozen,
     Clock(i64),
@@ -76,18 +69,6 @@ impl Harm {
             Self::Nothing,
         ])
     }
-
-    fn name(self) -> Option<String> {
-        Some(match self {
-            Self::Kill(index) => format!("{} killed", KEEPERS[index]),
-            Self::Freeze(index) => format!("{} frozen", KEEPERS[index]),
-            Self::FreezeTwo(index) => format!("candidate and {} frozen", KEEPERS[index]),
-            Self::KillCommand => "one of COMMAND's tree killed".to_owned(),
-            Self::FreezeCommand => "one of COMMAND's tree frozen".to_owned(),
-            Self::Stop => "leader asked to end".to_owned(),
-            Self::Nothing => return None,
-        })
-    }
 }
 
 impl Trouble {
@@ -95,12 +76,12 @@ impl Trouble {
         let latency = NetworkFault::Slow(random.millis(100, 4000));
         let shift = random.one_of(&[3600, -3600]);
         random.one_of(&[
-            Self::NetworkFault("black hole", NetworkFault::Partition),
-            Self::NetworkFault("slow", latency),
-            Self::NetworkFault("storm", NetworkFault::Reset),
-            Self::Climate("black hole for all", NetworkFault::Partition),
-            Self::Climate("slow for all", latency),
-            Self::Climate("storm for all", NetworkFault::Reset),
+            Self::NetworkFault(NetworkFault::Partition),
+            Self::NetworkFault(latency),
+            Self::NetworkFault(NetworkFault::Reset),
+            Self::Climate(NetworkFault::Partition),
+            Self::Climate(latency),
+            Self::Climate(NetworkFault::Reset),
             Self::ServerKilled,
             Self::ServerFrozen,
             Self::Clock(shift),
@@ -108,42 +89,27 @@ impl Trouble {
             Self::Nothing,
         ])
     }
-
-    fn name(self) -> Option<String> {
-        Some(match self {
-            Self::NetworkFault(name, _) | Self::Climate(name, _) => name.to_owned(),
-            Self::ServerKilled => "server killed".to_owned(),
-            Self::ServerFrozen => "server frozen".to_owned(),
-            Self::Clock(_) => "wall clock stepped".to_owned(),
-            Self::Nothing => return None,
-        })
-    }
 }
 
-/// The faults of a story so far: in which step and when each began.
-type Log = Vec<(usize, u64, String)>;
-
-fn begin(log: &mut Log, step: usize, name: Option<String>) {
-    log.extend(name.map(|name| (step, BootInstant::now().as_nanos(), name)));
-}
+/// What each step of a story did, and to whom.
+type Log = Vec<(String, Trouble, Harm)>;
 
 /// Half of them end long before a lease does, and half of them do not.
 fn length(random: &mut Random) -> Duration {
     if random.below(2) == 0 { random.millis(50, 3000) } else { random.millis(3000, 10_000) }
 }
 
-/// One step of a story: something is done to processes while there is trouble outside, or not.
-fn step(index: usize, world: &mut World, random: &mut Random, size: usize, log: &mut Log) {
+/// One step of a story: something is done to processes while there is trouble outside, or not. Adds what was done.
+fn step(world: &mut World, random: &mut Random, size: usize, log: &mut Log) {
     let (trouble, harm) = (Trouble::draw(random), Harm::draw(random));
     let (lasts, pause) = (length(random), random.millis(500, 2000));
     let (anybody, which) = (name(random.below(size)), random.next());
     // Mostly the leader, if there is one: there the danger is.
     let leads = world.fleet.lives().last().map(|life| life.owner.clone());
     let target = leads.filter(|_| which % 4 > 0).unwrap_or(anybody);
-    begin(log, index, trouble.name());
     match trouble {
-        Trouble::NetworkFault(_, fault) => world.set(&target, fault),
-        Trouble::Climate(_, fault) => world.set_all(fault),
+        Trouble::NetworkFault(fault) => world.set(&target, fault),
+        Trouble::Climate(fault) => world.set_all(fault),
         Trouble::ServerKilled => world.server.kill(),
         Trouble::ServerFrozen => world.server.freeze(),
         Trouble::Clock(shift) => world.set_wall_clock(&target, shift),
@@ -152,18 +118,15 @@ fn step(index: usize, world: &mut World, random: &mut Random, size: usize, log: 
     if which % 8 > 3 {
         sleep(lasts / 2);
     }
-    let begun = log.len();
-    begin(log, index, harm.name());
-    if !do_harm(world, &target, harm, lasts, which) {
-        // Whom it was meant for was not there.
-        log.truncate(begun);
-    }
+    // Whom it was meant for may not be there.
+    let harm = if do_harm(world, &target, harm, lasts, which) { harm } else { Harm::Nothing };
     match trouble {
-        Trouble::NetworkFault(..) | Trouble::Climate(..) => world.set_all(NetworkFault::Fair),
+        Trouble::NetworkFault(_) | Trouble::Climate(_) => world.set_all(NetworkFault::Fair),
         Trouble::ServerKilled => world.server.start_again(),
         Trouble::ServerFrozen => world.server.thaw(),
         Trouble::Clock(_) | Trouble::Nothing => {}
     }
+    log.push((target, trouble, harm));
     world.start_those_that_ended();
     sleep(pause);
 }
@@ -203,11 +166,8 @@ fn do_harm(world: &mut World, target: &str, harm: Harm, lasts: Duration, which: 
 /// Steps of a story until it has lasted for so long.
 pub fn steps_for(time: Duration, world: &mut World, random: &mut Random, size: usize) {
     let (begun, mut log) = (Instant::now(), Log::new());
-    for index in 0.. {
-        step(index, world, random, size, &mut log);
-        if begun.elapsed() >= time {
-            break;
-        }
+    while begun.elapsed() < time {
+        step(world, random, size, &mut log);
     }
     println!("{log:?}");
 }
@@ -223,80 +183,15 @@ pub fn resume(world: &World) {
     });
 }
 
-/// Each with the step that had begun last before it.
-fn enter_orders(log: &mut Log, orders: &[Order]) {
-    for order in orders {
-        let step = log.iter().filter(|(_, begun, _)| *begun <= order.at).map(|(step, ..)| *step).max();
-        log.extend(order.name().map(|name| (step.unwrap_or_default(), order.at, name)));
-    }
-    log.sort_by_key(|(_, begun, _)| *begun);
-}
-
-/// What a story shows of one kind of fault with one store.
 #[derive(Default)]
-struct Row {
-    faults: usize,
-    terms: usize,
-    overlap: Duration,
-    orphans: usize,
-    gaps: Vec<Duration>,
-}
-
-#[derive(Default)]
-struct Table {
-    rows: BTreeMap<(String, &'static str), Row>,
+struct Sums {
     stories: usize,
+    faults: usize,
     breaches: Vec<String>,
 }
 
-impl Table {
-    /// What happened between two lives is put down to every fault of the step that began last before the second.
-    fn enter(&mut self, store: &'static str, log: &Log, lives: &[Life], evidence: &Evidence) {
-        for (.., name) in log {
-            self.rows.entry((name.clone(), store)).or_default().faults += 1;
-        }
-        for pair in lives.windows(2) {
-            for name in faults_behind(log, pair[1].first) {
-                let row = self.rows.entry((name, store)).or_default();
-                row.terms += 1;
-                row.overlap += common(&pair[0], &pair[1]);
-                row.gaps.push(Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last)));
-            }
-        }
-        for name in faults_behind(log, u64::MAX) {
-            self.rows.entry((name, store)).or_default().orphans += evidence.orphans;
-        }
-    }
-
-    fn print(&self) {
-        let mut text = format!(
-            "{:32} {:9} {:>6} {:>6} {:>10} {:>7} {:>13} {:>12}\n",
-            "fault", "store", "faults", "terms", "overlap ms", "orphans", "gap median ms", "gap worst ms"
-        );
-        for ((fault, store), row) in &self.rows {
-            let (median, worst) = median_and_worst(&row.gaps);
-            let (faults, terms, overlap, orphans) = (row.faults, row.terms, millis(row.overlap), row.orphans);
-            let _ = writeln!(
-                text,
-                "{fault:32} {store:9} {faults:>6} {terms:>6} {overlap:>10} {orphans:>7} {median:>13} {worst:>12}"
-            );
-        }
-        let is_fault = |fault: &str| !fault.starts_with(ORDERED);
-        let faults: usize = self.rows.iter().filter(|((fault, _), _)| is_fault(fault)).map(|(_, row)| row.faults).sum();
-        println!("{text}A term, with the gap before it, counts for each fault of the step that it began in.");
-        println!("{} stories, {faults} faults, {} breaches", self.stories, self.breaches.len());
-    }
-}
-
-/// Those of the last step that had begun by then.
-fn faults_behind(log: &Log, at: u64) -> Vec<String> {
-    let begun = || log.iter().filter(|(_, begun, _)| *begun <= at);
-    let last = begun().map(|(step, ..)| *step).next_back();
-    begun().filter(|(step, ..)| Some(*step) == last).map(|(.., name)| name.clone()).collect()
-}
-
-/// Tells one story and enters it into the table.
-fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
+/// Tells one story.
+fn tell(seed: u64, stores: Stores, sums: &Mutex<Sums>) {
     let mut random = Random::new(seed);
     let (store, start) = random.one_of(stores);
     let (size, steps) = (2 + random.below(5), 2 + random.below(4));
@@ -314,11 +209,11 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     world.fleet.leader();
     let operator = orders_too.map(|seed| Operator::of(&*world.server, "shard", seed));
     let mut log = Log::new();
-    for index in 0..steps {
-        step(index, &mut world, &mut random, size, &mut log);
+    for _ in 0..steps {
+        step(&mut world, &mut random, size, &mut log);
     }
-    if let Some(operator) = operator {
-        enter_orders(&mut log, &operator.enough());
+    let orders = operator.map(Operator::enough);
+    if orders.is_some() {
         resume(&world);
     }
     // Whatever happened, it is over now; so somebody leads, and not in the end only.
@@ -326,19 +221,20 @@ fn tell(seed: u64, stores: Stores, table: &Mutex<Table>) {
     world.fleet.leader();
     let idle = over.elapsed();
     let (lives, evidence) = world.fleet.end();
-    let told = format!("seed {seed}: {store}: {log:?}\n{lives:?}\n{}", world.fleet.logs());
+    let told = format!("seed {seed}: {store}: {log:?} {orders:?}\n{lives:?}\n{}", world.fleet.logs());
     let late = (idle > LEASE * 6).then(|| format!("nobody led for {idle:?} after all was well"));
-    let mut table = table.lock().expect("nobody panicked with it");
-    table.enter(store, &log, &lives, &evidence);
-    table.breaches.extend(
+    let mut sums = sums.lock().expect("nobody panicked with it");
+    let troubles = log.iter().filter(|(_, trouble, _)| !matches!(trouble, Trouble::Nothing));
+    sums.faults += troubles.count() + log.iter().filter(|(.., harm)| !matches!(harm, Harm::Nothing)).count();
+    sums.breaches.extend(
         evidence.breach().or_else(|| world.breach_of_hooks()).or(late).map(|breach| format!("{breach}\n{told}")),
     );
 }
 
-/// Tells stories, several at once, and prints the table. The first has this very seed. Panics on any breach.
+/// Tells stories, several at once. The first has this very seed. Panics on any breach.
 pub fn tell_stories(seed: u64, limit: Limit, stores: Stores) {
     println!("seed {seed}");
-    let (begun, table) = (Instant::now(), Mutex::new(Table::default()));
+    let (begun, sums) = (Instant::now(), Mutex::new(Sums::default()));
     let seeds = Mutex::new((0, seed));
     let next = || {
         let mut seeds = seeds.lock().expect("nobody panicked with it");
@@ -356,20 +252,20 @@ pub fn tell_stories(seed: u64, limit: Limit, stores: Stores) {
         for _ in 0..4 {
             workers.spawn(|| {
                 while let Some(seed) = next() {
-                    let told = catch_unwind(AssertUnwindSafe(|| tell(seed, stores, &table)));
-                    let mut table = table.lock().expect("nobody panicked with it");
-                    table.stories += 1;
+                    let told = catch_unwind(AssertUnwindSafe(|| tell(seed, stores, &sums)));
+                    let mut sums = sums.lock().expect("nobody panicked with it");
+                    sums.stories += 1;
                     if told.is_err() {
-                        table.breaches.push(format!("seed {seed}: the story broke off, see above"));
+                        sums.breaches.push(format!("seed {seed}: the story broke off, see above"));
                     }
                 }
             });
         }
     });
-    let table = table.into_inner().expect("nobody panicked with it");
-    table.print();
-    for breach in &table.breaches {
+    let Sums { stories, faults, breaches } = sums.into_inner().expect("nobody panicked with it");
+    println!("{stories} stories, {faults} faults, {} breaches", breaches.len());
+    for breach in &breaches {
         println!("\n{breach}");
     }
-    assert!(table.breaches.is_empty(), "to replay a story: tests/faults --minutes 0 --seed SEED-OF-THE-STORY");
+    assert!(breaches.is_empty(), "to replay a story: tests/faults --minutes 0 --seed SEED-OF-THE-STORY");
 }

@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(45);
 const MOST_WAIT: &str = "3s";
 const REQUEST_TIMEOUT: &str = "1s";
-/// Before the verb, in tables of faults.
-pub const ORDERED: &str = "ordered: ";
 /// As documented: done, the store is away, not as things stand.
 const STATUSES: [i32; 4] = [0, 66, 69, 75];
 
@@ -44,11 +42,10 @@ impl fmt::Display for Order {
 }
 
 impl Order {
-    /// Of what may have changed something.
-    pub fn name(&self) -> Option<String> {
-        let verb = self.words[0].as_str();
-        let steers = ["pause", "resume", "step-down", "revoke"].contains(&verb);
-        (steers && self.status.is_none_or(|status| status == 0)).then(|| format!("{ORDERED}{verb}"))
+    /// Whether it may have changed something.
+    pub fn steers(&self) -> bool {
+        let steers = ["pause", "resume", "step-down", "revoke"].contains(&self.words[0].as_str());
+        steers && self.status.is_none_or(|status| status == 0)
     }
 }
 
