@@ -1273,25 +1273,6 @@ fn list_tells_who_leads_what_a_line_each() {
 }
 
 #[test]
-fn list_as_json_has_for_each_shard_what_status_has() {
-    let (_scratch, store) = local();
-    lead_once(&store, "db/main");
-    let _leader = leader_of(&store);
-    let listed = list(&store, &["--json"]);
-    let lines: Vec<&str> = listed.lines().collect();
-    assert_eq!(lines.len(), 2, "{listed}");
-    for (line, shard) in lines.iter().zip(["db/main", "shard"]) {
-        let mut status = leaderctl().args(["--store", &store, "status", "--json", shard]).said().json();
-        // What is told of one shard alone.
-        for member in ["led_slots", "waiting"] {
-            assert!(status[member].is_null() || status[member].as_array().is_some_and(Vec::is_empty), "{status}");
-            status[member] = serde_json::Value::Null;
-        }
-        assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), status);
-    }
-}
-
-#[test]
 fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
     let scratch = TempDir::new().unwrap();
     let directory = scratch.path().join("nowhere");

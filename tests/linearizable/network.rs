@@ -3,15 +3,13 @@
 //! The hazard that it makes: a request may arrive after its client has given it up and has done other things. So what a
 //! connection has taken from its client is delivered, however late, also when the client has closed it.
 
-use std::future::pending;
+use super::support::proxy::RUNTIME;
 use std::net::SocketAddr;
-use std::sync::{Arc, LazyLock, Mutex, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -28,13 +26,6 @@ pub enum Mischief {
     /// Requests arrive that much later, whatever becomes of their client.
     HoldRequests(Duration),
 }
-
-static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let handle = runtime.handle().clone();
-    thread::spawn(move || runtime.block_on(pending::<()>()));
-    handle
-});
 
 pub struct Network {
     pub address: SocketAddr,

@@ -9,7 +9,7 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 
 /// All proxies of a test program run here.
-static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
+pub static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let handle = runtime.handle().clone();
     thread::spawn(move || runtime.block_on(pending::<()>()));
