@@ -9,60 +9,72 @@ use crate::lease::Timing;
 use crate::text;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// The forms that `--store` takes.
-pub const SCHEMES: &str = "file:DIR, dynamodb://TABLE, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
-                           azblob://ACCOUNT/CONTAINER/PREFIX, redis://HOST, postgres://HOST/DATABASE, \
-                           mysql://HOST/DATABASE, nats://HOST/BUCKET, etcd://HOST/PREFIX, kubernetes://NAMESPACE";
+/// A store behind a URL, whether or not this build has it.
+struct Kind {
+    /// What `--store` takes. It begins with the scheme.
+    form: &'static str,
+    /// Other schemes of the same store.
+    others: &'static [&'static str],
+    /// The usual port of its servers, from which an address without a scheme is understood.
+    port: Option<&'static str>,
+    is_built: bool,
+}
+
+/// All of them but `file:`. A scheme that is not here names no store.
+const KINDS: [Kind; 10] = [
+    Kind { form: "dynamodb://TABLE", others: &[], port: None, is_built: cfg!(feature = "dynamodb") },
+    Kind { form: "s3://BUCKET/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
+    Kind { form: "gs://BUCKET/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
+    Kind { form: "azblob://ACCOUNT/CONTAINER/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
+    Kind {
+        form: "redis://HOST",
+        others: &["rediss", "redis+unix", "redis+sentinel", "rediss+sentinel"],
+        port: Some("6379"),
+        is_built: cfg!(feature = "redis"),
+    },
+    Kind {
+        form: "postgres://HOST/DATABASE",
+        others: &["postgresql"],
+        port: Some("5432"),
+        is_built: cfg!(feature = "postgres"),
+    },
+    Kind { form: "mysql://HOST/DATABASE", others: &["mariadb"], port: Some("3306"), is_built: cfg!(feature = "mysql") },
+    Kind { form: "nats://HOST/BUCKET", others: &["nats+tls"], port: Some("4222"), is_built: cfg!(feature = "nats") },
+    Kind { form: "etcd://HOST/PREFIX", others: &["etcds"], port: Some("2379"), is_built: cfg!(feature = "etcd") },
+    Kind { form: "kubernetes://NAMESPACE", others: &[], port: None, is_built: cfg!(feature = "kubernetes") },
+];
+
+impl Kind {
+    fn scheme(&self) -> &'static str {
+        self.form.split(':').next().unwrap_or_default()
+    }
+}
+
+/// All schemes but `file`.
+fn schemes() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| std::iter::once(kind.scheme()).chain(kind.others.iter().copied()))
+}
+
+/// The forms that `--store` takes, one after another.
+pub const SCHEMES: Forms = Forms;
+
+pub struct Forms;
+
+impl fmt::Display for Forms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("file:DIR")?;
+        KINDS.iter().try_for_each(|kind| write!(f, ", {}", kind.form))
+    }
+}
 
 /// The stores of this build, by their schemes.
-pub const BUILT_IN: &[&str] = &[
-    "file",
-    #[cfg(feature = "dynamodb")]
-    "dynamodb",
-    #[cfg(feature = "bucket")]
-    "s3",
-    #[cfg(feature = "bucket")]
-    "gs",
-    #[cfg(feature = "bucket")]
-    "azblob",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "nats")]
-    "nats",
-    #[cfg(feature = "etcd")]
-    "etcd",
-    #[cfg(feature = "kubernetes")]
-    "kubernetes",
-];
-
-/// Schemes that the program knows, although this build may lack their stores.
-const OPTIONAL: [&str; 18] = [
-    "dynamodb",
-    "s3",
-    "gs",
-    "azblob",
-    "redis",
-    "rediss",
-    "redis+unix",
-    "redis+sentinel",
-    "rediss+sentinel",
-    "postgres",
-    "postgresql",
-    "mysql",
-    "mariadb",
-    "nats",
-    "nats+tls",
-    "etcd",
-    "etcds",
-    "kubernetes",
-];
+pub static BUILT_IN: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let built = KINDS.iter().filter(|kind| kind.is_built).map(Kind::scheme);
+    std::iter::once("file").chain(built).collect()
+});
 
 /// A store that was named, but is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +143,12 @@ impl Location {
             "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
             #[cfg(feature = "kubernetes")]
             "kubernetes" => super::kubernetes::Address::read(rest).map(Self::Kubernetes),
-            _ if OPTIONAL.contains(&scheme) => Err(format!(
+        if scheme != "file" && !schemes().any(|known| known == scheme) {
+            return Err(unknown(scheme));
+        }
+            _ => Err(format!(
                 "this leaderrun was built without the store {scheme}: build it with all stores, as README says"
             )),
-            _ if is_scheme(scheme) => {
-                let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
-                Err(format!("no store is called {scheme}{near}: use one of {SCHEMES}"))
-            }
-            _ => Err(format!("the store URL does not begin with a scheme: use one of {SCHEMES}")),
         }
     }
 
@@ -239,10 +249,7 @@ impl Location {
     ///
     /// # Errors
     /// What the store says about a wrong configuration. Opening touches no lease.
-    #[cfg_attr(
-        not(any(feature = "dynamodb", feature = "bucket", feature = "redis", feature = "postgres", feature = "nats")),
-        expect(clippy::unused_async, reason = "only some stores have to be waited for")
-    )]
+    #[allow(clippy::unused_async, reason = "only some stores have to be waited for")]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
         let _ = request_timeout;
         match self {
@@ -335,25 +342,27 @@ fn meant_by_a_path_or_address(url: &str) -> Option<String> {
     if url.starts_with('/') {
         return is_plain(url).then(|| format!("file:{url}"));
     }
-    if let Some((scheme, rest)) = url.split_once("//").filter(|(scheme, _)| OPTIONAL.contains(scheme)) {
+    if let Some((scheme, rest)) = url.split_once("//").filter(|(scheme, _)| schemes().any(|known| known == *scheme)) {
         let (host, port) = rest.split_once(':').unwrap_or((rest, ""));
         let is_shown = is_plain(host) && port.chars().all(|c| c.is_ascii_digit() || c == '/');
         return Some(format!("{scheme}://{}", if is_shown { rest } else { "..." }));
     }
     let (host, port) = url.rsplit_once(':')?;
-    let (scheme, path) = match port {
-        "6379" => ("redis", ""),
-        "5432" => ("postgres", "/DATABASE"),
-        "3306" => ("mysql", "/DATABASE"),
-        "4222" => ("nats", "/BUCKET"),
-        "2379" => ("etcd", "/PREFIX"),
-        _ => return None,
-    };
+    let kind = KINDS.iter().find(|kind| kind.port == Some(port))?;
     // RFC 3986, section 3.2.2: only an address in brackets has colons.
+/// The error of a URL whose scheme is that of no store.
+fn unknown(scheme: &str) -> String {
+    if !is_scheme(scheme) {
+        return format!("the store URL does not begin with a scheme: use one of {SCHEMES}");
+    }
+    let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
+    format!("no store is called {scheme}{near}: use one of {SCHEMES}")
+}
+
     let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c));
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_host = address.map_or(plain(host), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
-    (!host.is_empty() && is_host).then(|| format!("{scheme}://{host}:{port}{path}"))
+    (!host.is_empty() && is_host).then(|| kind.form.replacen("HOST", url, 1))
 }
 
 /// Whether a path may be shown: a URL with a password, written in its place, has an `@` at least.
@@ -364,7 +373,7 @@ fn is_plain(path: &str) -> bool {
 /// The known scheme that the user probably meant.
 fn nearest(scheme: &str) -> Option<&'static str> {
     let scheme = scheme.to_ascii_lowercase();
-    text::nearest(&scheme, std::iter::once("file").chain(OPTIONAL))
+    text::nearest(&scheme, std::iter::once("file").chain(schemes()))
 }
 
 fn file(rest: &str) -> Result<Location, String> {
