@@ -100,6 +100,28 @@ pub enum Location {
     Kubernetes(super::kubernetes::Address),
 }
 
+/// What sets a store apart before it is open. Once it is, its [`Store`] says the same of `delivery` and `is_metered`.
+struct Traits {
+    delivery: Delivery,
+    is_metered: bool,
+    is_frugal: bool,
+    keeps_whole_seconds: bool,
+    foreign_lock: Option<&'static str>,
+}
+
+impl Default for Traits {
+    /// Of most servers.
+    fn default() -> Self {
+        Self {
+            delivery: Delivery::Push,
+            is_metered: false,
+            is_frugal: false,
+            keeps_whole_seconds: false,
+            foreign_lock: None,
+        }
+    }
+}
+
 impl Location {
     /// Reads a store URL.
     ///
@@ -120,6 +142,9 @@ impl Location {
         if scheme != "file" && rest.contains(char::is_whitespace) {
             let blank = "has a blank in it: remove it, or write %20 for one in a name or a password";
             return Err(format!("the store URL {blank}"));
+        }
+        if scheme != "file" && !schemes().any(|known| known == scheme) {
+            return Err(unknown(scheme));
         }
         match scheme {
             "file" => file(rest),
@@ -143,9 +168,6 @@ impl Location {
             "etcd" | "etcds" => super::etcd::Address::read(scheme, rest).map(Self::Etcd),
             #[cfg(feature = "kubernetes")]
             "kubernetes" => super::kubernetes::Address::read(rest).map(Self::Kubernetes),
-        if scheme != "file" && !schemes().any(|known| known == scheme) {
-            return Err(unknown(scheme));
-        }
             _ => Err(format!(
                 "this leaderrun was built without the store {scheme}: build it with all stores, as README says"
             )),
@@ -169,69 +191,73 @@ impl Location {
         Ok(Self::File { directory: directory.ok_or(why)? })
     }
 
+    /// What is known of the store before it is open.
+    fn traits(&self) -> Traits {
+        match self {
+            Self::File { .. } => Traits { delivery: Delivery::Kernel, ..Traits::default() },
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => Traits { delivery: Delivery::Poll, is_metered: true, ..Traits::default() },
+            #[cfg(feature = "bucket")]
+            Self::Bucket(_) => {
+                Traits { delivery: Delivery::Poll, is_metered: true, is_frugal: true, ..Traits::default() }
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => {
+                Traits { foreign_lock: address.lock_key.as_ref().map(|_| "lock_key"), ..Traits::default() }
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(address) => {
+                Traits { foreign_lock: address.advisory_lock.map(|_| "advisory_lock"), ..Traits::default() }
+            }
+            #[cfg(feature = "mysql")]
+            Self::Mysql(_) => Traits::default(),
+            #[cfg(feature = "nats")]
+            Self::Nats(address) => {
+                Traits { foreign_lock: address.lock_key.as_ref().map(|_| "lock_key"), ..Traits::default() }
+            }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Traits { keeps_whole_seconds: true, ..Traits::default() },
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(address) => {
+                Traits { is_metered: true, foreign_lock: address.lease.as_ref().map(|_| "lease"), ..Traits::default() }
+            }
+        }
+    }
+
     /// As [`Store::delivery`], but known before the store is open.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
-        match self {
-            Self::File { .. } => Delivery::Kernel,
-            #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(_) => Delivery::Poll,
-            #[cfg(feature = "bucket")]
-            Self::Bucket(_) => Delivery::Poll,
-            _ => Delivery::Push,
-        }
+        self.traits().delivery
     }
 
     /// The option of the URL by which a candidate also holds a lock of other programs, if there is one. Those programs do
     /// not announce themselves as standbys.
     #[must_use]
     pub fn foreign_lock(&self) -> Option<&'static str> {
-        match self {
-            #[cfg(feature = "redis")]
-            Self::Redis(address) => address.lock_key.as_ref().map(|_| "lock_key"),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(address) => address.advisory_lock.map(|_| "advisory_lock"),
-            #[cfg(feature = "nats")]
-            Self::Nats(address) => address.lock_key.as_ref().map(|_| "lock_key"),
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => address.lease.as_ref().map(|_| "lease"),
-            _ => None,
-        }
+        self.traits().foreign_lock
     }
 
     /// Whether the default timing makes few requests here. [`Store::is_metered`](super::Store::is_metered) is about any
     /// price, this about one that shows.
     #[must_use]
     pub fn is_frugal(&self) -> bool {
-        match self {
-            #[cfg(feature = "bucket")]
-            Self::Bucket(_) => true,
-            _ => false,
-        }
+        self.traits().is_frugal
     }
 
     /// How long the store keeps a lease that it is told to keep for `lease`: etcd counts in whole seconds.
     #[must_use]
     pub fn keeps(&self, lease: Duration) -> Duration {
-        match self {
-            #[cfg(feature = "etcd")]
-            Self::Etcd(_) => Duration::from_secs(lease.as_secs() + u64::from(lease.subsec_nanos() > 0)),
-            _ => lease,
+        if self.traits().keeps_whole_seconds {
+            Duration::from_secs(lease.as_secs() + u64::from(lease.subsec_nanos() > 0))
+        } else {
+            lease
         }
     }
 
     /// As [`Store::is_metered`].
     #[must_use]
     pub fn is_metered(&self) -> bool {
-        match self {
-            #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(_) => true,
-            #[cfg(feature = "bucket")]
-            Self::Bucket(_) => true,
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(_) => true,
-            _ => false,
-        }
+        self.traits().is_metered
     }
 
     /// The price of a shard with a leader and two standbys, and what it is for. None where none is known.
@@ -331,6 +357,15 @@ impl fmt::Display for Location {
     }
 }
 
+/// The error of a URL whose scheme is that of no store.
+fn unknown(scheme: &str) -> String {
+    if !is_scheme(scheme) {
+        return format!("the store URL does not begin with a scheme: use one of {SCHEMES}");
+    }
+    let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
+    format!("no store is called {scheme}{near}: use one of {SCHEMES}")
+}
+
 fn is_scheme(scheme: &str) -> bool {
     // RFC 3986, section 3.1.
     scheme.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -350,15 +385,6 @@ fn meant_by_a_path_or_address(url: &str) -> Option<String> {
     let (host, port) = url.rsplit_once(':')?;
     let kind = KINDS.iter().find(|kind| kind.port == Some(port))?;
     // RFC 3986, section 3.2.2: only an address in brackets has colons.
-/// The error of a URL whose scheme is that of no store.
-fn unknown(scheme: &str) -> String {
-    if !is_scheme(scheme) {
-        return format!("the store URL does not begin with a scheme: use one of {SCHEMES}");
-    }
-    let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
-    format!("no store is called {scheme}{near}: use one of {SCHEMES}")
-}
-
     let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c));
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_host = address.map_or(plain(host), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
