@@ -23,7 +23,8 @@ pub enum Key<'a> {
     Shard(&'a Shard),
     /// That the shard was led, and the longest lease.
     Led(&'a Shard),
-    /// A note beside the shard. Orders are in the shard's own document, where the server has a clock.
+    /// A note beside the shard. Where the server has a clock, nobody asks for [`Page::Orders`]: orders are in the shard's
+    /// own document.
     Note(&'a Shard, &'a Page),
     /// For the trials of `store init` and `store check`.
     Scratch(&'a str),
@@ -35,7 +36,8 @@ pub enum Key<'a> {
 /// the life before must not apply, or two leaderships have one term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Another one for each write of the document. A renewal may keep it.
+    /// Another one for each write of the document, also of the same text. A touch may keep it. Empty for an absence where
+    /// nothing tells one absence from another.
     pub write: String,
     /// Another one for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
     pub incarnation: String,
@@ -155,7 +157,8 @@ impl Found {
 pub enum Ends {
     /// Sequence and end stay as they are when the write is applied.
     Keep,
-    /// On the server's clock, no sooner than this long after the write was sent.
+    /// On the server's clock, no sooner than this long after the write was sent. A server that looks at no clock is sent
+    /// the end: [`ServerTime::expiry`] computes it.
     In(Duration),
     Now,
     Never,
@@ -179,7 +182,8 @@ pub struct Draft<'a> {
 pub enum Over<'a> {
     /// Exactly this: version, sequence and end. For what judges a lease: a late renewal may have prolonged it.
     Exactly(&'a Found),
-    /// This version, however often its lease was renewed meanwhile.
+    /// This version, however often its lease was renewed meanwhile. Where a renewal makes another version
+    /// ([`Properties::compares_only`]), it is as `Exactly`.
     Text(&'a Found),
 }
 
@@ -244,25 +248,27 @@ pub struct Properties {
     /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost with
     /// it: the last term, that it was released, and the orders.
     pub is_shared: bool,
-    /// The server itself stamps ends and says what time it is. Where a `Date` with the seconds alone says so, our wall
-    /// clock is a second witness: it may delay a takeover.
+    /// The server's answers say what time it is to the millisecond, whoever computes ends. Where a `Date` with the seconds
+    /// alone says so, our wall clock is a second witness: it may delay a takeover.
     pub tells_time: bool,
-    /// Ends are told by a clock of the server. Where it has none, a document that ends is [`Life::Left`] or
-    /// [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And a
-    /// wait lasts from when a process first saw it.
+    /// A document that ends is [`Life::Ends`], on a clock of the server. Where the server has none, it is [`Life::Left`]
+    /// or [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And
+    /// a wait lasts from when a process first saw it.
     pub has_clock: bool,
-    /// A renewal is a put, over the write before. Then of several that are under way only one is applied.
+    /// A renewal is a put, over the write before: [`Documents::touch`] is left as it is. Then of several that are under way
+    /// only one is applied.
     pub compares_only: bool,
     /// A watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins again
     /// by itself.
     pub pushes_documents: bool,
+    /// As [`crate::store::Store::is_metered`], and as `Location` says it before the store is open. So is `delivery`.
     pub is_metered: bool,
     /// How many requests may run at once before each needs a connection of its own.
     pub concurrency: usize,
 }
 
 impl Default for Properties {
-    /// Of a server with scripts or statements.
+    /// Of a server with scripts or statements, which announces changes.
     fn default() -> Self {
         Self {
             marking: Marking::ByAnyone,
@@ -314,7 +320,17 @@ pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
 
 /// The documents of a store.
 ///
-/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
+/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied. It
+/// runs in the one thread of the election, which everything else waits for: what blocks (a library without async) belongs
+/// in [`tokio::task::spawn_blocking`]. It answers or fails within the bound that
+/// [`Location::open`](crate::store::Location::open) was given.
+///
+/// Each answer that says what time it is teaches the [`Clock`](crate::store::Clock) of [`ServerTime`]: `sample_millis`,
+/// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed.
+///
+/// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no request
+/// was sent, or the server says that it did nothing. A document that cannot be read is no error but
+/// [`Content::Unreadable`]; a table or a bucket that is missing is `Misconfigured`.
 #[async_trait::async_trait]
 pub trait Documents: ServerTime + Send + Sync {
     /// Where the documents are, for people: `s3://locks/prefix/`.
@@ -336,7 +352,8 @@ pub trait Documents: ServerTime + Send + Sync {
         None
     }
 
-    /// Reads documents, in their order. If `may_be_behind`, they may be a little older than what stands.
+    /// Reads documents, one for each key and in the order of the keys. If `may_be_behind`, they may be a little older
+    /// than what stands.
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError>;
 
     /// Replaces a document. If an earlier copy of the very same request was applied, and nothing since, it is `Done`.
@@ -349,10 +366,11 @@ pub trait Documents: ServerTime + Send + Sync {
         touch::by_put(self, touch).await
     }
 
-    /// Deletes a document, whatever is in it: announcements and scratch alone.
+    /// Deletes a document, whatever is in it: announcements and scratch alone. Does no harm if it is gone.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
-    /// Lists documents, in parts as they are known.
+    /// Lists documents, in parts as they are known: `each` is not called with what no shard is called, nor with what is
+    /// no [`Part`].
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
     /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
@@ -369,7 +387,8 @@ pub trait Documents: ServerTime + Send + Sync {
         std::future::pending::<()>().await;
     }
 
-    /// Makes what the documents need. Returns a line for each step.
+    /// Makes what the documents need, and does no harm where it is there. Returns a line for each step. The marker is not
+    /// its business.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
