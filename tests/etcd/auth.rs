@@ -90,7 +90,8 @@ async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password(
     let server = guarded();
     server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
     let store = open(&url(&server, "app:hunter2")).await;
-    let one = candidate("one");
+    // The check and the programs of etcd take their time.
+    let one = with_lease("one", Duration::from_mins(1));
     store.vouch().await.unwrap();
     let term = lead(&*store, &one).await;
     assert!(shown(&store.check().await.unwrap()).contains("authentication is off in etcd"));
