@@ -11,10 +11,10 @@
 //!
 //! | part | how |
 //! | --- | --- |
-//! | candidate | [`leaderrun::internals::election::Election`], and around it what `driver` and `guard_handle` do (`host`) |
-//! | guard | [`leaderrun::internals::guard::policy::Policy`], and around it what `guard` does (`host`) |
+//! | candidate | [`leaderrun::internals::election::Election`], and around it what `driver` does (`host`) |
+//! | guard | [`leaderrun::internals::guard::policy::Policy`], and around it what `guard` does (`leadership`) |
 //! | what runs beside a standby | one thing that obeys or not until it is seized (`standby_tasks`) |
-//! | backstop | played by the adapter: its limit, the guard's end, its own end, the release after a crash (`host`) |
+//! | backstop | its limit, the guard's end, its own end, the release after a crash (`leadership`) |
 //! | tree | runs, was asked, is dying, is dead. It may obey, or not. It outlives a guard that is killed |
 //! | store | one record changed by atomic steps: after DynamoDB, or after the stores that judge by themselves (`store`) |
 //! | network | a request or an answer comes in its tick, later, never, or twice; a host may be cut off either way |
@@ -50,6 +50,8 @@ mod clock;
 #[allow(dead_code, reason = "what is pinned here are lines")]
 mod golden;
 mod host;
+#[path = "../support/leadership.rs"]
+mod leadership;
 mod mutants;
 mod network;
 #[path = "../support/note.rs"]
@@ -131,7 +133,7 @@ fn explored(what: &str, world: World, floor: usize, met: &[Met]) -> usize {
         panic!("{what}: {:?} after {} steps\n{}", found.breach, found.steps, found.story);
     }
     let count = |met: Met| counts[met as usize].load(std::sync::atomic::Ordering::Relaxed);
-    for met in Met::ALL.into_iter().filter(|&met| count(met) > 0) {
+    for &met in Met::ALL.iter().filter(|&&met| count(met) > 0) {
         println!("  {met:?}: {} times", count(met));
     }
     note::note(&format!("model\t{what}\t{states}\t0"));
@@ -167,7 +169,7 @@ fn no_single_fault_breaks_it_among_three() {
 #[test]
 fn no_two_faults_break_it_over_a_store_that_compares_and_swaps() {
     // All that can be met, but for a start that was put off.
-    let met: Vec<Met> = Met::ALL.into_iter().take(Met::UNORDERED).filter(|&met| met != Met::NotStarted).collect();
+    let met: Vec<Met> = Met::ALL[..Met::UNORDERED].iter().copied().filter(|&met| met != Met::NotStarted).collect();
     let breaches = [&Breach::HARMFUL[..], &[Breach::Spins]].concat();
     let world = World { breaches, ..world(Kind::Conditional, Faults::any(2), 13) };
     holds("two faults, Conditional", world, 1_000_000, &met);

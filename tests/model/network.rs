@@ -63,6 +63,16 @@ pub enum Way {
     Answers,
 }
 
+impl Request {
+    pub fn fails(&self, error: StoreError) -> Answer {
+        match self {
+            Self::Claim { .. } => Answer::Claimed(Err(error)),
+            Self::Renew { .. } => Answer::Renewed(Err(error), None),
+            Self::Release { .. } => Answer::Released(Err(error)),
+        }
+    }
+}
+
 impl Message {
     /// Something can still come of it.
     pub fn matters(&self) -> bool {

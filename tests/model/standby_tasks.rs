@@ -60,23 +60,19 @@ impl Host {
         }
     }
 
-    /// The last of them ends.
-    pub fn standby_tasks_die(&mut self, cx: &Context<'_>) {
-        self.standby_tasks = StandbyTasks::Dead;
-        self.settle(cx);
-    }
-
-    pub fn settle_standby_tasks(&mut self, cx: &Context<'_>) {
+    /// True if the candidate heard of their end.
+    pub fn settle_standby_tasks(&mut self, cx: &Context<'_>) -> bool {
         if self.standby_tasks != StandbyTasks::Dead {
-            return;
+            return false;
         }
         self.standby_tasks = StandbyTasks::Away;
         if cx.world.mutant == Some(Mutant::StandbyTasksTakenForDead) {
-            return;
+            return false;
         }
         self.tell(Event::StandbyTasksDead, cx);
-        if self.guard.is_some() || self.starting.is_some() {
+        if self.leadership.is_some() || self.starting.is_some() {
             cx.world.meet(Met::CommandWaited);
         }
+        true
     }
 }

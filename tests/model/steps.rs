@@ -1,21 +1,20 @@
 //! What may happen next.
 
-use crate::host::{Host, Link, Mode, Tree};
+use crate::host::Host;
+use crate::leadership::{Link, Mode, Tree};
 use crate::network::{Place, Way};
 use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
 use crate::store::Id;
-use crate::world::{State, World};
+use crate::world::{Faults, State, World};
 use std::sync::Arc;
 
 /// Requests are numbered by their place in the host's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     Tick,
-    /// A timer fires.
+    /// A timer fires. That of a frozen guard is the kernel's, which kills it.
     Wake(Id, Link),
-    /// The kernel kills a frozen guard.
-    KillTimer(Id),
     /// The candidate has its guard start COMMAND.
     Start(Id),
     /// A request arrives, is applied, and answered.
@@ -54,6 +53,24 @@ pub enum Step {
 }
 
 impl Step {
+    /// The fault that it takes, if any.
+    pub fn fault(&self) -> Option<fn(&mut Faults) -> &mut u8> {
+        Some(match self {
+            Self::HoldUp(..) | Self::ArriveUnanswered(..) => |left| &mut left.held_up,
+            Self::ArriveTwice(..) => |left| &mut left.doubled,
+            Self::TurnAway(..) => |left| &mut left.turned_away,
+            Self::Cut(..) => |left| &mut left.cuts,
+            Self::Kill(..) => |left| &mut left.kills,
+            Self::Freeze(..) => |left| &mut left.freezes,
+            Self::Suspend(_) => |left| &mut left.suspends,
+            Self::Stop(_) => |left| &mut left.stops,
+            Self::End(_) | Self::EndLeavingChildren(_) => |left| &mut left.ends,
+            Self::Wipe => |left| &mut left.wipes,
+            Self::Order(_) => |left| &mut left.orders,
+            _ => return None,
+        })
+    }
+
     /// For people: with the request instead of its number.
     pub fn show(&self, before: &State) -> String {
         match *self {
@@ -74,10 +91,6 @@ impl Step {
     }
 }
 
-type OnMessage = fn(Id, usize) -> Step;
-
-const LINKS: [Link; 3] = [Link::Candidate, Link::Guard, Link::Backstop];
-
 impl World {
     /// The clock ticks only when nothing is due.
     pub fn steps(&self, state: &State, steps: &mut Vec<Step>) {
@@ -96,10 +109,7 @@ impl World {
             if host.starting.is_some() && host.is_able(Link::Candidate) {
                 steps.push(Step::Start(id));
             }
-            if host.is_kill_timer_due(state.tick, self) {
-                steps.push(Step::KillTimer(id));
-            }
-            let due = LINKS.into_iter().filter(|&link| host.is_due(link, state.tick, self.mutant));
+            let due = Link::ALL.into_iter().filter(|&link| host.is_due(link, state.tick, self.mutant));
             steps.extend(due.map(|link| Step::Wake(id, link)));
             for (index, message) in host.messages.iter().enumerate() {
                 match &message.place {
@@ -113,7 +123,7 @@ impl World {
                     steps.push(Step::TimeOut(id, index));
                 }
             }
-            if host.guard.as_ref().is_some_and(|guard| guard.tree == Tree::Dying) && !host.suspended {
+            if host.tree() == Tree::Dying && !host.suspended {
                 steps.push(Step::Die(id));
             }
             if host.standby_tasks == StandbyTasks::Dying && !host.suspended {
@@ -144,25 +154,18 @@ impl World {
             {
                 steps.push(Step::News(id));
             }
-            if let Some(guard) = &host.guard {
-                if guard.tree == Tree::Asked && !host.suspended {
-                    steps.push(Step::Obey(id));
-                }
-                for (link, mode) in [(Link::Guard, guard.guard.mode), (Link::Backstop, guard.backstop.mode)] {
-                    if mode == Mode::Frozen && !host.suspended {
-                        steps.push(Step::Thaw(id, link));
-                    }
-                }
-            }
-            if host.standby_tasks == StandbyTasks::Asked && !host.suspended {
-                steps.push(Step::StandbyTasksDie(id));
-            }
-            if host.candidate.as_ref().is_some_and(|candidate| candidate.frozen) && !host.suspended {
-                steps.push(Step::Thaw(id, Link::Candidate));
-            }
             if host.suspended {
                 steps.push(Step::Resume(id));
+                continue;
             }
+            if host.tree() == Tree::Asked {
+                steps.push(Step::Obey(id));
+            }
+            if host.standby_tasks == StandbyTasks::Asked {
+                steps.push(Step::StandbyTasksDie(id));
+            }
+            let frozen = Link::ALL.into_iter().filter(|&link| host.mode(link) == Mode::Frozen);
+            steps.extend(frozen.map(|link| Step::Thaw(id, link)));
         }
         if state.cut.is_some() {
             steps.push(Step::Heal);
@@ -170,57 +173,58 @@ impl World {
     }
 
     fn faults(&self, state: &State, steps: &mut Vec<Step>) {
-        let left = &state.left;
+        let mut left = state.left;
+        if left.total == 0 {
+            return;
+        }
+        let mut add = |step: Step| {
+            if step.fault().is_some_and(|fault| *fault(&mut left) > 0) {
+                steps.push(step);
+            }
+        };
         let struck = |host: &&Arc<Host>| self.victim.is_none_or(|victim| victim == host.id);
         for host in state.hosts.iter().filter(struck) {
             let id = host.id;
             for (index, message) in host.messages.iter().enumerate() {
                 if message.place == Place::OnTheWay {
-                    let kinds: [(u8, OnMessage); 4] = [
-                        (left.held_up, Step::HoldUp),
-                        (left.held_up * u8::from(message.waiting), Step::ArriveUnanswered),
-                        (left.doubled, Step::ArriveTwice),
-                        (left.turned_away * u8::from(message.waiting), Step::TurnAway),
-                    ];
-                    steps.extend(kinds.iter().filter(|(left, _)| *left > 0).map(|(_, step)| step(id, index)));
+                    add(Step::HoldUp(id, index));
+                    add(Step::ArriveTwice(id, index));
+                    if message.waiting {
+                        add(Step::ArriveUnanswered(id, index));
+                        add(Step::TurnAway(id, index));
+                    }
                 }
             }
             if host.suspended {
                 continue;
             }
-            for link in LINKS {
-                let others = LINKS.into_iter().filter(|&other| other != link);
+            for link in Link::ALL {
+                let mut others = Link::ALL.into_iter().filter(|&other| other != link);
                 // Who could kill the tree is never gone altogether, where the kernel does not.
                 let dispensable = self.contained || !host.has_tree();
-                if host.is_able(link) && (dispensable || others.into_iter().any(|other| host.is_able(other))) {
-                    if left.kills > 0 {
-                        steps.push(Step::Kill(id, link));
-                    }
-                    if left.freezes > 0 {
-                        steps.push(Step::Freeze(id, link));
-                    }
+                if host.is_able(link) && (dispensable || others.any(|other| host.is_able(other))) {
+                    add(Step::Kill(id, link));
+                    add(Step::Freeze(id, link));
                 }
             }
-            if left.suspends > 0 && host.has_tree() {
-                steps.push(Step::Suspend(id));
+            if host.has_tree() {
+                add(Step::Suspend(id));
             }
-            if left.stops > 0 && host.listens() {
-                steps.push(Step::Stop(id));
+            if host.listens() {
+                add(Step::Stop(id));
             }
-            if left.ends > 0 && host.guard.as_ref().is_some_and(|guard| guard.tree == Tree::Runs) {
-                steps.extend([Step::End(id), Step::EndLeavingChildren(id)]);
+            if host.tree() == Tree::Runs {
+                add(Step::End(id));
+                add(Step::EndLeavingChildren(id));
             }
-            if left.cuts > 0 && state.cut.is_none() {
-                steps.extend([Step::Cut(id, Way::Requests), Step::Cut(id, Way::Answers)]);
+            if state.cut.is_none() {
+                add(Step::Cut(id, Way::Requests));
+                add(Step::Cut(id, Way::Answers));
             }
         }
-        if left.wipes > 0 {
-            steps.push(Step::Wipe);
-        }
-        if left.orders > 0 {
-            let paused = |keep| Some(Orders::Paused { keep });
-            let orders = [paused(false), paused(true), Orders::hand_over(&state.store), None];
-            steps.extend(orders.into_iter().filter(|orders| *orders != state.orders).map(Step::Order));
-        }
+        add(Step::Wipe);
+        let paused = |keep| Some(Orders::Paused { keep });
+        let orders = [paused(false), paused(true), Orders::hand_over(&state.store), None];
+        orders.into_iter().filter(|orders| *orders != state.orders).map(Step::Order).for_each(add);
     }
 }

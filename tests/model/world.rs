@@ -6,12 +6,14 @@
 
 use crate::clock::{Clock, TICK, Tick, timing};
 use crate::host::{Context, Host};
+use crate::leadership::Tree;
 use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
+use crate::standby_tasks::StandbyTasks;
 use crate::steps::Step;
 use crate::store::{Id, Kind, Seen, Store, Taken};
-use leaderrun::internals::election::{Event, Settings};
+use leaderrun::internals::election::{CommandEnd, Event, Settings};
 use leaderrun::internals::lease::{Term, Timing, kept};
 use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError, Takeover};
 use stateright::{Model, Property};
@@ -82,36 +84,27 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Self = Self {
-        held_up: 0,
-        doubled: 0,
-        turned_away: 0,
-        cuts: 0,
-        kills: 0,
-        freezes: 0,
-        suspends: 0,
-        stops: 0,
-        ends: 0,
-        wipes: 0,
-        orders: 0,
-        total: u8::MAX,
-    };
+    pub const NONE: Self = Self { total: u8::MAX, ..Self::each(0) };
 
-    /// So many, of whatever kinds.
+    /// So many, of whatever kinds. What operators order is no fault.
     pub fn any(total: u8) -> Self {
+        Self { orders: 0, ..Self::each(total) }
+    }
+
+    const fn each(times: u8) -> Self {
         Self {
-            held_up: total,
-            doubled: total,
-            turned_away: total,
-            cuts: total,
-            kills: total,
-            freezes: total,
-            suspends: total,
-            stops: total,
-            ends: total,
-            wipes: total,
-            orders: 0,
-            total,
+            held_up: times,
+            doubled: times,
+            turned_away: times,
+            cuts: times,
+            kills: times,
+            freezes: times,
+            suspends: times,
+            stops: times,
+            ends: times,
+            wipes: times,
+            orders: times,
+            total: times,
         }
     }
 
@@ -150,65 +143,29 @@ impl Breach {
     pub const HARMFUL: [Self; 4] = [Self::TwoTrees, Self::OutlivedLease, Self::TermNotRisen, Self::ReleasedAlive];
 }
 
-/// What makes a run worth looking at, counted while the model is explored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Met {
-    TakenAfterCrash,
-    TakenAfterRelease,
-    SeenFree,
-    ClaimRecognised,
-    ClaimTooLate,
-    ClaimOvertaken,
-    RenewalLostAndRetried,
-    RenewalOvertaken,
-    RenewalTooLate,
-    DefiniteLoss,
-    StaleRelease,
-    HeldBack,
-    GuardKillsInTime,
-    BackstopKills,
-    CandidateSeizes,
-    LastWill,
-    ResumedTooLate,
-    NotStarted,
-    PausedBeforeStart,
-    SteppedDown,
-    CommandWaited,
-    StandbyTasksSeized,
-    StandbyTasksBack,
-    KillTimerKills,
-    DiedWithItsGuard,
+macro_rules! worth_meeting {
+    ($($met:ident)*) => {
+        /// What makes a run worth looking at, counted while the model is explored.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Met {
+            $($met),*
+        }
+
+        impl Met {
+            pub const ALL: &[Self] = &[$(Self::$met),*];
+        }
+    };
+}
+
+worth_meeting! {
+    TakenAfterCrash TakenAfterRelease SeenFree ClaimRecognised ClaimTooLate ClaimOvertaken RenewalLostAndRetried
+    RenewalOvertaken RenewalTooLate DefiniteLoss StaleRelease HeldBack GuardKillsInTime BackstopKills CandidateSeizes
+    LastWill ResumedTooLate NotStarted PausedBeforeStart SteppedDown CommandWaited StandbyTasksSeized StandbyTasksBack
+    KillTimerKills DiedWithItsGuard
 }
 
 impl Met {
-    pub const ALL: [Self; 25] = [
-        Self::TakenAfterCrash,
-        Self::TakenAfterRelease,
-        Self::SeenFree,
-        Self::ClaimRecognised,
-        Self::ClaimTooLate,
-        Self::ClaimOvertaken,
-        Self::RenewalLostAndRetried,
-        Self::RenewalOvertaken,
-        Self::RenewalTooLate,
-        Self::DefiniteLoss,
-        Self::StaleRelease,
-        Self::HeldBack,
-        Self::GuardKillsInTime,
-        Self::BackstopKills,
-        Self::CandidateSeizes,
-        Self::LastWill,
-        Self::ResumedTooLate,
-        Self::NotStarted,
-        Self::PausedBeforeStart,
-        Self::SteppedDown,
-        Self::CommandWaited,
-        Self::StandbyTasksSeized,
-        Self::StandbyTasksBack,
-        Self::KillTimerKills,
-        Self::DiedWithItsGuard,
-    ];
-    /// What can be met without operators, and without anything beside standbys.
+    /// What can be met without operators, and without anything beside standbys: so many of the first ones.
     pub const UNORDERED: usize = 18;
 }
 
@@ -344,20 +301,20 @@ impl World {
                 host.messages.remove(index);
             } else if lost {
                 host.messages[index].place = Place::Lost;
-            } else if host.listens() && !answered_late {
-                host.hear(index, answer, cx);
             } else {
-                host.messages[index].place = Place::Answered { answer, late: answered_late };
+                host.is_answered(index, answer, answered_late, cx);
             }
         });
     }
 
-    /// Changes one host. It sees the store as it is.
+    /// Changes one host, and does what follows of it there. It sees the store as it is.
     fn with_host(&self, state: &mut State, id: Id, change: impl FnOnce(&mut Host, &Context<'_>)) {
         let index = usize::from(id.0);
         let mut host = Arc::unwrap_or_clone(Arc::clone(&state.hosts[index]));
-        change(&mut host, &self.context(state, id));
-        let started = host.guard.is_some() && state.hosts[index].guard.is_none();
+        let cx = self.context(state, id);
+        change(&mut host, &cx);
+        host.settle(&cx);
+        let started = host.leadership.is_some() && state.hosts[index].leadership.is_none();
         if started && host.granted_under_pause {
             state.breach = Some(Breach::StartedUnderPause);
         }
@@ -424,136 +381,78 @@ impl Model for World {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "an arm for each step")]
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
+        if let Some(fault) = step.fault() {
+            state.left.spend(fault);
+        }
         match step {
             Step::Tick => {
                 state.tick += 1;
-                for host in &mut state.hosts {
-                    if !host.has_tree() && !host.suspended {
-                        continue;
-                    }
+                for host in state.hosts.iter_mut().filter(|host| host.excused || host.suspended) {
                     let host = Arc::make_mut(host);
+                    host.excused = false;
                     if host.suspended && self.mutant == Some(Mutant::ClockStopsInSuspend) {
                         host.clock.stood += 1;
                     }
-                    if let Some(guard) = &mut host.guard {
-                        guard.excused = false;
-                    }
                 }
             }
-            Step::KillTimer(id) => self.with_host(&mut state, id, Host::kill_timer_fires),
             Step::Wake(id, link) => self.with_host(&mut state, id, |host, cx| host.wake(link, cx)),
-            Step::Start(id) => self.with_host(&mut state, id, |host, cx| {
-                host.start(cx);
-                host.settle(cx);
-            }),
+            Step::Start(id) => self.with_host(&mut state, id, Host::start),
             Step::Arrive(id, index) => self.arrive(&mut state, id, index, false),
-            Step::ArriveUnanswered(id, index) => {
-                state.left.spend(|left| &mut left.held_up);
-                self.arrive(&mut state, id, index, true);
-            }
+            Step::ArriveUnanswered(id, index) => self.arrive(&mut state, id, index, true),
             Step::ArriveTwice(id, index) => {
-                state.left.spend(|left| &mut left.doubled);
                 let messages = &mut state.host(id).messages;
                 messages.push(messages[index].echo());
                 self.arrive(&mut state, id, index, false);
             }
-            Step::TurnAway(id, index) => {
-                state.left.spend(|left| &mut left.turned_away);
-                self.with_host(&mut state, id, |host, cx| {
-                    let error = StoreError::not_applied("turned away");
-                    let answer = match host.messages[index].request {
-                        Request::Claim { .. } => Answer::Claimed(Err(error)),
-                        Request::Renew { .. } => Answer::Renewed(Err(error), None),
-                        Request::Release { .. } => Answer::Released(Err(error)),
-                    };
-                    if host.listens() {
-                        host.hear(index, answer, cx);
-                    } else {
-                        host.messages[index].place = Place::Answered { answer, late: false };
-                    }
-                });
-            }
-            Step::HoldUp(id, index) => {
-                state.left.spend(|left| &mut left.held_up);
-                state.host(id).messages[index].place = Place::HeldUp;
-            }
+            Step::TurnAway(id, index) => self.with_host(&mut state, id, |host, cx| {
+                let answer = host.messages[index].request.fails(StoreError::not_applied("turned away"));
+                host.is_answered(index, answer, false, cx);
+            }),
+            Step::HoldUp(id, index) => state.host(id).messages[index].place = Place::HeldUp,
             Step::Hear(id, index) => self.with_host(&mut state, id, |host, cx| {
                 if let Place::Answered { answer, .. } = host.messages[index].place.clone() {
                     host.hear(index, answer, cx);
                 }
             }),
             Step::TimeOut(id, index) => self.with_host(&mut state, id, |host, cx| host.give_up(index, cx)),
-            Step::News(id) => self.with_host(&mut state, id, |host, cx| {
-                host.tell(Event::Changed(Ok(())), cx);
-                host.settle(cx);
+            Step::News(id) => self.with_host(&mut state, id, |host, cx| host.tell(Event::Changed(Ok(())), cx)),
+            Step::Obey(id) | Step::Die(id) | Step::End(id) => self.with_host(&mut state, id, |host, _| {
+                let killed = host.tree() == Tree::Dying;
+                let end = if killed { CommandEnd::Signalled(9) } else { CommandEnd::Exited(0) };
+                host.lead(|leadership| leadership.tree_dies(end));
             }),
-            Step::Obey(id) | Step::Die(id) => {
-                self.with_host(&mut state, id, Host::tree_dies);
+            Step::EndLeavingChildren(id) => self.with_host(&mut state, id, |host, _| {
+                host.lead(|leadership| leadership.command_ends(CommandEnd::Exited(0)));
+            }),
+            Step::StandbyTasksDie(id) => {
+                self.with_host(&mut state, id, |host, _| host.standby_tasks = StandbyTasks::Dead);
             }
-            Step::End(id) => {
-                state.left.spend(|left| &mut left.ends);
-                self.with_host(&mut state, id, Host::tree_dies);
-            }
-            Step::EndLeavingChildren(id) => {
-                state.left.spend(|left| &mut left.ends);
-                self.with_host(&mut state, id, Host::command_ends);
-            }
-            Step::StandbyTasksDie(id) => self.with_host(&mut state, id, Host::standby_tasks_die),
-            Step::Stop(id) => {
-                state.left.spend(|left| &mut left.stops);
-                self.with_host(&mut state, id, |host, cx| {
-                    host.tell(Event::Asked { signal: 15 }, cx);
-                    host.settle(cx);
-                });
-            }
-            Step::Kill(id, link) => {
-                state.left.spend(|left| &mut left.kills);
-                self.with_host(&mut state, id, |host, cx| host.kill(link, cx));
-            }
-            Step::Freeze(id, link) => {
-                state.left.spend(|left| &mut left.freezes);
-                self.with_host(&mut state, id, |host, cx| host.set_frozen(link, true, cx));
-            }
-            Step::Thaw(id, link) => self.with_host(&mut state, id, |host, cx| host.set_frozen(link, false, cx)),
-            Step::Suspend(id) => {
-                state.left.spend(|left| &mut left.suspends);
-                state.host(id).suspended = true;
-            }
+            Step::Stop(id) => self.with_host(&mut state, id, |host, cx| host.tell(Event::Asked { signal: 15 }, cx)),
+            Step::Kill(id, link) => self.with_host(&mut state, id, |host, _| host.kill(link)),
+            Step::Freeze(id, link) => self.with_host(&mut state, id, |host, _| host.set_frozen(link, true)),
+            Step::Thaw(id, link) => self.with_host(&mut state, id, |host, _| host.set_frozen(link, false)),
+            Step::Suspend(id) => state.host(id).suspended = true,
             Step::Resume(id) => {
                 if state.hosts.iter().any(|host| host.id != id && host.runs_tree()) {
                     self.meet(Met::ResumedTooLate);
                 }
-                self.with_host(&mut state, id, |host, cx| {
-                    host.suspended = false;
-                    if let Some(guard) = &mut host.guard {
-                        guard.excused = true;
-                    }
-                    host.settle(cx);
+                self.with_host(&mut state, id, |host, _| {
+                    (host.suspended, host.excused) = (false, host.leadership.is_some());
                 });
             }
             Step::Cut(id, way) => {
-                state.left.spend(|left| &mut left.cuts);
                 state.cut = Some((id, way));
-                if way == Way::Requests {
-                    for message in &mut state.host(id).messages {
-                        if message.place == Place::OnTheWay && message.waiting {
-                            message.place = Place::Lost;
-                        }
+                for message in state.host(id).messages.iter_mut().filter(|_| way == Way::Requests) {
+                    if message.place == Place::OnTheWay && message.waiting {
+                        message.place = Place::Lost;
                     }
                 }
             }
             Step::Heal => state.cut = None,
-            Step::Order(orders) => {
-                state.left.spend(|left| &mut left.orders);
-                state.orders = orders;
-            }
-            Step::Wipe => {
-                state.left.spend(|left| &mut left.wipes);
-                state.store.wipe(state.tick, self.mutant);
-            }
+            Step::Order(orders) => state.orders = orders,
+            Step::Wipe => state.store.wipe(state.tick, self.mutant),
         }
         Some(state)
     }

@@ -73,11 +73,6 @@ pub fn store_millis() -> u64 {
     STORE.get().wall_clock_millis()
 }
 
-/// The clock of the task that is being polled.
-pub fn here() -> Clock {
-    HERE.get()
-}
-
 /// Does something by the store's clock.
 pub fn by_the_stores_clock<T>(act: impl FnOnce() -> T) -> T {
     let here = HERE.replace(STORE.get());

@@ -8,7 +8,7 @@ use crate::world::World;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::Marking;
-use leaderrun::internals::store::{Administration, Delivery, StoreError};
+use leaderrun::internals::store::{Administration, Delivery, Store, StoreError};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -84,14 +84,14 @@ impl Documents {
         if self.style.touches && !self.style.is_shared { Delivery::Push } else { Delivery::Poll }
     }
 
-    pub fn open(&self, host: usize, network: Network, world: World) -> LeaseStore<Memory<Link>> {
+    pub fn open(&self, host: usize, network: Network, world: World) -> Arc<dyn Store> {
         let link = Link { host, network, world, server: Arc::clone(&self.server) };
-        LeaseStore::new(Memory::new(Arc::clone(&self.server), link))
+        Arc::new(LeaseStore::new(Memory::new(Arc::clone(&self.server), link)))
     }
 }
 
 /// The way of one host.
-pub struct Link {
+struct Link {
     host: usize,
     network: Network,
     world: World,

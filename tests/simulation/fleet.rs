@@ -7,12 +7,11 @@ use crate::clock::{self, Clock, TRUE, elapsed};
 use crate::host::{Machine, Open, Site, until};
 use crate::network::{Load, Network};
 use crate::random::Random;
+use crate::running::Temper;
 use crate::story::Kind;
-use crate::tree::Temper;
 use crate::world::World;
 use leaderrun::internals::election::Settings;
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
-use leaderrun::internals::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,12 +40,8 @@ impl Fleet {
         documents.prepare(true);
         let settings = Settings::new(timing, true, documents.delivery());
         let worlds: Vec<World> = (0..shards).map(|_| World::default()).collect();
-        let mut clients = Vec::new();
-        for host in 0..(shards * candidates).div_ceil(TO_A_CLIENT) {
-            let world = World::default();
-            let client: Arc<dyn Store> = Arc::new(documents.open(host, network.clone(), world));
-            clients.push(client);
-        }
+        let clients = 0..(shards * candidates).div_ceil(TO_A_CLIENT);
+        let clients: Vec<_> = clients.map(|client| documents.open(client, network.clone(), World::default())).collect();
         let open: Open = Arc::new(move |host| Arc::clone(&clients[host / TO_A_CLIENT]));
         let mut machines = Vec::new();
         for round in 0..candidates {

@@ -1,15 +1,13 @@
-//! A host: its clock, and the processes on it: candidates one after another, and for each leadership a guard, a backstop
-//! and a tree. The candidate is `driver` as it is; the guard's policy is `guard::policy` as it is, and around it here
-//! stands what `guard`, `backstop` and `guard_handle` do with real processes.
+//! A host: its clock, and the candidates on it, one after another. Each is `driver` as it is; `running` has what runs around
+//! its leaderships.
 
 use crate::clock::{Clock, Process, elapsed};
+use crate::leadership::Link;
 use crate::random::Random;
-use crate::tree::{Temper, Tree};
-use crate::watched::Watched;
+use crate::running::{Running, Temper};
 use crate::world::World;
-use leaderrun::internals::election::{Action, CommandEnd, Event, Settings, StartError, Stop, TreeEvent};
+use leaderrun::internals::election::{Action, Event, Settings, StartError};
 use leaderrun::internals::guard::orphan_release;
-use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term, kept};
 use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
@@ -22,9 +20,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-
-/// As in the backstop: how long after its grace a guard whose candidate is gone may take.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a host's client of the store.
 pub type Open = Arc<dyn Fn(usize) -> Arc<dyn Store> + Send + Sync>;
@@ -43,7 +38,7 @@ pub struct Site {
 }
 
 pub struct Machine {
-    pub site: Site,
+    pub site: Arc<Site>,
     state: Mutex<State>,
 }
 
@@ -54,39 +49,67 @@ struct State {
     closed: bool,
     processes: Vec<Process>,
     candidate: Option<(Process, UnboundedSender<Event>)>,
-    links: Option<Links>,
+    /// Those that are not over, and the last one.
+    running: Vec<Arc<Running>>,
 }
 
-/// The three that can kill a tree.
-#[derive(Clone)]
-pub struct Links {
-    pub candidate: Process,
-    pub guard: Process,
-    pub backstop: Process,
+/// A process that a fault may strike: the candidate, or one of its last leadership.
+pub struct Target {
+    pub link: Link,
+    candidate: Process,
+    running: Option<Arc<Running>>,
 }
 
-impl Links {
-    pub fn all(&self) -> [&Process; 3] {
-        [&self.candidate, &self.guard, &self.backstop]
+impl Target {
+    /// SIGSTOP, or SIGCONT.
+    pub fn set_frozen(&self, frozen: bool) {
+        match (self.link, frozen) {
+            (Link::Candidate, true) => self.candidate.hold(),
+            (Link::Candidate, false) => self.candidate.let_go(),
+            (Link::Guard | Link::Backstop, _) => {}
+        }
+        if let Some(running) = &self.running {
+            running.act(|leadership| leadership.set_frozen(self.link, frozen));
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self) {
+        match (self.link, &self.running) {
+            (Link::Guard | Link::Backstop, Some(running)) => running.act(|leadership| leadership.kill(self.link)),
+            // The end of its lines tells the others.
+            _ => self.candidate.kill(),
+        }
     }
 }
 
 impl Machine {
     pub fn new(site: Site, random: Random) -> Arc<Self> {
-        let state =
-            State { random, suspended: false, closed: false, processes: Vec::new(), candidate: None, links: None };
-        Arc::new(Self { site, state: Mutex::new(state) })
+        let state = State {
+            random,
+            suspended: false,
+            closed: false,
+            processes: Vec::new(),
+            candidate: None,
+            running: Vec::new(),
+        };
+        Arc::new(Self { site: Arc::new(site), state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nobody panicked")
     }
 
-    fn millis(&self, least: u64, most: u64) -> Duration {
+    /// A COMMAND of this host.
+    pub fn temper(&self, grace: Duration) -> Temper {
+        self.site.temper.unwrap_or_else(|| Temper::any(&mut self.state().random, grace))
+    }
+
+    pub fn millis(&self, least: u64, most: u64) -> Duration {
         self.state().random.millis(least, most)
     }
 
-    fn process(&self) -> Process {
+    pub fn process(&self) -> Process {
         let process = Process::new(self.site.clock);
         let mut state = self.state();
         if state.suspended {
@@ -104,25 +127,36 @@ impl Machine {
     }
 
     pub fn resume(&self) {
-        let processes = {
+        let (processes, running) = {
             let mut state = self.state();
             state.suspended = false;
-            state.processes.clone()
+            (state.processes.clone(), state.running.clone())
         };
         self.site.world.resumed(self.site.index);
         processes.iter().for_each(Process::let_go);
+        for running in running {
+            running.act(|_| {});
+        }
     }
 
     pub fn is_suspended(&self) -> bool {
         self.state().suspended
     }
 
-    pub fn candidate(&self) -> Option<Process> {
-        self.state().candidate.as_ref().map(|(process, _)| process.clone()).filter(|process| !process.is_killed())
-    }
-
-    pub fn links(&self) -> Option<Links> {
-        self.state().links.clone()
+    /// One of those that can kill the tree, as `draw` has it, or the candidate that has none. None where that would leave
+    /// nobody who can.
+    pub fn target(&self, draw: impl FnOnce() -> Link) -> Option<Target> {
+        let running = self.state().running.last().cloned();
+        let Some(running) = running.filter(|running| !running.is_alone()) else {
+            let (candidate, _) = self.state().candidate.clone()?;
+            let target = Target { link: Link::Candidate, candidate, running: None };
+            return Some(target).filter(|target| !target.candidate.is_killed());
+        };
+        let link = draw();
+        // All three at once is beyond what is promised.
+        let others = Link::ALL.into_iter().filter(|&other| other != link && running.is_hindered(other)).count();
+        let target = Target { link, candidate: running.candidate.clone(), running: Some(Arc::clone(&running)) };
+        (others < 2 && !running.is_hindered(link)).then_some(target)
     }
 
     /// SIGTERM to the candidate.
@@ -158,7 +192,7 @@ impl Machine {
             let own = process.clone();
             let run = async move {
                 let store = Arc::new(UsedBy { process: own.clone(), store: (this.site.open)(this.site.index) });
-                let mut body = Body { machine: Arc::clone(&this), process: own, tell, inbox, lines: None };
+                let mut body = Body { machine: Arc::clone(&this), process: own, tell, inbox, running: None };
                 let announces = this.site.announces;
                 let options = Options { announces, counts: announces, job: None, schedule: None };
                 driver::run(this.site.settings, candidate, Campaign::new(store), &mut body, options, seed).await
@@ -195,76 +229,36 @@ impl UsedBy {
     }
 }
 
-#[async_trait::async_trait]
-impl Notes for UsedBy {
-    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        self.run(self.store.read(shard, page)).await
-    }
-
-    async fn replace(
-        &self,
-        shard: &Shard,
-        page: &Page,
-        expected: Option<&str>,
-        draft: Option<&Note>,
-    ) -> Result<bool, StoreError> {
-        self.run(self.store.replace(shard, page, expected, draft)).await
-    }
-
-    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
-        self.run(self.store.standbys(prefix)).await
-    }
+macro_rules! used_by {
+    ($($role:ident { $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)* })*) => {$(
+        #[async_trait::async_trait]
+        impl $role for UsedBy {
+            $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, StoreError> {
+                self.run(self.store.$name($($argument),*)).await
+            })*
+        }
+    )*};
 }
 
-#[async_trait::async_trait]
-impl Leases for UsedBy {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.run(self.store.claim(candidate)).await
+used_by! {
+    Notes {
+        read(shard: &Shard, page: &Page) -> Option<Note>;
+        replace(shard: &Shard, page: &Page, expected: Option<&str>, draft: Option<&Note>) -> bool;
+        standbys(prefix: &str) -> Vec<(Shard, Note)>;
     }
-
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        self.run(self.store.observe(shard)).await
+    Leases {
+        claim(candidate: &Candidate) -> Claim;
+        observe(shard: &Shard) -> Observation;
+        renew_and_read(candidate: &Candidate, term: Term, sequence: u64, shards: &[Shard]) -> Renewed;
+        release(candidate: &Candidate, term: Term) -> Release;
+        changed(shard: &Shard) -> ();
     }
-
-    async fn renew_and_read(
-        &self,
-        candidate: &Candidate,
-        term: Term,
-        sequence: u64,
-        shards: &[Shard],
-    ) -> Result<Renewed, StoreError> {
-        self.run(self.store.renew_and_read(candidate, term, sequence, shards)).await
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.run(self.store.release(candidate, term)).await
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        self.run(self.store.changed(shard)).await
-    }
-}
-
-#[async_trait::async_trait]
-impl Administration for UsedBy {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.run(self.store.inspect(shard)).await
-    }
-
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        self.run(self.store.list_in_pages(prefix, each)).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        self.run(self.store.revoke(shard, term)).await
-    }
-
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        self.run(self.store.prepare()).await
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        self.run(self.store.check()).await
+    Administration {
+        inspect(shard: &Shard) -> Report;
+        list_in_pages(prefix: &str, each: &mut EachPage<'_>) -> ();
+        revoke(shard: &Shard, term: Term) -> Release;
+        prepare() -> Vec<String>;
+        check() -> Vec<Finding>;
     }
 }
 
@@ -280,38 +274,16 @@ struct Body {
     process: Process,
     tell: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
-    /// Of the last leadership.
-    lines: Option<Lines>,
+    /// The last leadership.
+    running: Option<Arc<Running>>,
 }
 
-struct Lines {
-    guard: UnboundedSender<Order>,
-    backstop: UnboundedSender<Deadline>,
-    seize: Watched<bool>,
-}
-
-/// How a process ended: None while it runs, and then whether by its own decision.
-type End = Watched<Option<bool>>;
-
-/// Runs it as `process`, and tells of its end.
-fn spawn(
-    process: &Process,
-    run: impl Future<Output = ()> + Send + 'static,
-    then: impl FnOnce(bool) + Send + 'static,
-) -> End {
-    let end = Watched::new(None);
-    let (process, running, ended) = (process.clone(), process.run(run), end.clone());
-    tokio::spawn(async move {
-        let own_decision = running.await.is_some();
-        process.kill();
-        then(own_decision);
-        ended.set(Some(own_decision));
-    });
-    end
-}
-
-async fn has_ended(end: &End) -> bool {
-    end.wait_for(|end| end.is_some()).await.expect("it has ended")
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            running.act(|leadership| leadership.kill(Link::Candidate));
+        }
+    }
 }
 
 impl Host for Body {
@@ -324,70 +296,12 @@ impl Host for Body {
     }
 
     fn start(&mut self, candidate: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
-        let machine = &self.machine;
-        let grace = machine.site.settings.timing.stop_grace;
-        let temper = machine.site.temper.unwrap_or_else(|| Temper::any(&mut machine.state().random, grace));
-        let tree = Tree::new(&machine.site.world, machine.process(), temper);
-        let (guard, backstop) = (machine.process(), machine.process());
-        machine.state().links =
-            Some(Links { candidate: self.process.clone(), guard: guard.clone(), backstop: backstop.clone() });
-        let (order, orders) = unbounded_channel();
-        let (extend, extensions) = unbounded_channel();
-        let seize = Watched::new(false);
-        self.lines = Some(Lines { guard: order, backstop: extend, seize: seize.clone() });
-        let exec = machine.millis(1, 40);
-        let guards = Guard {
-            tree: tree.clone(),
-            deadline,
-            grace,
-            tell: self.tell.clone(),
-            begin: (machine.site.index, candidate.session.as_str().to_owned(), term.0),
-            world: machine.site.world.clone(),
-        };
-        let left = tree.clone();
-        let guard_end = spawn(&guard, guards.run(orders, exec), move |own_decision| {
-            if !own_decision {
-                // COMMAND dies with it, what it forked does not.
-                left.command_ends();
-            }
-        });
-        let backstops = Backstop {
-            tree: tree.clone(),
-            limit: deadline.backstop_at,
-            grace,
-            tell: self.tell.clone(),
-            guard: guard.clone(),
-            guard_end,
-            clock: machine.site.clock,
-        };
-        let (machine_again, candidate, lives) = (Arc::clone(machine), candidate.clone(), self.process.clone());
-        let backstop_end = spawn(&backstop, backstops.run(extensions), move |own_decision| {
-            if own_decision && lives.is_killed() {
-                tokio::spawn(release_after_a_crash(machine_again, candidate, term));
-            }
-        });
-        let tell = self.tell.clone();
-        let watch = async move {
-            let proven = tokio::select! {
-                biased;
-                proven = has_ended(&backstop_end) => {
-                    if !proven {
-                        let _ = tell.send(Event::Tree(TreeEvent::GuardFailed));
-                    }
-                    proven
-                }
-                _ = seize.wait_for(|seized| seized) => false,
-            };
-            if !proven {
-                backstop.kill();
-                guard.kill();
-                tree.kill();
-                tree.dead().await;
-            }
-            let _ = tell.send(Event::Tree(TreeEvent::Dead));
-        };
-        let process = self.process.clone();
-        tokio::spawn(async move { process.run(watch).await });
+        let (own, lease) = ((self.process.clone(), self.tell.clone()), (candidate.clone(), term));
+        let running = Running::start(&self.machine, own, lease, deadline);
+        let mut state = self.machine.state();
+        state.running.retain(|running| !running.is_alone());
+        state.running.push(Arc::clone(&running));
+        self.running = Some(running);
         Ok(())
     }
 
@@ -397,129 +311,14 @@ impl Host for Body {
 
     fn carry_out(&mut self, action: &Action) {
         self.machine.site.world.trace(self.machine.site.index, format_args!("did {action:?}"));
-        let Some(lines) = &self.lines else { return };
-        match action {
-            Action::Extend(deadline) => {
-                let _ = lines.guard.send(Order::Extend(*deadline));
-                let _ = lines.backstop.send(*deadline);
-            }
-            Action::Stop(stop) => {
-                let _ = lines.guard.send(match *stop {
-                    Stop::Orderly { kill_after, .. } => Order::Stop { kill_after },
-                    Stop::Losing { .. } => Order::Lose,
-                    Stop::Kill => Order::Kill,
-                });
-            }
-            Action::Seize => {
-                lines.seize.set(true);
-            }
-            _ => {}
+        if let (Action::Extend(_) | Action::Stop(_) | Action::Seize, Some(running)) = (action, &self.running) {
+            running.act(|leadership| leadership.carry_out(action));
         }
-    }
-}
-
-struct Guard {
-    tree: Tree,
-    deadline: Deadline,
-    grace: Duration,
-    tell: UnboundedSender<Event>,
-    begin: (usize, String, u64),
-    world: World,
-}
-
-impl Guard {
-    async fn run(self, mut orders: UnboundedReceiver<Order>, exec: Duration) {
-        let tell = |event| drop(self.tell.send(Event::Tree(event)));
-        tokio::time::sleep(exec).await;
-        if BootInstant::now() >= self.deadline.term_at {
-            tell(TreeEvent::DeadlineReached);
-            return self.tree.kill();
-        }
-        let (host, session, term) = &self.begin;
-        self.tree.begin(*host, session, *term);
-        let mut policy = Policy::new(self.deadline, self.grace);
-        let (mut candidate_lives, mut command_lives) = (true, true);
-        let clock = crate::clock::here();
-        loop {
-            let input = tokio::select! {
-                biased;
-                () = self.tree.ended(), if command_lives => {
-                    command_lives = false;
-                    tell(TreeEvent::Ended(CommandEnd::Exited(0)));
-                    Input::CommandEnded
-                }
-                () = self.tree.dead(), if !command_lives => return,
-                order = orders.recv(), if candidate_lives => {
-                    candidate_lives = order.is_some();
-                    order.map_or(Input::CandidateGone, Input::Order)
-                }
-                () = clock.reaches(policy.wake_at()) => Input::Tick,
-            };
-            self.world.trace(*host, format_args!("guard heard {input:?}"));
-            for effect in policy.handle(BootInstant::now(), input) {
-                self.world.trace(*host, format_args!("guard did {effect:?}"));
-                match effect {
-                    Effect::AskTree => self.tree.ask(),
-                    Effect::KillTree => self.tree.kill(),
-                    Effect::ReportOverrun => tell(TreeEvent::Overran),
-                    Effect::ReportDeadline => tell(TreeEvent::DeadlineReached),
-                    Effect::Signal(_) | Effect::Continue => {}
-                    // Of hooks, and there are none.
-                    Effect::Start
-                    | Effect::ReportUnready(_)
-                    | Effect::RunPreStop
-                    | Effect::RunPostStop
-                    | Effect::KillHook
-                    | Effect::Finish => unreachable!("{effect:?}"),
-                }
-            }
-        }
-    }
-}
-
-struct Backstop {
-    tree: Tree,
-    limit: BootInstant,
-    grace: Duration,
-    tell: UnboundedSender<Event>,
-    guard: Process,
-    guard_end: End,
-    clock: Clock,
-}
-
-impl Backstop {
-    async fn run(mut self, mut extensions: UnboundedReceiver<Deadline>) {
-        let mut candidate_lives = true;
-        let own_decision = loop {
-            tokio::select! {
-                biased;
-                own_decision = has_ended(&self.guard_end) => break own_decision,
-                extension = extensions.recv(), if candidate_lives => {
-                    if let Some(deadline) = extension {
-                        self.limit = self.limit.max(deadline.backstop_at);
-                    } else {
-                        candidate_lives = false;
-                        self.limit = self.limit.min(BootInstant::now().plus(self.grace).plus(PATIENCE));
-                    }
-                }
-                () = self.clock.reaches(self.limit) => {
-                    self.guard.kill();
-                    self.limit = BootInstant::NEVER;
-                }
-            }
-        };
-        if !own_decision {
-            let _ = self.tell.send(Event::Tree(TreeEvent::GuardFailed));
-        }
-        if !self.tree.is_dead() {
-            self.tree.kill();
-        }
-        self.tree.dead().await;
     }
 }
 
 /// A backstop whose candidate is gone gives the lease back.
-async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, term: Term) {
+pub async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, term: Term) {
     let process = machine.process();
     let run = async move {
         let store = (machine.site.open)(machine.site.index);

@@ -11,7 +11,7 @@
 //! | part | how |
 //! | --- | --- |
 //! | candidate | `leaderrun::internals::runner::driver` with `leaderrun::internals::election`, as they are |
-//! | guard | `leaderrun::internals::guard::policy` as it is; `host` plays the processes around it |
+//! | guard | `leaderrun::internals::guard::policy` as it is; `leadership` plays what is around it, as in the model |
 //! | store | `leaderrun::internals::store::lease_store` over documents in memory (`documents`) |
 //! | network | messages lost, late by more than a lease, doubled, answered with an error though applied (`network`) |
 //! | clocks | each host's, and the store's, is up to a twelfth fast or slow, a host's wall clock up to a day off (`clock`) |
@@ -34,6 +34,8 @@ mod fleet;
 #[allow(dead_code, reason = "what is pinned here are whole files")]
 mod golden;
 mod host;
+#[path = "../support/leadership.rs"]
+mod leadership;
 #[path = "../support/memory.rs"]
 mod memory;
 mod network;
@@ -43,9 +45,8 @@ mod notes;
 mod operator;
 #[path = "../support/random.rs"]
 mod random;
+mod running;
 mod story;
-mod tree;
-mod watched;
 mod world;
 
 use fleet::Fleet;
@@ -58,6 +59,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use story::{Kind, TRACED, Told, tell};
+use world::Record;
 
 /// A panic in a task is a breach of its story, which only this tells.
 fn note_panics() {
@@ -101,9 +103,9 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
                     let panics = PANICS.get();
                     let mut told = tell(kind, seed);
                     if PANICS.get() > panics {
-                        told.breaches.push("something panicked".to_owned());
+                        told.record.breaches.push("something panicked".to_owned());
                     }
-                    if told.breaches.is_empty() {
+                    if told.record.breaches.is_empty() {
                         sums.lock().expect("not poisoned").add(told);
                     } else {
                         wrong.lock().expect("not poisoned").get_or_insert(told);
@@ -113,7 +115,8 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
         }
     });
     if let Some(told) = wrong.into_inner().expect("not poisoned") {
-        panic!("seed {} of {:?}: {:?}\n{}", told.seed, told.kind, told.breaches, told.transcript);
+        let Record { breaches, transcript, .. } = told.record;
+        panic!("seed {} of {:?}: {breaches:?}\n{}", told.seed, told.kind, transcript.join("\n"));
     }
     let Sums { faults, mut gaps, lives, traces } = sums.into_inner().expect("not poisoned");
     gaps.sort_unstable();
@@ -148,12 +151,12 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, told: Told) {
-        for (fault, count) in told.faults {
+        self.gaps.extend(told.record.gaps());
+        self.lives += told.record.lives.len();
+        for (fault, count) in told.record.faults {
             *self.faults.entry(fault).or_default() += count;
         }
-        self.gaps.extend(told.gaps);
-        self.lives += told.lives;
-        self.traces.extend(told.trace.map(|trace| (told.seed, trace)));
+        self.traces.extend(told.record.trace.map(|trace| (told.seed, trace)));
     }
 }
 
@@ -204,8 +207,8 @@ fn a_seed_tells_the_same_story_again() {
     note_panics();
     for kind in [Kind::Shared, Kind::Scripted, Kind::Comparing] {
         for seed in 0..5 {
-            let (once, again) = (tell(kind, seed), tell(kind, seed));
-            let differs = once.transcript.lines().zip(again.transcript.lines()).find(|(one, other)| one != other);
+            let (once, again) = (tell(kind, seed).record, tell(kind, seed).record);
+            let differs = once.transcript.iter().zip(&again.transcript).find(|(one, other)| one != other);
             assert!(once.transcript == again.transcript, "{kind:?} {seed}: {differs:?}");
             assert!(once.trace == again.trace, "{kind:?} {seed}: the same in words, and not in what was decided");
         }

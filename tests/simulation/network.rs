@@ -80,12 +80,11 @@ impl Network {
         self.state().latency = (least, most);
     }
 
-    pub fn cut(&self, host: usize, way: Way) {
-        self.state().cuts.insert((host, way));
-    }
-
-    pub fn mend(&self, host: usize, way: Way) {
-        self.state().cuts.remove(&(host, way));
+    /// From now on these ways to and from a host let nothing through, or are mended.
+    pub fn set_cut(&self, host: usize, ways: &[Way], cut: bool) {
+        let mut state = self.state();
+        state.cuts.retain(|(other, way)| *other != host || !ways.contains(way));
+        state.cuts.extend(ways.iter().filter(|_| cut).map(|&way| (host, way)));
     }
 
     pub fn set_down(&self, down: bool) {

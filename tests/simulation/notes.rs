@@ -23,8 +23,7 @@ fn shard() -> Shard {
 
 fn hosts(kind: Kind, network: &Network) -> Vec<Arc<dyn Store>> {
     let documents = kind.documents();
-    let open = |host| -> Arc<dyn Store> { Arc::new(documents.open(host, network.clone(), World::default())) };
-    (0..HOSTS).map(open).collect()
+    (0..HOSTS).map(|host| documents.open(host, network.clone(), World::default())).collect()
 }
 
 /// Reads until there is an answer.

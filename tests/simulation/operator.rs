@@ -53,7 +53,7 @@ impl Operator {
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        Arc::new(self.documents.open(self.host, self.network.clone(), self.world.clone()))
+        self.documents.open(self.host, self.network.clone(), self.world.clone())
     }
 
     async fn carry_out(&self, store: &dyn Store, random: &mut Random) -> Result<(), StoreError> {

@@ -1,17 +1,17 @@
 //! One story: some hosts, one shard, and everything that can go wrong, as a seed has it.
 
-use crate::clock::{self, Clock, EPOCH_MILLIS, Process, elapsed};
+use crate::clock::{self, Clock, EPOCH_MILLIS, elapsed};
 use crate::documents::Documents;
-use crate::host::{Machine, Open, Site, until};
+use crate::fleet::simulate;
+use crate::host::{Machine, Open, Site, Target, until};
+use crate::leadership::Link;
 use crate::memory::Style;
 use crate::network::{Network, Way};
 use crate::operator::Operator;
 use crate::random::Random;
-use crate::world::World;
+use crate::world::{Record, World};
 use leaderrun::internals::election::{OnLoss, Restart, RestartWhen, Settings};
 use leaderrun::internals::lease::{Shard, Timing, TimingRequest};
-use leaderrun::internals::store::Store;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,14 +40,7 @@ impl Kind {
 pub struct Told {
     pub kind: Kind,
     pub seed: u64,
-    pub breaches: Vec<String>,
-    pub transcript: String,
-    pub faults: BTreeMap<&'static str, u64>,
-    /// From the end of one tree to the beginning of the next.
-    pub gaps: Vec<Duration>,
-    pub lives: usize,
-    /// Some of a seed below [`TRACED`].
-    pub trace: Option<String>,
+    pub record: Record,
 }
 
 /// So many seeds, from the first one on, are pinned in tests/golden.
@@ -55,23 +48,10 @@ pub const TRACED: u64 = 100;
 
 /// Tells the story of a seed, always the same one.
 pub fn tell(kind: Kind, seed: u64) -> Told {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        clock::begin();
+    simulate(async {
         let mut story = Story::begin(kind, seed);
         story.unfold().await;
-        let lives = story.world.lives();
-        let gaps = lives.windows(2).filter_map(|pair| pair[1].from.checked_sub(pair[0].to?)).collect();
-        Told {
-            kind,
-            seed,
-            breaches: story.world.breaches(),
-            transcript: story.world.transcript(),
-            faults: story.world.faults(),
-            gaps,
-            lives: lives.len(),
-            trace: story.world.take_trace(),
-        }
+        Told { kind, seed, record: story.world.take() }
     })
 }
 
@@ -120,9 +100,9 @@ impl Story {
             relinquish_after: random.per_mille(300).then(|| random.millis(500, 30_000)),
             ..Settings::new(timing, true, documents.delivery())
         };
-        let open = {
+        let open: Open = {
             let (documents, network, world) = (documents.clone(), network.clone(), world.clone());
-            Arc::new(move |host| -> Arc<dyn Store> { Arc::new(documents.open(host, network.clone(), world.clone())) })
+            Arc::new(move |host| documents.open(host, network.clone(), world.clone()))
         };
         let shard: Shard = "shard".parse().expect("a shard");
         let machines: Vec<_> = (0..usize::try_from(random.between(2, 4)).expect("few"))
@@ -132,21 +112,10 @@ impl Story {
                     ppm: clock::any_rate(&mut random),
                     wall_millis: EPOCH_MILLIS - 86_400_000 + random.between(0, 2 * 86_400_000),
                 };
-                let seed = Random::new(random.next());
-                let open: Open = open.clone();
-                Machine::new(
-                    Site {
-                        index,
-                        clock,
-                        shard: shard.clone(),
-                        settings,
-                        world: world.clone(),
-                        open,
-                        announces: index % 2 == 0,
-                        temper: None,
-                    },
-                    seed,
-                )
+                let (shard, world, open) = (shard.clone(), world.clone(), open.clone());
+                let announces = index % 2 == 0;
+                let site = Site { index, clock, shard, settings, world, open, announces, temper: None };
+                Machine::new(site, Random::new(random.next()))
             })
             .collect();
         let operator = Operator::new(machines.len(), documents.clone(), network.clone(), world.clone(), shard.clone());
@@ -226,20 +195,14 @@ impl Story {
                 });
             }
             55..75 => {
-                let (kind, ways): (_, &[Way]) = match chance {
+                let (kind, ways): (_, &'static [Way]) = match chance {
                     55..60 => ("requests cut off", &[Way::Requests]),
                     60..66 => ("answers cut off", &[Way::Answers]),
                     _ => ("cut off both ways", &[Way::Requests, Way::Answers]),
                 };
                 world.fault(kind, &host);
-                for &way in ways {
-                    network.cut(index, way);
-                }
-                later(time, move || {
-                    for &way in ways {
-                        network.mend(index, way);
-                    }
-                });
+                network.set_cut(index, ways, true);
+                later(time, move || network.set_cut(index, ways, false));
             }
             75..80 => {
                 world.fault("store down", &host);
@@ -283,43 +246,31 @@ impl Story {
         }
     }
 
-    /// One of the three that can kill the tree, or the candidate that has none.
-    fn target(&mut self, machine: &Machine) -> Option<(&'static str, Process)> {
-        let names = ["candidate", "guard", "backstop"];
-        let Some(links) = machine.links().filter(|links| !links.backstop.is_killed() || !links.guard.is_killed())
-        else {
-            return machine.candidate().map(|candidate| (names[0], candidate));
-        };
-        // All three at once is beyond what is promised.
-        let hindered = |process: &&Process| process.is_killed() || process.is_held();
-        let at = usize::try_from(self.random.between(0, 2)).expect("an index");
-        let chosen = links.all()[at].clone();
-        let others = links.all().into_iter().enumerate().filter(|&(other, _)| other != at);
-        let others = others.map(|(_, process)| process).filter(hindered).count();
-        (others < 2 && !hindered(&&chosen)).then_some((names[at], chosen))
+    fn target(&mut self, machine: &Machine) -> Option<Target> {
+        machine.target(|| self.random.one_of(&Link::ALL))
     }
 
     fn freeze(&mut self, machine: &Machine, time: Duration) {
-        let Some((name, process)) = self.target(machine).filter(|_| !machine.is_suspended()) else { return };
-        let kind = match name {
-            "candidate" => "candidate stopped",
-            "guard" => "guard stopped",
-            _ => "backstop stopped",
+        let Some(target) = self.target(machine).filter(|_| !machine.is_suspended()) else { return };
+        let kind = match target.link {
+            Link::Candidate => "candidate stopped",
+            Link::Guard => "guard stopped",
+            Link::Backstop => "backstop stopped",
         };
         self.world.fault(kind, &format!("host {} for {:.3} s", machine.site.index, time.as_secs_f64()));
-        process.hold();
-        later(time, move || process.let_go());
+        target.set_frozen(true);
+        later(time, move || target.set_frozen(false));
     }
 
     fn kill(&mut self, machine: &Machine) {
-        let Some((name, process)) = self.target(machine) else { return };
-        let kind = match name {
-            "candidate" => "candidate killed",
-            "guard" => "guard killed",
-            _ => "backstop killed",
+        let Some(target) = self.target(machine) else { return };
+        let kind = match target.link {
+            Link::Candidate => "candidate killed",
+            Link::Guard => "guard killed",
+            Link::Backstop => "backstop killed",
         };
         self.world.fault(kind, &format!("host {}", machine.site.index));
-        process.kill();
+        target.kill();
     }
 }
 

@@ -10,16 +10,23 @@ use std::time::Duration;
 const TO_KILL_AFTER_A_RESUME: Duration = Duration::from_millis(600);
 
 #[derive(Clone, Default)]
-pub struct World(Arc<Mutex<State>>);
+pub struct World(Arc<Mutex<Record>>);
 
 #[derive(Default)]
-struct State {
-    transcript: Vec<String>,
-    breaches: Vec<String>,
-    lives: Vec<Life>,
-    faults: BTreeMap<&'static str, u64>,
+pub struct Record {
+    pub transcript: Vec<String>,
+    pub breaches: Vec<String>,
+    pub lives: Vec<Life>,
+    pub faults: BTreeMap<&'static str, u64>,
     /// Some where somebody will read it.
-    trace: Option<String>,
+    pub trace: Option<String>,
+}
+
+impl Record {
+    /// From the end of one tree to the beginning of the next.
+    pub fn gaps(&self) -> impl Iterator<Item = Duration> {
+        self.lives.windows(2).filter_map(|pair| pair[1].from.checked_sub(pair[0].to?))
+    }
 }
 
 /// One tree, from the start of COMMAND to the end of its last descendant.
@@ -42,7 +49,7 @@ impl Life {
 }
 
 impl World {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Record> {
         self.0.lock().expect("nobody panicked")
     }
 
@@ -57,9 +64,9 @@ impl World {
         }
     }
 
-    /// What there is of it so far.
-    pub fn take_trace(&self) -> Option<String> {
-        self.state().trace.take()
+    /// All that there is so far.
+    pub fn take(&self) -> Record {
+        std::mem::take(&mut self.state())
     }
 
     pub fn say(&self, line: &str) {
@@ -162,13 +169,5 @@ impl World {
 
     pub fn lives(&self) -> Vec<Life> {
         self.state().lives.clone()
-    }
-
-    pub fn faults(&self) -> BTreeMap<&'static str, u64> {
-        self.state().faults.clone()
-    }
-
-    pub fn transcript(&self) -> String {
-        self.state().transcript.join("\n")
     }
 }
