@@ -61,6 +61,7 @@ fn schemes() -> impl Iterator<Item = &'static str> {
 /// The forms that `--store` takes, one after another.
 pub const SCHEMES: Forms = Forms;
 
+/// Prints them.
 pub struct Forms;
 
 impl fmt::Display for Forms {
