@@ -75,6 +75,14 @@ impl History {
             let Call::Lease(lease::Call::Claim { session, number, ref answer, .. }) = event.call else { continue };
             if answer.is_none() {
                 let call = lease::Call::GiveBack { number };
+                if leeway.gives_back {
+                    operations.push(Operation {
+                        call: call.clone(),
+                        begun: event.begun,
+                        ended: NEVER,
+                        required: false,
+                    });
+                }
                 let releases = self.releases(session).filter(|release| release.begun > event.begun);
                 operations.extend(releases.map(|release| {
                     let ended = release.ended.unwrap_or(NEVER);

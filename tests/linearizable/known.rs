@@ -168,7 +168,7 @@ fn a_lease_is_given_to_another_after_its_end_and_not_before() {
     // Its holder may renew it as long as nobody else has it.
     assert!(is_right(&[at(0, 10, granted(1, 5)), at(1800, 1900, renewed(1, 5, 1)), at(1901, 1910, held(1, 5))]));
     // And a lease that never ends is not given away.
-    let eternal = Leeway { is_of_kernel: true };
+    let eternal = Leeway { is_of_kernel: true, ..Leeway::default() };
     assert!(!is_right_with(eternal, &[at(0, 10, granted(1, 5)), at(9000, 9900, granted(2, 6))]));
 }
 
@@ -268,7 +268,7 @@ fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
 #[test]
 fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_files() {
     let event = |begun, ended, call| Event { begun, ended: Some(ended), call: Done::Lease(call) };
-    let on_files = Leeway { is_of_kernel: true };
+    let on_files = Leeway { is_of_kernel: true, ..Leeway::default() };
     let found = |leeway, vain: Call, seen: Event| {
         let events = vec![event(0, 10, vain), seen, event(30, 40, granted(1, 5))];
         let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
@@ -300,6 +300,20 @@ fn a_release_also_ends_what_an_earlier_claim_got_that_nobody_heard() {
     assert!(found(late_release(30), free()));
     assert!(found(late_release(30), held(1, 9)));
     assert!(!found(late_release(91), free()), "it is not released yet");
+}
+
+#[test]
+fn a_client_gives_back_what_its_claim_got_that_nobody_heard_where_it_does_so() {
+    let event = |begun, ended, call| Event { begun, ended, call: Done::Lease(call) };
+    let found = |leeway, claim: Event| {
+        let events = vec![claim, event(20, Some(30), held(1, 5)), event(40, Some(50), free())];
+        let history = History { seed: 0, shard: "s".to_owned(), events, is_disturbed: false };
+        matches!(history.judge(leeway), Found::Nothing)
+    };
+    let on_etcd = Leeway { gives_back: true, ..Leeway::default() };
+    assert!(found(on_etcd, event(0, None, unheard(1))));
+    assert!(!found(Leeway::default(), event(0, None, unheard(1))), "no other store does");
+    assert!(!found(on_etcd, event(0, Some(10), granted(1, 5))), "it was told that it leads");
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct Leeway {
     /// The lease does not expire, and the name of its holder is written after the lock is taken, so it may still be that of
     /// the last one.
     pub is_of_kernel: bool,
+    /// What a claim got that nobody heard of is given back by the client itself, some time later.
+    pub gives_back: bool,
 }
 
 /// The holder that an answer names.
@@ -64,7 +66,8 @@ pub enum Call {
     },
     /// A claim that was not applied. It changes nothing.
     FailedClaim,
-    /// A release ends what an earlier claim of its session got, which nobody has heard, whatever its term.
+    /// A release, or on etcd the client, ends what an earlier claim of its session got, which nobody has heard, whatever
+    /// its term.
     GiveBack {
         number: usize,
     },

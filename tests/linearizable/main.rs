@@ -25,9 +25,10 @@ use lease::Leeway;
 use stage::Stage;
 use std::time::Duration;
 
-/// On `file:` the kernel keeps the lease, and its holder writes its name afterwards.
+/// On `file:` the kernel keeps the lease, and its holder writes its name afterwards. On etcd a claim has an etcd lease of
+/// its own, which its client revokes unless the claim is known to have succeeded.
 fn leeway(store: &str) -> Leeway {
-    Leeway { is_of_kernel: store == "file" }
+    Leeway { is_of_kernel: store == "file", gives_back: store == "etcd" }
 }
 
 fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {
