@@ -39,7 +39,7 @@ use super::lease_store::documents::{
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
 use crate::time::BootInstant;
-use client::{Connection, Subscription as _, Wake};
+use client::{Cells, Connection, Subscription as _, Wake};
 use parking_lot::Mutex;
 use server::Server;
 use statements::{LIST_PAGE, Row, Spot};
@@ -75,10 +75,10 @@ impl<C: Connection> Rows<C> {
     /// Sends a request, and reads the rows of its answer: one at least.
     async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
         let sent = BootInstant::now();
-        let rows = self.server.ask(request).await?;
+        let read = |rows: &[Cells]| rows.iter().map(|cells| Row::read(cells)).collect::<Option<Vec<Row>>>();
+        let rows = self.server.ask(request, |rows| !rows.is_empty() && read(rows).is_some()).await?;
         let received = BootInstant::now();
-        let rows: Option<Vec<Row>> = rows.iter().map(|cells| Row::read(cells)).collect();
-        let rows = rows.filter(|rows| !rows.is_empty()).ok_or_else(|| self.server.site.not_understood())?;
+        let rows = read(&rows).unwrap_or_default();
         let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
         self.clock.lock().sample_millis(now_millis, sent, received);
         Ok(rows)
@@ -176,7 +176,7 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        self.server.ask(&self.server.statements.remove(&Spot::of(key))).await.map(drop)
+        self.server.ask(&self.server.statements.remove(&Spot::of(key)), |_| true).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
