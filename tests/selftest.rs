@@ -161,7 +161,7 @@ fn a_candidate_whose_wall_clock_is_set_shows_it() {
 }
 
 fn everything_holds(bench: &Bench) {
-    let said = bench.run(&["--json", "--lease", "8s"]);
+    let said = bench.run(&["--json", "--lease", "12s"]);
     assert_held(&said, &FAULTS);
     let said = said.err;
     assert!(said.starts_with("leaderctl: ") && said.lines().count() == 1, "{said}");
