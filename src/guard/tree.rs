@@ -144,7 +144,7 @@ impl Tree {
             }
             Ok(None) => {
                 self.rest_from_reaping(since);
-                self.childless = self.only_strangers_are_left();
+                self.childless = self.only_earlier_children_are_left();
                 None
             }
             Err(Errno::ECHILD) => {
@@ -192,7 +192,7 @@ impl Tree {
     pub fn look(&mut self) -> bool {
         self.childless = match wait_any(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Err(Errno::ECHILD) => true,
-            Ok(_) => self.only_strangers_are_left(),
+            Ok(_) => self.only_earlier_children_are_left(),
             Err(error) => panic!("waitid: {error}"),
         };
         self.is_empty()
@@ -204,9 +204,9 @@ impl Tree {
         self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
 
-    /// True when every child is a stranger. Strangers exist until they are reaped, so a look at `/proc` that misses one
+    /// True when no child is left but those. They exist until they are reaped, so a look at `/proc` that misses one
     /// proves nothing.
-    fn only_strangers_are_left(&mut self) -> bool {
+    fn only_earlier_children_are_left(&mut self) -> bool {
         !self.earlier_children.is_empty()
             && self.walk.as_mut().is_some_and(|walk| walk.children() == self.earlier_children)
     }

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_and_its_descendants_are_skipped() {
+    fn earlier_children_and_their_descendants_are_skipped() {
         let seen = |pid, parent| Seen { pid, parent, started: Some(1), ended: false, place: Place::Unknown };
         // 5 and 6 form a circle.
         let mut all = vec![seen(2, 1), seen(3, 2), seen(4, 3), seen(5, 6), seen(6, 5), seen(7, 1), seen(8, 7)];

@@ -75,10 +75,12 @@ impl<C: Connection> Rows<C> {
     /// Sends a request, and reads the rows of its answer: one at least.
     async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
         let sent = BootInstant::now();
-        let read = |rows: &[Cells]| rows.iter().map(|cells| Row::read(cells)).collect::<Option<Vec<Row>>>();
-        let rows = self.server.ask(request, |rows| !rows.is_empty() && read(rows).is_some()).await?;
+        let read = |rows: Vec<Cells>| {
+            let rows: Vec<Row> = rows.iter().map(|cells| Row::read(cells)).collect::<Option<_>>()?;
+            (!rows.is_empty()).then_some(rows)
+        };
+        let rows = self.server.ask(request, read).await?;
         let received = BootInstant::now();
-        let rows = read(&rows).unwrap_or_default();
         let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
         self.clock.lock().sample_millis(now_millis, sent, received);
         Ok(rows)
@@ -176,7 +178,7 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        self.server.ask(&self.server.statements.remove(&Spot::of(key)), |_| true).await.map(drop)
+        self.server.ask(&self.server.statements.remove(&Spot::of(key)), Some).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {

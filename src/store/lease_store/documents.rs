@@ -248,8 +248,8 @@ pub struct Properties {
     /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost with
     /// it: the last term, that it was released, and the orders.
     pub is_shared: bool,
-    /// The server's answers say what time it is to the millisecond, whoever computes ends. Where a `Date` with the seconds
-    /// alone says so, our wall clock is a second witness: it may delay a takeover.
+    /// The server's answers say what time it is, to the millisecond. Where only a `Date` does, which has whole seconds, our
+    /// wall clock is a second witness: it may delay a takeover.
     pub tells_time: bool,
     /// A document that ends is [`Life::Ends`], on a clock of the server. Where the server has none, it is [`Life::Left`]
     /// or [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And

@@ -183,30 +183,29 @@ impl<C: Connection> Server<C> {
 
     /// Sends the statements of a request, which must be safe to apply twice.
     ///
-    /// A pooler may break off an answer, and what follows on that connection answers something else. So what
-    /// `is_understood` does not accept is the end of the connection.
-    pub async fn ask(
+    /// A pooler may break off an answer, and what follows on that connection answers something else. So an answer that
+    /// `read` does not understand is the end of the connection.
+    pub async fn ask<T>(
         &self,
         statements: &str,
-        is_understood: impl Fn(&[Cells]) -> bool + Sync,
-    ) -> Result<Vec<Cells>, StoreError> {
-        let is_understood = &is_understood;
+        read: impl Fn(Vec<Cells>) -> Option<T> + Sync,
+    ) -> Result<T, StoreError> {
+        let read = &read;
         let deadline = self.deadline();
         let anew = Box::pin(async {
             let permit = timeout_at(deadline, self.beside.acquire()).await;
             let _permit = permit.map_err(|_| StoreError { kind: ErrorKind::NotApplied, ..self.site.silent() })?;
-            Ok(self.ask_over(self.borrow_new(deadline).await?, statements, is_understood, deadline).await?)
+            Ok(self.ask_over(self.borrow_new(deadline).await?, statements, read, deadline).await?)
         });
         let Some(kept) = self.kept().await else { return anew.await };
         if kept.is_idle() {
-            let first = self.ask_over(PooledConnection::of(self, kept), statements, is_understood, deadline);
+            let first = self.ask_over(PooledConnection::of(self, kept), statements, read, deadline);
             return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
         }
         if !C::TAKES_SEVERAL {
             return anew.await;
         }
-        let behind =
-            async { Ok(self.ask_over(PooledConnection::of(self, kept), statements, is_understood, deadline).await?) };
+        let behind = async { Ok(self.ask_over(PooledConnection::of(self, kept), statements, read, deadline).await?) };
         let beside = async {
             sleep(HEAD_START).await;
             anew.await
@@ -224,23 +223,23 @@ impl<C: Connection> Server<C> {
         }
     }
 
-    async fn ask_over(
+    async fn ask_over<T>(
         &self,
         mut pooled: PooledConnection<'_, C>,
         statements: &str,
-        is_understood: &(impl Fn(&[Cells]) -> bool + Sync),
+        read: &(impl Fn(Vec<Cells>) -> Option<T> + Sync),
         deadline: Instant,
-    ) -> Result<Vec<Cells>, Failure> {
+    ) -> Result<T, Failure> {
         let transaction = pooled.connection().transaction(statements);
         pooled.end = End::GivenUp;
         let mut attempt = 0;
         let answer = loop {
             match timeout_at(deadline, pooled.connection().tell(&transaction)).await {
                 Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => attempt += 1,
-                Ok(Ok(rows)) if !is_understood(&rows) => {
-                    break Err(Failure { meaning: Meaning::Lost, error: self.site.not_understood() });
+                Ok(answer) => {
+                    let garbled = || Failure { meaning: Meaning::Lost, error: self.site.not_understood() };
+                    break answer.and_then(|rows| read(rows).ok_or_else(garbled));
                 }
-                Ok(answer) => break answer,
                 Err(_) => break Err(self.site.silent().into()),
             }
         };

@@ -135,7 +135,7 @@ impl Advisory {
             server
                 .ask(
                     &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {SESSION} = '{holder}'"),
-                    |_| true,
+                    Some,
                 )
                 .await?;
             sleep(PAUSE).await;
@@ -179,7 +179,7 @@ impl Advisory {
 impl ForeignLock for Advisory {
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let own = self.own.lock().clone();
-        let rows = self.server.ask(&lock_holder(self.key), |_| true).await?;
+        let rows = self.server.ask(&lock_holder(self.key), Some).await?;
         Ok((!rows.is_empty() && !own.contains(&word(&rows, 0))).then(|| self.stranger(&rows)))
     }
 
