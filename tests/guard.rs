@@ -209,6 +209,27 @@ fn an_orderly_stop_sends_the_stop_signal_once_and_waits_for_the_drain() {
     assert_eq!(run.file(), "up\ngot\ndrained\n");
 }
 
+/// As timeout(1) sends them: to its child, and then to the group that both are in.
+#[test]
+fn two_signals_in_a_row_are_one_request_to_stop() {
+    let script = "trap 'sleep 0.2; echo drained >> $FILE; exit 5' TERM; echo up > $FILE; while :; do sleep 0.02; done";
+    let mut run = Script::start(&[], script);
+    run.wait_for("up");
+    run.signal(Signal::SIGTERM);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(5));
+    assert_eq!(run.file(), "up\ndrained\n");
+}
+
+#[test]
+fn a_candidate_inside_the_command_of_its_leader_says_that_it_waits_for_itself() {
+    let inner = env!("CARGO_BIN_EXE_leaderrun");
+    let mut run = Script::start(&[], &format!("{inner} --store file:${{FILE%/*}}/store shard -- true 2> $FILE"));
+    run.wait_for(" leads, and this runs inside its command: it waits for itself");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.status(), Some(143));
+}
+
 #[test]
 fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     // It stays for a moment after the first signal, for a second one to arrive.

@@ -3,6 +3,7 @@
 use crate::election::{CommandEnd, LogEvent, Notice};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Holder;
+use std::env;
 
 pub(super) struct Log {
     owner: String,
@@ -10,6 +11,8 @@ pub(super) struct Log {
     /// The shard that we lead, as the store names it.
     led: Shard,
     has_slots: bool,
+    /// The leader of the same shard in whose COMMAND this runs.
+    outer: Option<String>,
     term: Option<Term>,
     /// In this wait, whom the candidate waits for.
     waiting: bool,
@@ -27,6 +30,12 @@ enum Leading {
     Said,
 }
 
+/// What the environment of its COMMAND says.
+fn outer(shard: &Shard) -> Option<String> {
+    let same_shard = env::var("LEADERRUN_SHARD").is_ok_and(|outer| outer == shard.as_str());
+    if same_shard { env::var("LEADERRUN_CANDIDATE").ok() } else { None }
+}
+
 impl Log {
     pub fn of(candidate: &Candidate, has_slots: bool) -> Self {
         Self {
@@ -34,6 +43,7 @@ impl Log {
             shard: candidate.shard.clone(),
             led: candidate.shard.clone(),
             has_slots,
+            outer: outer(&candidate.shard),
             term: None,
             waiting: false,
             leader: None,
@@ -93,6 +103,10 @@ impl Log {
             Notice::Waiting(holder) if changed => {
                 let event = LogEvent::LeaderChanged.into_str();
                 tracing::info!(event, shard, owner, "the leader changed: {holder} leads");
+            }
+            Notice::Waiting(holder) if !self.waiting && self.outer.as_ref() == Some(&holder.owner) => {
+                self.waiting = true;
+                tracing::warn!(event, shard, owner, "{notice}, and this runs inside its command: it waits for itself");
             }
             Notice::Waiting(_) if logs_waiting && !self.waiting => {
                 self.waiting = true;

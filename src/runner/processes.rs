@@ -38,6 +38,10 @@ use tokio::time::{Instant, sleep_until};
 /// How long after its SIGHUP a shell has ended, and the terminal with it.
 const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
+/// Signals that come this soon after a request to stop belong to it: timeout(1) sends one to leaderrun, and then one to the
+/// whole group that it is in.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
+
 #[derive(Default)]
 pub struct Observers {
     pub query_socket: Option<QuerySocket>,
@@ -66,7 +70,8 @@ pub struct Processes {
     /// None of them is alive while there is a guard.
     standby_tasks: StandbyTasks,
     observers: Observers,
-    asked: Option<Signal>,
+    /// The last request to stop, and when it came.
+    asked: Option<(Signal, Instant)>,
     /// The terminal stopped COMMAND, and then us.
     paused: bool,
     /// The terminal, from the start of a guard to the proof that its tree is dead.
@@ -107,19 +112,23 @@ impl Processes {
         }
     }
 
-    fn asked_to_stop(&mut self, signal: Signal) -> Event {
-        self.asked = Some(signal);
-        Event::Asked { signal: signal as i32 }
+    /// None if it was asked just now.
+    fn asked_to_stop(&mut self, signal: Signal) -> Option<Event> {
+        if self.asked.is_some_and(|(_, at)| at.elapsed() < ONE_REQUEST) {
+            return None;
+        }
+        self.asked = Some((signal, Instant::now()));
+        Some(Event::Asked { signal: signal as i32 })
     }
 
     /// The event that a signal means. None if the signal is not for the election.
     fn signalled(&mut self, signal: Signal) -> Option<Event> {
         match signal {
             Signal::SIGCHLD => self.reap(),
-            Signal::SIGTERM | Signal::SIGINT => return Some(self.asked_to_stop(signal)),
+            Signal::SIGTERM | Signal::SIGINT => return self.asked_to_stop(signal),
             // Ctrl-\ ends a standby. A COMMAND that runs decides for itself.
             Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
-                return Some(self.asked_to_stop(signal));
+                return self.asked_to_stop(signal);
             }
             Signal::SIGCONT => {
                 if take(&mut self.paused) {
@@ -150,11 +159,11 @@ impl Processes {
     /// The terminal is gone. That is a request to stop, but no second one: it would kill a COMMAND that is stopping.
     fn hung_up(&mut self) -> Option<Event> {
         self.look_at_terminal = None;
-        if self.asked.is_some() { None } else { Some(self.asked_to_stop(Signal::SIGHUP)) }
+        if self.asked.is_some() { None } else { self.asked_to_stop(Signal::SIGHUP) }
     }
 
     pub fn asked(&self) -> Option<Signal> {
-        self.asked
+        self.asked.map(|(signal, _)| signal)
     }
 
     fn reap(&mut self) {
