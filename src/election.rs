@@ -105,6 +105,8 @@ struct Core {
     unhealthy: u32,
     waiting: Waiting,
     trouble: Option<Trouble>,
+    /// How many times in a row the store could not wait for a change, and when it was last.
+    unwatched: (u32, BootInstant),
     standby_tasks: StandbyTasks,
     /// How late guard and backstop were woken, also those of the leadership before.
     late: Late,
@@ -128,6 +130,7 @@ impl Election {
             unhealthy: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
             trouble: None,
+            unwatched: (0, now),
             standby_tasks: StandbyTasks::DEAD,
             late: Late::default(),
         };

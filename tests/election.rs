@@ -531,6 +531,33 @@ fn a_store_that_cannot_tell_is_not_asked_to_again_before_it_has_answered() {
     assert!(play.election.wants_change());
 }
 
+/// For instance a user of Redis who may not subscribe.
+#[test]
+fn a_store_that_never_tells_is_asked_ever_less_often_and_that_is_said_once() {
+    let mut play = Play::refused(|settings| settings.delivery = Delivery::Push);
+    let retry = Timing::new(TimingRequest::default()).unwrap().retry_interval;
+    let (mut said, mut asked) = (Vec::new(), 0);
+    while play.now < Duration::from_mins(2) {
+        asked += 1;
+        said.extend(
+            play.tell(Event::Changed(Err(away()))).into_iter().filter(|action| matches!(action, Action::Say(_))),
+        );
+        let before = play.now;
+        let looked = play.until(play.now.as_secs_f64() + retry.as_secs_f64());
+        assert!(looked.contains(&Action::Observe), "not within the longest pause: {before:?}");
+        said.extend(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }));
+    }
+    let said: Vec<String> = said.iter().map(|action| format!("{action:?}")).collect();
+    assert!(asked > 20 && said.len() == 5, "{asked} {said:?}");
+    assert!(
+        said[0].contains("Trouble") && said[1].contains("TroubleOver") && said[4].contains("Unwatched"),
+        "{said:?}"
+    );
+    // One that has worked for a while is asked again soon, as before.
+    play.now += Duration::from_mins(2);
+    assert!(matches!(play.tell(Event::Changed(Err(away())))[..], [Action::Say(Notice::Trouble { .. })]));
+}
+
 #[test]
 fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
     let mut play = Play::leading(|_| {});

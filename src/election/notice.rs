@@ -18,6 +18,11 @@ pub enum Notice {
         lasting: Duration,
     },
     TroubleOver,
+    /// The store answers, but cannot tell of changes: the standby looks this often.
+    Unwatched {
+        message: String,
+        every: Duration,
+    },
     Stopping {
         signal: i32,
     },
@@ -74,7 +79,7 @@ impl Notice {
             Self::Waiting(_) | Self::Held(_) => LogEvent::Waiting,
             Self::Leading(_) => LogEvent::Leading,
             Self::HoldingBack(..) => LogEvent::HoldingBack,
-            Self::Trouble { .. } => LogEvent::Trouble,
+            Self::Trouble { .. } | Self::Unwatched { .. } => LogEvent::Trouble,
             Self::TroubleOver => LogEvent::TroubleOver,
             Self::Stopping { .. }
             | Self::SteppingDown(_)
@@ -127,6 +132,9 @@ impl fmt::Display for Notice {
             Self::Trouble { message, lasting } if lasting.is_zero() => write!(f, "{message}; retrying"),
             Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
             Self::TroubleOver => f.write_str("the store answers again"),
+            Self::Unwatched { message, every } => {
+                write!(f, "the store tells of no changes ({message}): looking every {} instead", show(*every))
+            }
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
             Self::SteppingDown(hold) => write!(f, "stopping: {hold}"),
             Self::Held(hold) => write!(f, "waiting: {hold}"),

@@ -16,6 +16,11 @@ use std::time::Duration;
 /// standbys know the same end, and a thousand of them must not look at once.
 const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(820));
 
+/// A wait for a change that lasts this long has worked.
+const WATCH_LASTS: Duration = Duration::from_mins(1);
+/// After so many failures in a row, the store is not expected to wait for a change.
+const UNWATCHED: u32 = 2;
+
 impl Core {
     pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby) -> Next {
         if now >= self.waiting.until {
@@ -58,8 +63,21 @@ impl Core {
             }
             Ok(()) if standby.intent == Request::Orders => None,
             Ok(()) => Some(State::Standby(Standby::about_to(Request::Claim, now))),
-            Err(error) => self.standby_failed(now, standby, Request::Look, error),
+            Err(error) => self.unwatched(now, standby, error),
         }
+    }
+
+    /// The store cannot wait for a change: not now, or never, for instance because the user may not subscribe. A store that
+    /// answers all else is not asked for this again and again at once, and the log says it once.
+    fn unwatched(&mut self, now: BootInstant, standby: &mut Standby, error: StoreError) -> Next {
+        let (failures, at) = self.unwatched;
+        let failures = if now.since(at) < WATCH_LASTS { failures } else { 0 };
+        self.unwatched = (failures + 1, now);
+        if failures == UNWATCHED {
+            self.say(Notice::Unwatched { message: error.message.clone(), every: self.settings.timing.retry_interval });
+        }
+        standby.failures = failures;
+        self.standby_failed_saying(now, standby, Request::Look, error, failures < UNWATCHED)
     }
 
     /// Begins a new wait.
@@ -130,6 +148,17 @@ impl Core {
         asked: Request,
         error: StoreError,
     ) -> Next {
+        self.standby_failed_saying(now, standby, asked, error, true)
+    }
+
+    fn standby_failed_saying(
+        &mut self,
+        now: BootInstant,
+        standby: &mut Standby,
+        asked: Request,
+        error: StoreError,
+        say: bool,
+    ) -> Next {
         if error.kind.is_final() && !self.worked {
             return Some(self.leave(now, standby, Outcome::Refused(error)));
         }
@@ -141,7 +170,7 @@ impl Core {
         standby.intent = asked;
         standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
         self.waiting.error = Some(error.clone());
-        self.in_trouble(now, error.message, true);
+        self.in_trouble(now, error.message, say);
         None
     }
 
