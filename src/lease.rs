@@ -35,8 +35,8 @@ macro_rules! names {
 
 names!(Shard, Prefix, JobId);
 
-/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, without `.` or `..` between slashes. Or that of a
-/// slot: such a name, `#` and the slot's number.
+/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, of whose parts between slashes none is empty, `.` or
+/// `..`. Or that of a slot: such a name, `#` and the slot's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Shard(String);
 
@@ -83,7 +83,9 @@ impl FromStr for Shard {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
         if is_path(parent) {
-            return Err(format!("the shard {name:?} has a '.' or '..' between slashes: it is a name, not a path"));
+            return Err(format!(
+                "the shard {name:?} has a part that is empty, '.' or '..': it would be taken for another shard"
+            ));
         }
         Ok(Self(name.to_owned()))
     }
@@ -105,10 +107,10 @@ impl FromStr for Prefix {
             return Ok(Self(prefix.to_owned()));
         }
         check_characters("prefix", prefix)?;
-        // A dot at the end may be the beginning of a longer part, if the length allows one more byte.
+        // A slash or a dot at the end may go on with a longer part, if the length allows one more byte.
         let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
         if is_path(prefix) && !may_go_on {
-            return Err(format!("no shard begins with {prefix:?}: none has a '.' or '..' between slashes"));
+            return Err(format!("no shard begins with {prefix:?}: no part of one is empty, '.' or '..'"));
         }
         Ok(Self(prefix.to_owned()))
     }
@@ -132,8 +134,9 @@ fn check_characters(what: &str, name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether others might take the name for that of another shard.
 fn is_path(name: &str) -> bool {
-    name.split('/').any(|part| part == "." || part == "..")
+    name.split('/').any(|part| ["", ".", ".."].contains(&part))
 }
 
 /// The name of a job that runs once, such as that of a migration: 1 to 100 bytes of `A-Z a-z 0-9 . _ -`, but neither
@@ -278,10 +281,12 @@ mod tests {
     #[test]
     fn a_prefix_is_accepted_if_a_shard_can_begin_with_it() {
         let longest = "x".repeat(200);
-        for good in ["", "a", "db/", "/", ".", "a/..", "..a/", "A-Z_0.9:", &longest] {
+        for good in ["", "a", "db/", ".", "a/..", "..a/", "A-Z_0.9:", &longest] {
             assert!(Prefix::from_str(good).is_ok(), "{good}");
         }
         for bad in [
+            "/",
+            "db//",
             "./",
             "a/../",
             "../b",
@@ -303,12 +308,12 @@ mod tests {
     #[test]
     fn a_million_names_are_shards_exactly_when_the_manual_says_so() {
         let long = "x/y".repeat(67);
-        let seeds = ["db/main:0", "A-Z_0.9", "db#7", "a#64", "a/../b", ".", &long, &long[1..]];
+        let seeds = ["db/main:0", "A-Z_0.9", "db#7", "a#64", "a/../b", "a//b", ".", &long, &long[1..]];
         fuzz::bent_text("shard", &seeds, |text, _| {
             let read = Shard::from_str(text);
             let known = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
             let parent = (1..=64).find_map(|slot| text.strip_suffix(&format!("#{slot}"))).unwrap_or(text);
-            let is_path = parent.split('/').any(|part| [".", ".."].contains(&part));
+            let is_path = parent.split('/').any(|part| ["", ".", ".."].contains(&part));
             let is_name = !parent.is_empty() && text.len() <= 200 && parent.chars().all(known) && !is_path;
             assert_eq!(read.is_ok(), is_name);
             match &read {
