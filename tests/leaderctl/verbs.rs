@@ -252,8 +252,8 @@ fn a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name(mut pla
         }
     }
     // Before the first leader of a shard these are right.
-    let still = format!("{line}leaderctl: shrad: still nobody leads after 100ms\n");
-    assert_says(&place, &["wait", "--timeout", "100ms", "shrad"], 75, "", &still);
+    let still = format!("{line}leaderctl: shrad: still nobody leads after 2s\n");
+    assert_says(&place, &["wait", "--timeout", "2s", "shrad"], 75, "", &still);
     let said = if place.is_metered() { "" } else { &line };
     assert_says(&place, &["status", "shrad"], 0, "shrad: never led\n", said);
     let known = |shard: &str| place.object(&["status", "--json", shard])["known"].clone();
