@@ -19,7 +19,7 @@ const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Dura
 /// A wait for a change that lasts this long has worked.
 const WATCH_LASTS: Duration = Duration::from_mins(1);
 /// After so many failures in a row, the store is not expected to wait for a change.
-const UNWATCHED: u32 = 2;
+const UNWATCHED: u32 = 3;
 
 impl Core {
     pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby) -> Next {
@@ -63,21 +63,29 @@ impl Core {
             }
             Ok(()) if standby.intent == Request::Orders => None,
             Ok(()) => Some(State::Standby(Standby::about_to(Request::Claim, now))),
-            Err(error) => self.unwatched(now, standby, error),
+            Err(error) => self.watch_failed(now, standby, error),
         }
     }
 
-    /// The store cannot wait for a change: not now, or never, for instance because the user may not subscribe. A store that
-    /// answers all else is not asked for this again and again at once, and the log says it once.
-    fn unwatched(&mut self, now: BootInstant, standby: &mut Standby, error: StoreError) -> Next {
-        let (failures, at) = self.unwatched;
-        let failures = if now.since(at) < WATCH_LASTS { failures } else { 0 };
-        self.unwatched = (failures + 1, now);
+    /// The store cannot wait for a change: not now, or never, for instance because the user may not subscribe. A look tells
+    /// which, and until it can wait, the standby looks now and then. The log says that once, for the store may answer all
+    /// else.
+    fn watch_failed(&mut self, now: BootInstant, standby: &mut Standby, error: StoreError) -> Next {
+        let (before, at) = self.unwatched;
+        let failures = if now.since(at) < WATCH_LASTS { before + 1 } else { 1 };
+        self.unwatched = (failures, now);
         if failures == UNWATCHED {
-            self.say(Notice::Unwatched { message: error.message.clone(), every: self.settings.timing.retry_interval });
+            self.say(Notice::Unwatched { message: error.message, every: self.settings.timing.retry_interval });
         }
+        self.ask_later(now, standby, Request::Look, failures);
+        None
+    }
+
+    fn ask_later(&mut self, now: BootInstant, standby: &mut Standby, asked: Request, failures: u32) {
         standby.failures = failures;
-        self.standby_failed_saying(now, standby, Request::Look, error, failures < UNWATCHED)
+        standby.changed_meanwhile = false;
+        standby.intent = asked;
+        standby.next = now.plus(self.random.backoff(failures, self.settings.timing.retry_interval));
     }
 
     /// Begins a new wait.
@@ -148,29 +156,15 @@ impl Core {
         asked: Request,
         error: StoreError,
     ) -> Next {
-        self.standby_failed_saying(now, standby, asked, error, true)
-    }
-
-    fn standby_failed_saying(
-        &mut self,
-        now: BootInstant,
-        standby: &mut Standby,
-        asked: Request,
-        error: StoreError,
-        say: bool,
-    ) -> Next {
         if error.kind.is_final() && !self.worked {
             return Some(self.leave(now, standby, Outcome::Refused(error)));
         }
         if self.settings.patience == Patience::Once {
             return Some(self.leave(now, standby, Outcome::Unreachable(error.message)));
         }
-        standby.failures += 1;
-        standby.changed_meanwhile = false;
-        standby.intent = asked;
-        standby.next = now.plus(self.random.backoff(standby.failures, self.settings.timing.retry_interval));
+        self.ask_later(now, standby, asked, standby.failures + 1);
         self.waiting.error = Some(error.clone());
-        self.in_trouble(now, error.message, say);
+        self.in_trouble(now, error.message, true);
         None
     }
 
