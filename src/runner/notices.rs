@@ -32,8 +32,9 @@ enum Leading {
 
 /// What the environment of its COMMAND says.
 fn outer(shard: &Shard) -> Option<String> {
-    let same_shard = env::var("LEADERRUN_SHARD").is_ok_and(|outer| outer == shard.as_str());
-    if same_shard { env::var("LEADERRUN_CANDIDATE").ok() } else { None }
+    let outer: Shard = env::var("LEADERRUN_SHARD").ok()?.parse().ok()?;
+    let whole = outer.of_slot().map_or(outer, |(whole, _)| whole);
+    if whole == *shard { env::var("LEADERRUN_CANDIDATE").ok() } else { None }
 }
 
 impl Log {
@@ -106,7 +107,7 @@ impl Log {
             }
             Notice::Waiting(holder) if !self.waiting && self.outer.as_ref() == Some(&holder.owner) => {
                 self.waiting = true;
-                tracing::warn!(event, shard, owner, "{notice}, and this runs inside its command: it waits for itself");
+                tracing::error!(event, shard, owner, "{notice}, and this runs inside its command: it waits for itself");
             }
             Notice::Waiting(_) if logs_waiting && !self.waiting => {
                 self.waiting = true;
