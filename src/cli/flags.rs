@@ -156,8 +156,8 @@ fn read_url(path: &Path) -> Result<String, String> {
         Ok(about)
     });
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
-    // Most editors end a file with a line break. Blanks are refused, as they are everywhere else.
-    let url = text.trim_matches(['\n', '\r']);
+    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they are everywhere else.
+    let url = text.trim_start_matches('\u{feff}').trim_matches(['\n', '\r']);
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
     }
@@ -232,8 +232,8 @@ pub fn parse<T: Options>(
     let words = joined(&command, words.into_iter().collect());
     let read = |command: &mut Command| {
         let line = command.try_get_matches_from_mut(&words)?;
-        // Completions are printed for an installation, whatever is configured.
-        if line.subcommand_name() == Some("completions") {
+        // These are printed for an installation, whatever is configured.
+        if matches!(line.subcommand_name(), Some("completions" | "man")) {
             return T::from_arg_matches(&line).map(|flags| Ok((flags, line)));
         }
         let settings = refuse_secrets(command, &line).and_then(|()| Settings::besides(&line, command));

@@ -9,6 +9,7 @@
 
 use super::config::{self, VERBOSITY};
 use super::mistakes::quoted;
+use crate::observe::query_socket;
 use crate::text::{self, in_words, looks_secret, on_one_line};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -87,7 +88,8 @@ impl Settings {
     /// What the configuration file sets for the shard, and for all shards.
     fn of_file(line: &ArgMatches, on_line: &Self, environment: &Self) -> Result<(Self, Self), String> {
         let named = on_line.0.get(CONFIG).or(environment.0.get(CONFIG)).map(PathBuf::from);
-        config::read(named.as_deref(), operands(line).next().and_then(|shard| shard.to_str()))
+        let read = config::read(named.as_deref(), operands(line).next().and_then(|shard| shard.to_str()));
+        if asks_this_host(line) { Ok(read.unwrap_or_default()) } else { read }
     }
 
     fn of_line(line: &ArgMatches, command: &Command) -> Self {
@@ -164,6 +166,15 @@ impl Settings {
 /// The message on two options that exclude each other, under the names by which they were given.
 pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
     format!("{one} and {other} exclude each other: {advice}")
+}
+
+/// Whether the verb asks candidates of this host, so that a configuration file that cannot be read does not keep a COMMAND
+/// from checking that it leads.
+fn asks_this_host(line: &ArgMatches) -> bool {
+    match line.subcommand_name() {
+        Some("verify") => std::env::var_os(query_socket::VARIABLE).is_some(),
+        verb => verb == Some("whose"),
+    }
 }
 
 fn operands(line: &ArgMatches) -> impl Iterator<Item = &OsString> {

@@ -99,11 +99,11 @@ fn verify_tells_whether_a_term_leads(place: &Place) {
     verify(&["--term", &term]).ended(79);
 }
 
-/// It needs no store for that: COMMAND does not even know where the store is.
+/// It needs no store for that: COMMAND does not even know where the store is. So it needs no configuration file either.
 fn verify_within_command_asks_the_candidate(place: &Place) {
     let script = r#"
         trap '"$leaderctl" verify 2> "$out/then.new"; echo "status $?" >> "$out/then.new"; mv "$out/then.new" "$out/then"; exit' TERM
-        "$leaderctl" verify --json > "$out/now"
+        LEADERRUN_CONFIG="$out" "$leaderctl" verify --json > "$out/now"
         "$leaderctl" verify --for 1h 2> "$out/long.new"; echo "status $?" >> "$out/long.new"; mv "$out/long.new" "$out/long"
         while :; do sleep 0.05; done"#;
     let leader = place.lead(script);
