@@ -55,13 +55,17 @@ struct Run {
     status: u8,
 }
 
+/// The most bytes that the file takes.
+const ROOM: usize = 4096;
+
 impl MetricsFile {
     /// Makes sure that the file can be written, and starts the thread that will.
     pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>, conflict: u8) -> Result<Self, String> {
         let refused =
             |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
         let draft = draft_of(path);
-        draft_file(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|error| refused(&error))?;
+        let written = draft_file(&draft).and_then(|mut file| file.write_all(&[b'\n'; ROOM]));
+        written.and_then(|()| fs::remove_file(&draft)).map_err(|error| refused(&error))?;
         let labels = labels(&candidate.shard, once);
         let (results, asked) = channel::<News>();
         let (done, written) = channel();
