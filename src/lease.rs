@@ -83,9 +83,7 @@ impl FromStr for Shard {
             return Err(format!("the shard is empty: name it with 1 to 200 {ALPHABET}"));
         }
         if is_path(parent) {
-            return Err(format!(
-                "the shard {name:?} has a part that is empty, '.' or '..': it would be taken for another shard"
-            ));
+            return Err(format!("the shard {name:?} has a part that is empty, '.' or '..': it is a name, not a path"));
         }
         Ok(Self(name.to_owned()))
     }

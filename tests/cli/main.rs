@@ -314,6 +314,7 @@ fn shards_that_are_no_names_are_usage_errors() {
         ("", "empty"),
         ("../x", "not a path"),
         ("a/../b", "not a path"),
+        ("db/", "not a path"),
         ("a b", "has a ' ' in it"),
         ("straße", "has a 'ß' in it"),
         (&"x".repeat(201), "201 bytes"),
