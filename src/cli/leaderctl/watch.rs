@@ -17,6 +17,7 @@ use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io::{self, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -171,12 +172,14 @@ fn pause_id(shown: &Shown) -> Option<&Session> {
 /// Returns when it is time to check the shards again. If there are none, all are listed.
 pub async fn until_it_may_have_changed(store: &dyn Store, shards: &[Shard]) {
     sleep(LOOKS_APART).await;
-    if store.delivery() == Delivery::Push && !shards.is_empty() {
-        // Whatever the result, a check follows.
-        let _ = timeout(LOOK_EVERY, store.any_changed(shards)).await;
-    } else {
-        sleep(LOOK_EVERY).await;
-    }
+    let change = async {
+        // A store may never tell of changes, for instance where the user may not subscribe.
+        if store.delivery() != Delivery::Push || shards.is_empty() || store.any_changed(shards).await.is_err() {
+            pending::<()>().await;
+        }
+    };
+    // Whatever the result, a check follows.
+    let _ = timeout(LOOK_EVERY, change).await;
 }
 
 /// What distinguishes two leaderships. A record may show its term a little later than its owner.
