@@ -62,8 +62,6 @@ pub struct LeaseStore<D> {
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
     /// Notifies that a renewal was applied.
     renewed: Notify,
-    /// What a watch showed last of each shard, while it goes on.
-    pushed: Mutex<HashMap<Shard, Found>>,
     /// Notifies that a look found something else than a watch showed: it may be silent for ever, on a connection that hangs.
     is_behind: Notify,
 }
@@ -71,9 +69,9 @@ pub struct LeaseStore<D> {
 impl<D: Documents> LeaseStore<D> {
     pub fn new(documents: D) -> Self {
         let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (renewed, pushed, is_behind) = (Notify::new(), Mutex::default(), Notify::new());
+        let (renewed, is_behind) = (Notify::new(), Notify::new());
         let properties = documents.properties();
-        Self { documents, properties, seen, marker, known_notes, renewed, pushed, is_behind }
+        Self { documents, properties, seen, marker, known_notes, renewed, is_behind }
     }
 
     /// What is below the protocol.
@@ -95,15 +93,15 @@ impl<D: Documents> LeaseStore<D> {
         let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
         let wants_led_mark = self.properties.is_shared && reader != Reader::Look;
         let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
-        let pushed = self.pushed.lock().get(shard).cloned().filter(|_| may_be_behind && !with_marker);
-        let mut found = match pushed {
+        let pushed =
+            || self.with_seen(shard, |seen| Some(seen.known.as_ref().filter(|_| seen.is_pushed)?.found.clone()));
+        let mut found = match pushed().filter(|_| may_be_behind && !with_marker) {
             Some(pushed) => vec![pushed].into_iter(),
             None => self.get(keys, may_be_behind).await?.into_iter(),
         };
         let missing = || StoreError::unknown(format!("no answer about {}", self.documents.name(Key::Shard(shard))));
         let mut standing = self.understand(shard, found.next().ok_or_else(missing)?)?;
-        let is_version = |pushed: &Found| pushed.version.write == standing.found.version.write;
-        if self.pushed.lock().get(shard).is_some_and(|pushed| !is_version(pushed)) {
+        if pushed().is_some_and(|pushed| pushed.version.write != standing.found.version.write) {
             self.is_behind.notify_one();
         }
         if let Some(marker) = found.next() {
@@ -114,7 +112,7 @@ impl<D: Documents> LeaseStore<D> {
         self.remember(shard, &standing);
         if let Some(mark) = found.next() {
             standing.led = LedMark::read(&mark).filter(|_| standing.document.is_none());
-            self.seen.lock().entry(shard.clone()).or_default().led_mark = Some(mark);
+            self.with_seen(shard, |seen| seen.led_mark = Some(mark));
         }
         Ok(standing)
     }
@@ -163,23 +161,26 @@ impl<D: Documents> LeaseStore<D> {
         self.properties.is_shared && standing.document.is_none() && standing.led.is_none()
     }
 
+    /// Reads or changes what this process remembers of a shard.
+    fn with_seen<T>(&self, shard: &Shard, act: impl FnOnce(&mut Seen) -> T) -> T {
+        act(self.seen.lock().entry(shard.clone()).or_default())
+    }
+
     fn remember(&self, shard: &Shard, standing: &Standing) {
-        let mut seen = self.seen.lock();
-        let seen = seen.entry(shard.clone()).or_default();
-        seen.learn_term(standing.term());
-        seen.known = Some(standing.clone());
+        self.with_seen(shard, |seen| {
+            seen.learn_term(standing.term());
+            seen.known = Some(standing.clone());
+        });
     }
 
     /// Has the next write look first.
     fn doubt(&self, shard: &Shard) {
-        if let Some(seen) = self.seen.lock().get_mut(shard) {
-            seen.known = None;
-        }
+        self.with_seen(shard, |seen| seen.known = None);
     }
 
     /// The document as it was last read or written.
     fn known(&self, shard: &Shard) -> Option<Standing> {
-        self.seen.lock().get(shard)?.known.clone()
+        self.with_seen(shard, |seen| seen.known.clone())
     }
 
     fn wall_millis(&self) -> u64 {
@@ -190,7 +191,7 @@ impl<D: Documents> LeaseStore<D> {
     fn left(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Duration> {
         let clock = self.documents.clock();
         let moment = Moment { read_sent: sent, now: BootInstant::now(), wall_millis: self.wall_millis() };
-        self.seen.lock().entry(shard.clone()).or_default().left(standing, &clock, moment)
+        self.with_seen(shard, |seen| seen.left(standing, &clock, moment))
     }
 
     /// The holder of a lease that has not ended.

@@ -5,7 +5,7 @@
 //! known once the document is ours (whether an earlier one was deleted, whether the store forgot meanwhile) is read
 //! after that, and then costs a wait, which is written down before the claim is answered.
 
-use super::document::{Document, Lease, LedMark, Orders};
+use super::document::{Document, Lease, LedMark};
 use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};
 use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
@@ -25,13 +25,13 @@ use tokio::time::sleep;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// A write of a shard's document.
-pub struct Rewrite<'a> {
-    pub draft: &'a Document,
-    pub leadership: Option<&'a Leadership>,
-    pub sequence: u64,
-    pub ends: Ends,
-    pub wakes: bool,
+/// Who writes a shard's document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Author {
+    /// Who leads: standbys need not hear of it. With the sequence of a renewal; zero of a claim, and where the end is kept.
+    Leader(u64),
+    /// Who gives the lease back, or an operator.
+    Other,
 }
 
 #[async_trait::async_trait]
@@ -120,7 +120,7 @@ impl<D: Documents> LeaseStore<D> {
     /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
     async fn claim_in_steps(&self, candidate: &Candidate, is_taken: &mut bool) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        self.seen.lock().entry(shard.clone()).or_default().claims = candidate.lease;
+        self.with_seen(shard, |seen| seen.claims = candidate.lease);
         let mut known = self.claimable(candidate);
         // What came by itself is newer than what is known of the time, and has a term that the next one has to pass.
         let mut looked_for_the_time = known.is_some() && self.properties.delivery == Delivery::Push;
@@ -153,17 +153,17 @@ impl<D: Documents> LeaseStore<D> {
 
     /// The document as it was last seen, if it could be taken then without another look.
     fn claimable(&self, candidate: &Candidate) -> Option<Standing> {
-        let seen = self.seen.lock();
-        let seen = seen.get(&candidate.shard)?;
-        let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
-        let is_free = match known.found.leadership() {
-            None => !matches!(known.found.ours()?.life, Life::Left { .. }),
-            Some(leadership) => {
-                let is_over = known.found.ours().is_some_and(|ours| ours.life == Life::Over);
-                leadership.session == candidate.session || is_over || seen.has_ended(&known.found)
-            }
-        };
-        (is_free && self.is_of_the_marker(&known.found)).then(|| known.clone())
+        self.with_seen(&candidate.shard, |seen| {
+            let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
+            let is_free = match known.found.leadership() {
+                None => !matches!(known.found.ours()?.life, Life::Left { .. }),
+                Some(leadership) => {
+                    let is_over = known.found.ours().is_some_and(|ours| ours.life == Life::Over);
+                    leadership.session == candidate.session || is_over || seen.has_ended(&known.found)
+                }
+            };
+            (is_free && self.is_of_the_marker(&known.found)).then(|| known.clone())
+        })
     }
 
     /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells a
@@ -194,8 +194,8 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         let now = BootInstant::now();
         let longest = standing.longest_lease().max(candidate.lease);
-        let unknown = self.until_remembered(marker, longest).max(self.until_trusted(shard, standing, longest));
-        let left = unknown.map(|until| until.since(now));
+        let untrusted = self.with_seen(shard, |seen| seen.until_trusted(standing, longest, now));
+        let left = self.until_remembered(marker, longest).max(untrusted).map(|until| until.since(now));
         // Until the marker of another server is old enough to be written again.
         let is_elsewhere = self.properties.marking == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
         let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
@@ -206,18 +206,12 @@ impl<D: Documents> LeaseStore<D> {
                 let expires_in = holder.expires_in.map(|known| known.max(left.unwrap_or_default()));
                 Some(Holder { expires_in, ..holder })
             }
-            (None, Some(left)) => Some(forgotten(left, standing.term() == 0 && self.highest(shard) == 0)),
+            (None, Some(left)) => {
+                let highest = self.with_seen(shard, |seen| seen.highest());
+                Some(forgotten(left, standing.term() == 0 && highest == 0))
+            }
             (None, None) => None,
         }
-    }
-
-    fn until_trusted(&self, shard: &Shard, standing: &Standing, lease: Duration) -> Option<BootInstant> {
-        let mut seen = self.seen.lock();
-        seen.entry(shard.clone()).or_default().until_trusted(standing, lease, BootInstant::now())
-    }
-
-    fn highest(&self, shard: &Shard) -> u64 {
-        self.seen.lock().get(shard).map_or(0, super::Seen::highest)
     }
 
     /// The wait that a document says. None if it is over.
@@ -225,9 +219,7 @@ impl<D: Documents> LeaseStore<D> {
         let clock = self.documents.clock();
         // No date ends a wait where another host's clock said it.
         let wall_millis = if self.properties.has_clock { self.documents.wall_clock_millis() } else { 0 };
-        let mut seen = self.seen.lock();
-        let seen = seen.entry(shard.clone()).or_default();
-        seen.wait(standing, &clock, wall_millis, BootInstant::now())
+        self.with_seen(shard, |seen| seen.wait(standing, &clock, wall_millis, BootInstant::now()))
     }
 
     /// What stands, as the next write has to continue it: with the wait, while that is not over.
@@ -245,13 +237,17 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) async fn rewrite(
         &self,
         shard: &Shard,
-        rewrite: Rewrite<'_>,
+        draft: &Document,
+        author: Author,
+        ends: Ends,
         over: Over<'_>,
     ) -> Result<Option<Standing>, StoreError> {
-        let Rewrite { draft, leadership, sequence, ends, wakes } = rewrite;
         let text = draft.text();
+        let leadership = draft.leadership();
         let owner = draft.lease.as_ref().map(|lease| lease.owner.as_str());
-        let written = Draft { text: &text, leadership, sequence, ends, wakes, owner };
+        let wakes = author == Author::Other;
+        let sequence = if let Author::Leader(sequence) = author { sequence } else { 0 };
+        let written = Draft { text: &text, leadership: leadership.as_ref(), sequence, ends, wakes, owner };
         let found = match self.documents.put(Key::Shard(shard), written, over).await {
             Ok(Put::Done(Some(found))) => found,
             Ok(Put::Done(None)) => {
@@ -289,7 +285,7 @@ impl<D: Documents> LeaseStore<D> {
     ) -> Result<Option<Grant>, StoreError> {
         let shard = &candidate.shard;
         let is_first = !standing.knows_led();
-        let highest = self.highest(shard);
+        let highest = self.with_seen(shard, |seen| seen.highest());
         let mut start_after = self.wait_of(shard, standing).map(|(_, over)| over);
         let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
         let mut draft = self.continued(shard, standing);
@@ -304,10 +300,9 @@ impl<D: Documents> LeaseStore<D> {
         draft.lease = Some(Lease::new(candidate, self.documents.wall_clock_millis()));
         draft.forgotten = false;
         let sent = BootInstant::now();
-        let mut leadership = Leadership { session: candidate.session.clone(), term: Term(draft.term) };
         let ends = Ends::In(candidate.lease);
-        let claim = Rewrite { draft: &draft, leadership: Some(&leadership), sequence: 0, ends, wakes: false };
-        let Some(mut written) = self.rewrite(shard, claim, Over::Exactly(&standing.found)).await? else {
+        let over = Over::Exactly(&standing.found);
+        let Some(mut written) = self.rewrite(shard, &draft, Author::Leader(0), ends, over).await? else {
             return Ok(None);
         };
         *is_taken = true;
@@ -322,10 +317,10 @@ impl<D: Documents> LeaseStore<D> {
         let mut is_older = false;
         if !knows_all || self.properties.is_shared {
             let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
-            if knows_all && found.last_term > standing.term() {
+            if knows_all && found.before.shared.term > standing.term() {
                 // Somebody led since: perhaps our document was deleted before the mark said that we lead.
                 let stands = self.look(shard, false, false, Reader::Writer).await?;
-                if stands.found.leadership() != Some(&leadership) {
+                if stands.found.leadership() != draft.leadership().as_ref() {
                     return Ok(None);
                 }
                 // Or somebody put an older copy back, and it is that which was taken.
@@ -337,48 +332,49 @@ impl<D: Documents> LeaseStore<D> {
             let mut ends = Ends::Keep;
             let mut wait = None;
             draft.term = draft.term.max(after.term);
-            let last = standing.term().max(after.last_term);
+            let led = &after.before.shared;
+            let longest = after.before.lease().max(candidate.lease);
+            let last = standing.term().max(led.term);
             if is_older {
                 draft.term = draft.term.max(last + 1);
             }
-            if after.is_doubtful || (is_first && last < highest) || (is_older && !after.is_released) {
+            if after.is_doubtful || (is_first && last < highest) || (is_older && !led.released) {
                 takeover = Takeover::Expired;
-                let dead_at = BootInstant::now().plus(after.longest);
+                let dead_at = BootInstant::now().plus(longest);
                 start_after = start_after.max(Some(dead_at));
                 wait = start_after.map(|start| self.wait_until(start));
                 ends = Ends::In(candidate.lease);
             }
             if let Some(document) = written.document.as_mut().filter(|_| self.properties.is_shared && !was_ours) {
                 // They may have changed before the document was ours.
-                document.orders.clone_from(&after.orders);
+                document.orders.clone_from(&led.orders);
             }
             let term = draft.term;
             let complete = |draft: &mut Document| {
-                (draft.term, draft.led_ms) = (term, draft.led_ms.max(millis(after.longest)));
+                (draft.term, draft.led_ms) = (term, draft.led_ms.max(millis(longest)));
                 if wait.is_some() {
                     draft.set_wait(wait);
                 }
             };
-            let Some(completed) = self.complete(shard, &leadership, 0, ends, written, complete).await? else {
+            let Some(completed) = self.complete(shard, ends, written, complete).await? else {
                 return Ok(None);
             };
             // Where the server has no clock, the wait lasts from now.
             self.wait_of(shard, &completed);
             written = completed;
-            leadership.term = Term(term);
         }
         if written.found.version.incarnation != standing.found.version.incarnation {
             let dead_at = BootInstant::now().plus(standing.longest_lease().max(candidate.lease));
             start_after = start_after.max(Some(dead_at));
             takeover = Takeover::Expired;
         }
-        let mut seen = self.seen.lock();
-        let seen = seen.entry(shard.clone()).or_default();
-        seen.learn_term(draft.term);
-        let term = leadership.term;
+        let term = Term(draft.term);
+        let leadership = Leadership { session: candidate.session.clone(), term };
         let document = written.document.unwrap_or(draft);
-        let (granted, lease) = (sent, candidate.lease);
-        seen.own = Some(Own { leadership, sequence: 0, wished: 0, granted, lease, start_after, document });
+        self.with_seen(shard, |seen| {
+            seen.learn_term(term.0);
+            seen.own = Some(Own { leadership, sequence: 0, wished: 0, granted: sent, start_after, document });
+        });
         Ok(Some(Grant { term, start_after, takeover }))
     }
 
@@ -386,22 +382,20 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) async fn complete(
         &self,
         shard: &Shard,
-        leadership: &Leadership,
-        sequence: u64,
         ends: Ends,
         mut standing: Standing,
         change: impl Fn(&mut Document),
     ) -> Result<Option<Standing>, StoreError> {
+        let session = standing.session().cloned();
         for _ in 0..MOST_ATTEMPTS {
             let Some(mut draft) = standing.document.clone() else { return Ok(None) };
             change(&mut draft);
-            let leadership = Leadership { term: Term(draft.term), ..leadership.clone() };
-            let rewrite = Rewrite { draft: &draft, leadership: Some(&leadership), sequence, ends, wakes: false };
-            if let Some(written) = self.rewrite(shard, rewrite, Over::Text(&standing.found)).await? {
+            let over = Over::Text(&standing.found);
+            if let Some(written) = self.rewrite(shard, &draft, Author::Leader(0), ends, over).await? {
                 return Ok(Some(written));
             }
             standing = self.look(shard, false, false, Reader::Writer).await?;
-            if standing.found.leadership().is_none_or(|of| of.session != leadership.session) {
+            if standing.session().is_none_or(|of| session.as_ref() != Some(of)) {
                 return Ok(None);
             }
         }
@@ -458,11 +452,7 @@ impl<D: Documents> LeaseStore<D> {
             };
             let before = self.change_led_mark(shard, led, change).await?;
             let before = before.unwrap_or_else(LedMark::new);
-            let is_doubtful = is_doubtful(&before);
-            let longest = before.lease().max(candidate.lease);
-            let (last_term, is_released, term) = (before.shared.term, before.shared.released, term_over(&before));
-            let orders = before.shared.orders;
-            Ok::<_, StoreError>(Aftermath { longest, is_doubtful, last_term, is_released, term, orders })
+            Ok::<_, StoreError>(Aftermath { is_doubtful: is_doubtful(&before), term: term_over(&before), before })
         };
         let looked = looked.await;
         if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
@@ -476,10 +466,11 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
         let now = BootInstant::now();
         let marker = self.marker.lock().clone();
-        let mut seen = self.seen.lock();
-        let seen = seen.entry(shard.clone()).or_default();
-        let longest = standing.longest_lease().max(seen.claims);
-        marker.and_then(|marker| self.until_remembered(&marker, longest)).max(seen.until_risen(longest, now))
+        let (longest, unrisen) = self.with_seen(shard, |seen| {
+            let longest = standing.longest_lease().max(seen.claims);
+            (longest, seen.until_risen(longest, now))
+        });
+        marker.and_then(|marker| self.until_remembered(&marker, longest)).max(unrisen)
     }
 
     /// Gives the lease back, and forgets the orders if the shard `is_forgotten`.
@@ -506,11 +497,8 @@ impl<D: Documents> LeaseStore<D> {
                 (draft.orders, draft.forgotten) = (None, true);
             }
             let ends = self.end_of_release(shard, &draft, is_forgotten).await?;
-            let release = Rewrite { draft: &draft, leadership: None, sequence: 0, ends, wakes: true };
-            if self.rewrite(shard, release, Over::Text(&standing.found)).await?.is_some() {
-                if let Some(seen) = self.seen.lock().get_mut(shard) {
-                    seen.own = None;
-                }
+            if self.rewrite(shard, &draft, Author::Other, ends, Over::Text(&standing.found)).await?.is_some() {
+                self.with_seen(shard, |seen| seen.own = None);
                 return Ok(Release::Released);
             }
         }
@@ -542,16 +530,10 @@ impl<D: Documents> LeaseStore<D> {
 
 /// What a claim finds out after its write.
 struct Aftermath {
-    /// The longest lease that the led mark records now.
-    longest: Duration,
+    /// The led mark before this claim was written into it.
+    before: LedMark,
     /// A tree may run that the document says nothing of.
     is_doubtful: bool,
-    /// The last term that the led mark says; zero if none.
-    last_term: u64,
-    /// The tree of that term is dead.
-    is_released: bool,
     /// The least term that this claim may have.
     term: u64,
-    /// The orders, where other programs may have removed them.
-    orders: Option<Orders>,
 }

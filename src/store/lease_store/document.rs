@@ -4,7 +4,7 @@
 //! must keep: what it writes back has them. If a later release gave a known member another meaning, it raised `format`,
 //! and this one refuses the document.
 
-use super::documents::{Content, Found, Ours, of_format};
+use super::documents::{Content, Found, Leadership, Ours, of_format};
 use crate::lease::{Candidate, Session, Shard, Term};
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Wait;
@@ -169,6 +169,11 @@ impl Document {
 
     pub fn text(&self) -> String {
         written(self)
+    }
+
+    /// Whose leadership it names.
+    pub fn leadership(&self) -> Option<Leadership> {
+        Some(Leadership { session: self.lease.as_ref()?.session.clone(), term: Term(self.term) })
     }
 
     /// Whether it knows of a leadership, and that the led mark records it.

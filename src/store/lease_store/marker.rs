@@ -201,13 +201,13 @@ impl<D: Documents> LeaseStore<D> {
     pub(super) async fn put_led_mark(&self, shard: &Shard, mark: &LedMark, over: &Found) -> Result<bool, StoreError> {
         let put = self.documents.put(Key::Led(shard), lasting(&mark.text()), Over::Exactly(over)).await?;
         let Put::Done(written) = put else { return Ok(false) };
-        self.seen.lock().entry(shard.clone()).or_default().led_mark = written;
+        self.with_seen(shard, |seen| seen.led_mark = written);
         Ok(true)
     }
 
     /// The led mark as this process knows it.
     pub(super) fn known_led_mark(&self, shard: &Shard) -> Option<Found> {
-        self.seen.lock().get(shard)?.led_mark.clone()
+        self.with_seen(shard, |seen| seen.led_mark.clone())
     }
 }
 

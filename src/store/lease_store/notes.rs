@@ -5,7 +5,7 @@
 //! seconds more. A deletion cannot be conditional everywhere. So a note that is removed becomes an empty text; only
 //! announcements of standbys are deleted, which the next one of the same session replaces.
 
-use super::claim::Rewrite;
+use super::claim::Author;
 use super::document::{LedMark, Orders};
 use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part, Put};
 use super::marker::{Reader, lasting};
@@ -165,14 +165,8 @@ impl<D: Documents> LeaseStore<D> {
             let mut document = self.continued(shard, &standing);
             document.orders = draft.map(|draft| Orders::new(draft, &self.documents));
             let is_new = matches!(standing.found.content, Content::Absent);
-            let orders = Rewrite {
-                draft: &document,
-                leadership: standing.found.leadership(),
-                sequence: 0,
-                ends: if is_new { Ends::Never } else { Ends::Keep },
-                wakes: true,
-            };
-            if self.rewrite(shard, orders, Over::Text(&standing.found)).await?.is_some() {
+            let ends = if is_new { Ends::Never } else { Ends::Keep };
+            if self.rewrite(shard, &document, Author::Other, ends, Over::Text(&standing.found)).await?.is_some() {
                 if self.properties.is_shared {
                     let kept = self.keep_orders(shard, document.orders.as_ref()).await;
                     kept.map_err(StoreError::after_a_part)?;

@@ -3,7 +3,7 @@
 //! The hazard: an operator may end a lease while its tree still runs. So a revocation keeps the end that stands, as the
 //! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's lease.
 
-use super::claim::Rewrite;
+use super::claim::Author;
 use super::document::LedMark;
 use super::documents::{Documents, Ends, Key, Life, List, Listed, Marking, Over, Part};
 use super::marker::Reader;
@@ -77,8 +77,8 @@ impl<D: Documents> Administration for LeaseStore<D> {
                 draft.set_wait(Some(rest));
             }
             (draft.lease, draft.revoked) = (None, Some(term.0));
-            let revocation = Rewrite { draft: &draft, leadership: None, sequence: 0, ends: Ends::Keep, wakes: true };
-            if self.rewrite(shard, revocation, Over::Text(&standing.found)).await?.is_some() {
+            let over = Over::Text(&standing.found);
+            if self.rewrite(shard, &draft, Author::Other, Ends::Keep, over).await?.is_some() {
                 return Ok(Release::Released);
             }
         }

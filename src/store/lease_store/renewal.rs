@@ -11,7 +11,7 @@
 //! A renewal that a server answers in an incarnation that the marker does not name proves nothing, for others may lead in
 //! the one that it names. It counts once the marker names the same.
 
-use super::claim::Rewrite;
+use super::claim::Author;
 use super::document::{Document, LedMark};
 use super::documents::{Documents, Ends, Found, Key, Leadership, Life, Over, Renewing, Touch};
 use super::marker::Reader;
@@ -51,7 +51,7 @@ impl<D: Documents> LeaseStore<D> {
             shards.iter().map(|of| Key::Note(of, &Page::Orders)).collect()
         };
         let others = also.len();
-        self.wish(shard, &leadership, sequence);
+        self.with_own(shard, &leadership, |own| own.wished = own.wished.max(sequence));
         for _ in 0..MOST_ATTEMPTS {
             if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
                 return Ok(Renewed::alone(Renewal::Overtaken));
@@ -120,21 +120,12 @@ impl<D: Documents> LeaseStore<D> {
                         }
                         also.iter().zip(told).map(|(key, found)| self.note_in(*key, &found).ok()).collect()
                     });
-                    self.end_wait(shard, &leadership, sequence, standing).await;
+                    self.end_wait(shard, standing).await;
                     return Ok(Renewed { renewal: Renewal::Renewed, orders });
                 }
             }
         }
         Err(self.too_fast(Key::Shard(shard)))
-    }
-
-    /// Remembers that this renewal was asked for.
-    fn wish(&self, shard: &Shard, leadership: &Leadership, sequence: u64) {
-        let mut seen = self.seen.lock();
-        let own = seen.get_mut(shard).and_then(|seen| seen.own.as_mut());
-        if let Some(own) = own.filter(|own| own.leadership == *leadership) {
-            own.wished = own.wished.max(sequence);
-        }
     }
 
     /// Returns when another renewal of ours was applied since this was called, over the write that this one is to replace.
@@ -154,36 +145,42 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
+    /// Reads or changes what is known of this leadership, if it is ours.
+    fn with_own<T>(&self, shard: &Shard, leadership: &Leadership, act: impl FnOnce(&mut Own) -> T) -> Option<T> {
+        self.with_seen(shard, |seen| seen.own.as_mut().filter(|own| own.leadership == *leadership).map(act))
+    }
+
     fn own(&self, shard: &Shard, leadership: &Leadership) -> Option<Own> {
-        self.seen.lock().get(shard)?.own.clone().filter(|own| own.leadership == *leadership)
+        self.with_own(shard, leadership, |own| own.clone())
     }
 
     /// Remembers a renewal that was granted, and sent at `sent`.
     fn count(&self, shard: &Shard, leadership: &Leadership, sequence: u64, sent: BootInstant, standing: &Standing) {
-        let mut seen = self.seen.lock();
-        let own = seen.get_mut(shard).and_then(|seen| seen.own.as_mut());
-        let Some(own) = own.filter(|own| own.leadership == *leadership) else { return };
-        own.sequence = own.sequence.max(sequence);
-        own.granted = own.granted.max(sent);
-        if let Some(document) = &standing.document {
-            own.document = document.clone();
-        }
-        drop(seen);
+        self.with_own(shard, leadership, |own| {
+            own.sequence = own.sequence.max(sequence);
+            own.granted = own.granted.max(sent);
+            if let Some(document) = &standing.document {
+                own.document = document.clone();
+            }
+        });
         self.renewed.notify_waiters();
     }
 
     /// Writes that the wait of our own document is over, where the server has no clock by which others could tell.
-    async fn end_wait(&self, shard: &Shard, leadership: &Leadership, sequence: u64, standing: Standing) {
+    async fn end_wait(&self, shard: &Shard, standing: Standing) {
         let says_wait = standing.document.as_ref().is_some_and(|document| document.wait().is_some());
         if self.properties.has_clock || !says_wait || self.wait_of(shard, &standing).is_some() {
             return;
         }
         let ended = |draft: &mut Document| draft.set_wait(None);
-        if let Ok(Some(written)) = self.complete(shard, leadership, sequence, Ends::Keep, standing, ended).await
-            && let Some(own) = self.seen.lock().get_mut(shard).and_then(|seen| seen.own.as_mut())
-            && let Some(document) = written.document
+        if let Ok(Some(Standing { document: Some(document), .. })) =
+            self.complete(shard, Ends::Keep, standing, ended).await
         {
-            own.document = document;
+            self.with_seen(shard, |seen| {
+                if let Some(own) = &mut seen.own {
+                    own.document = document;
+                }
+            });
         }
     }
 
@@ -224,12 +221,12 @@ impl<D: Documents> LeaseStore<D> {
             return lost();
         }
         let marker = self.marker.lock().clone();
-        let longest = standing.longest_lease().max(own.lease);
+        let longest = standing.longest_lease().max(candidate.lease);
         let has_forgotten = marker.is_none_or(|marker| self.until_remembered(&marker, longest).is_some());
         // A lower term than ours comes from an older copy. Without a marker that says so, another may have led since.
         let is_older = standing.document.is_some() && standing.session().is_none_or(|of| *of == candidate.session);
         let is_older = is_older || (standing.document.is_some() && holder.is_none());
-        if BootInstant::now() >= own.granted.plus(usable(own.lease)) || !(has_forgotten || is_older) {
+        if BootInstant::now() >= own.granted.plus(usable(candidate.lease)) || !(has_forgotten || is_older) {
             return lost();
         }
         let standing = self.with_led_mark(shard, standing).await?;
@@ -252,10 +249,9 @@ impl<D: Documents> LeaseStore<D> {
         draft.set_wait(waits.max_by_key(|wait| wait.until_millis));
         (draft.term, draft.lease) = (own.leadership.term.0, own.document.lease.clone());
         (draft.led_ms, draft.forgotten) = (0, false);
-        let leadership = Some(&own.leadership);
         let ends = Ends::In(candidate.lease);
-        let heal = Rewrite { draft: &draft, leadership, sequence, ends, wakes: false };
-        let Some(written) = self.rewrite(shard, heal, Over::Exactly(&standing.found)).await? else {
+        let over = Over::Exactly(&standing.found);
+        let Some(written) = self.rewrite(shard, &draft, Author::Leader(sequence), ends, over).await? else {
             return Ok(None);
         };
         let longest = own.document.longest_lease().max(candidate.lease);
@@ -267,7 +263,7 @@ impl<D: Documents> LeaseStore<D> {
         };
         self.change_led_mark(shard, None, change).await?;
         let complete = |draft: &mut Document| draft.led_ms = millis(longest);
-        self.complete(shard, &own.leadership, sequence, Ends::Keep, written, complete).await
+        self.complete(shard, Ends::Keep, written, complete).await
     }
 
     /// The orders in a document.

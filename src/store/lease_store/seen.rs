@@ -84,6 +84,8 @@ impl Standing {
 pub struct Seen {
     /// The document as it stood when it was last read or written. None: the next write has to look first.
     pub known: Option<Standing>,
+    /// A watch shows each state of it, so a look need not ask.
+    pub is_pushed: bool,
     /// The led mark of a shared document as this process read or wrote it last.
     pub led_mark: Option<Found>,
     /// The lease that this process claims; zero before its first claim.
@@ -108,7 +110,6 @@ pub struct Own {
     pub wished: u64,
     /// When the last claim or renewal was sent that was granted.
     pub granted: BootInstant,
-    pub lease: Duration,
     /// Before that an earlier leader's tree may run.
     pub start_after: Option<BootInstant>,
     pub document: Document,

@@ -93,12 +93,9 @@ pub async fn rights<D: Documents + ?Sized>(documents: &D, findings: &mut Vec<Fin
     let name = random_name()?;
     let key = Key::Scratch(&name);
     let before = findings.len();
-    let absent = documents.get(&[key], false).await;
+    let absent = touch::get(documents, key).await;
     let put = match &absent {
-        Ok(absent) => match absent.first() {
-            Some(absent) => write(documents, key, absent).await.map(drop),
-            None => Ok(()),
-        },
+        Ok(absent) => write(documents, key, absent).await.map(drop),
         Err(_) => Ok(()),
     };
     let failures = [absent.as_ref().err(), put.as_ref().err()].into_iter().flatten();

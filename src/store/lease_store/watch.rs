@@ -8,8 +8,6 @@ use super::documents::{Documents, Found, Key};
 use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::time::BootInstant;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -17,12 +15,12 @@ use tokio::time::sleep;
 /// From one watch that ended to the next. It doubles from the first to the second while none begins.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 
-/// Forgets what was pushed, once nobody listens any more.
-struct Watching<'a>(&'a Mutex<HashMap<Shard, Found>>);
+/// Has looks ask again, once nobody listens any more.
+struct Watching<'a, D: Documents>(&'a LeaseStore<D>);
 
-impl Drop for Watching<'_> {
+impl<D: Documents> Drop for Watching<'_, D> {
     fn drop(&mut self) {
-        self.0.lock().clear();
+        self.0.seen.lock().values_mut().for_each(|seen| seen.is_pushed = false);
     }
 }
 
@@ -33,20 +31,18 @@ impl<D: Documents> LeaseStore<D> {
         let pushes_documents = self.properties.pushes_documents;
         let mut pause = PAUSE.0;
         loop {
-            let watching = Watching(&self.pushed);
+            let watching = Watching(self);
             let mut has_begun = false;
             let mut free = None;
             let mut each = |index: usize, found: Found| {
                 has_begun = true;
                 let sent = BootInstant::now();
                 let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
-                if pushes_documents {
-                    self.pushed.lock().insert(shard.clone(), found.clone());
-                }
                 let is_held = match self.understand(shard, found) {
                     Ok(standing) => {
                         let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
                         self.remember(shard, &standing);
+                        self.with_seen(shard, |seen| seen.is_pushed = pushes_documents);
                         // What the store may have forgotten ends by time alone: a claim told when.
                         let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
                         self.holder(shard, &standing, sent).is_some() || is_awaited()
