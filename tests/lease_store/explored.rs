@@ -13,9 +13,7 @@
 
 use crate::memory::{Contents, Memory, Server, Step, Style, Way};
 use crate::world::*;
-use Deviation::{
-    Copied, Deleted, Dies, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped,
-};
+use Deviation::{Copied, Deleted, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped};
 use leaderrun::internals::lease::{Candidate, Term, kept, usable};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration, Claim, Leases, Renewal, StoreError};
@@ -45,9 +43,8 @@ enum Deviation {
     Late,
     /// A copy stays on the way.
     Copied,
-    /// The candidate stands still for so many turns.
+    /// The candidate stands still for so many turns, or for all that are left.
     Stalls(usize),
-    Dies,
     Wiped,
     RestartsEmpty,
     FailsOver,
@@ -256,7 +253,7 @@ impl Play<'_> {
     fn decide(&mut self, actor: usize) -> Deviation {
         let mut choices = vec![Nothing];
         if self.left > 0 {
-            choices.extend([Stalls(1), Stalls(LONG), Dies, Deleted, Revoked, Wiped]);
+            choices.extend([Stalls(1), Stalls(LONG), Stalls(TURNS), Deleted, Revoked, Wiped]);
             if self.world.lives() {
                 choices.extend([RestartsEmpty, FailsOver]);
             }
@@ -283,17 +280,10 @@ impl Play<'_> {
     }
 
     fn at_the_server(&mut self, deviation: Deviation) {
-        let server = Arc::clone(&self.world.server);
         match deviation {
-            Wiped => server.wipe(),
-            RestartsEmpty => {
-                server.restart();
-                server.wipe();
-            }
-            FailsOver => {
-                server.restart();
-                server.restore(self.copy.clone());
-            }
+            Wiped => self.world.server.wipe(),
+            RestartsEmpty => self.world.restarts_empty(),
+            FailsOver => self.world.fails_over(self.copy.clone()),
             Deleted => self.world.delete(),
             Revoked => {
                 let operator = self.world.client();
@@ -323,38 +313,19 @@ impl Play<'_> {
                 self.say(&format!("{actor}: {deviation:?}"));
             }
             self.at_the_server(deviation);
-            let next = || self.actors[actor].crossing.0.lock().unwrap().pop_front();
             advance(Duration::from_millis(1));
-            match deviation {
-                Stalls(turns) => {
-                    self.actors[actor].stands_until = number + turns;
-                    return;
-                }
-                Dies => {
-                    self.actors[actor].stands_until = TURNS;
-                    return;
-                }
-                Lost => next().expect("it was there")(Act::GiveUp),
-                Unheard => {
-                    let request = next().expect("it was there");
-                    request(Act::Apply);
-                    request(Act::GiveUp);
-                }
-                Late => {
-                    let request = next().expect("it was there");
-                    request(Act::GiveUp);
-                    self.under_way.push(request);
-                }
-                Copied => {
-                    let request = next().expect("it was there");
-                    request(Act::Answer);
-                    self.under_way.push(request);
-                }
-                _ => {
-                    if let Some(request) = next() {
-                        request(Act::Answer);
-                    }
-                }
+            if let Stalls(turns) = deviation {
+                self.actors[actor].stands_until = number + turns;
+                return;
+            }
+            let Some(request) = self.actors[actor].crossing.0.lock().unwrap().pop_front() else { continue };
+            if deviation == Unheard {
+                request(Act::Apply);
+            }
+            let is_given_up = matches!(deviation, Lost | Unheard | Late);
+            request(if is_given_up { Act::GiveUp } else { Act::Answer });
+            if matches!(deviation, Late | Copied) {
+                self.under_way.push(request);
             }
         }
     }
