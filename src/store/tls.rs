@@ -1,8 +1,7 @@
 //! TLS for the stores that open their own sockets: rustls on ring, with one configuration for all of them.
 //!
-//! The hazard: a client that cannot check a server's certificate must not continue without the check. Nothing here
-//! turns a check off, and of the stores only PostgreSQL has a weaker [`Check`]; a missing file or an empty set of
-//! authorities is an error that names it.
+//! The hazard: a client that cannot check a server's certificate must not continue without the check. A missing file or
+//! an empty set of authorities is an error that names it, and only `tls_mode` asks for fewer [`Checks`] than all.
 //!
 //! A self-signed certificate says of itself that it is an authority, and rustls accepts no authority as a server. libpq
 //! accepts it if the user named that very certificate, and so does this module.
@@ -20,7 +19,6 @@ use rustls::{
     AlertDescription as Alert, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
     SignatureScheme,
 };
-use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,16 +36,18 @@ pub fn install_provider() {
 /// # Errors
 /// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
-    checked_by(Trusted::new(files)?, files)
+    with_checks(Checks::All, files)
 }
 
-/// The same, but what is checked of the server's certificate is `check`'s decision.
+/// The same, but only this is checked of the server's certificate.
 ///
 /// # Errors
 /// As [`client_config`].
-pub fn checked_by(check: impl Check + 'static, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
+pub fn with_checks(checks: Checks, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = Verifier { check, algorithms: provider.signature_verification_algorithms };
+    let trusted = (checks != Checks::Nothing).then(|| Trusted::new(files)).transpose()?;
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier = Verifier { trusted, is_any_name: checks == Checks::AnyName, algorithms };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| unusable(&error))?;
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
@@ -63,66 +63,55 @@ fn unusable(error: &dyn std::error::Error) -> StoreError {
     StoreError::misconfigured(format!("TLS cannot be set up: {error}"))
 }
 
-/// What is checked of a server's certificate.
-pub trait Check: Debug + Send + Sync {
-    /// # Errors
-    /// Why the certificate is not accepted.
-    fn check(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        now: UnixTime,
-    ) -> Result<(), Error>;
+/// What is checked of a server's certificate, besides the signature that proves the possession of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    All,
+    /// Everything except the name.
+    AnyName,
+    Nothing,
 }
 
-/// Checks as rustls does, and accepts a certificate that the user named, though it is self-signed.
+/// Whom rustls trusts, and the certificates that the user named, which may be self-signed.
 #[derive(Debug)]
-pub struct Trusted {
+struct Trusted {
     webpki: Arc<WebPkiServerVerifier>,
     named: Vec<CertificateDer<'static>>,
 }
 
 impl Trusted {
-    /// # Errors
-    /// As [`client_config`].
-    pub fn new(files: &TlsFiles) -> Result<Self, StoreError> {
+    /// The authorities in `files.ca`, or the system's without it.
+    fn new(files: &TlsFiles) -> Result<Self, StoreError> {
         let named = files.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
-        let (roots, provider) = (roots(files.ca.as_deref())?, ring::default_provider());
-        let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider)).build();
+        let mut roots = RootCertStore::empty();
+        if let Some(ca) = &files.ca {
+            for certificate in &named {
+                roots.add(certificate.clone()).map_err(|error| unreadable(ca, &error.to_string()))?;
+            }
+        } else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        if roots.is_empty() {
+            return Err(StoreError::misconfigured(
+                "this system has no certificate authorities: install ca-certificates, or name a file of your own in the \
+                 store URL",
+            ));
+        }
+        let provider = Arc::new(ring::default_provider());
+        let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         Ok(Self { webpki: webpki.map_err(|error| unusable(&error))?, named })
     }
 }
 
-impl Check for Trusted {
-    /// The name is checked last.
-    fn check(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        match self.webpki.verify_server_cert(certificate, intermediates, name, &[], now) {
-            // By then its dates have been checked.
-            Err(Error::InvalidCertificate(CertificateError::Other(error)))
-                if error.0.to_string() == CA_AS_SERVER && self.named.contains(certificate) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
-            }
-            answer => answer.map(drop),
-        }
-    }
-}
-
-/// Checks the certificate as `check` says, and always the signature that proves the possession of its key.
 #[derive(Debug)]
-struct Verifier<C> {
-    check: C,
+struct Verifier {
+    /// None: whatever certificate is shown is accepted.
+    trusted: Option<Trusted>,
+    is_any_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl<C: Check> ServerCertVerifier for Verifier<C> {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -131,7 +120,23 @@ impl<C: Check> ServerCertVerifier for Verifier<C> {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check.check(end_entity, intermediates, name, now).map(|()| ServerCertVerified::assertion())
+        let Some(Trusted { webpki, named }) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
+        let checked = match webpki.verify_server_cert(end_entity, intermediates, name, &[], now) {
+            // By then its dates have been checked.
+            Err(Error::InvalidCertificate(CertificateError::Other(error)))
+                if error.0.to_string() == CA_AS_SERVER && named.contains(end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)
+            }
+            answer => answer.map(drop),
+        };
+        match checked {
+            // The name is checked last, after the chain was found good.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.is_any_name => Ok(ServerCertVerified::assertion()),
+            checked => checked.map(|()| ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -206,35 +211,8 @@ impl Words {
     }
 }
 
-/// The authorities in `ca`, or the system's without it.
-///
-/// # Errors
-/// As [`client_config`].
-pub fn roots(ca: Option<&Path>) -> Result<RootCertStore, StoreError> {
-    let mut roots = RootCertStore::empty();
-    if let Some(ca) = ca {
-        for certificate in certificates(ca)? {
-            roots.add(certificate).map_err(|error| unreadable(ca, &error.to_string()))?;
-        }
-        return Ok(roots);
-    }
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(StoreError::misconfigured(
-            "this system has no certificate authorities: install ca-certificates, or name a file of your own in the \
-             store URL",
-        ));
-    }
-    Ok(roots)
-}
-
 /// Our own certificate and its key, if the files name one.
-///
-/// # Errors
-/// As [`client_config`].
-pub fn identity(
-    files: &TlsFiles,
-) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, StoreError> {
+fn identity(files: &TlsFiles) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, StoreError> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error.to_string()))?;
     Ok(Some((certificates(cert)?, private)))

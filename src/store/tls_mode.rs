@@ -6,10 +6,9 @@
 //! that authority. The signature that proves the possession of the key is checked in every mode.
 
 use super::StoreError;
-use super::tls::{self, Trusted};
+use super::tls::{self, Checks};
 use super::url::TlsFiles;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, Error};
+use rustls::ClientConfig;
 
 /// libpq's modes; its `allow` is treated as `prefer`. MySQL's clients have the same ones by other names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,41 +28,13 @@ pub enum TlsMode {
 /// # Errors
 /// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn config(mode: TlsMode, files: &TlsFiles) -> Result<Option<ClientConfig>, StoreError> {
-    let config = match mode {
+    let checks = match mode {
         TlsMode::Disable => return Ok(None),
-        TlsMode::VerifyFull => tls::client_config(files),
-        TlsMode::VerifyCa => tls::checked_by(Check::Chain(Trusted::new(files)?), files),
+        TlsMode::VerifyFull => Checks::All,
+        TlsMode::VerifyCa => Checks::AnyName,
         // As in libpq: if the user names an authority, it is used.
-        TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => {
-            tls::checked_by(Check::Chain(Trusted::new(files)?), files)
-        }
-        TlsMode::Prefer | TlsMode::Require => tls::checked_by(Check::Nothing, files),
+        TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => Checks::AnyName,
+        TlsMode::Prefer | TlsMode::Require => Checks::Nothing,
     };
-    config.map(Some)
-}
-
-#[derive(Debug)]
-enum Check {
-    Nothing,
-    /// Everything except the name.
-    Chain(Trusted),
-}
-
-impl tls::Check for Check {
-    fn check(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        let Self::Chain(trusted) = self else { return Ok(()) };
-        match trusted.check(certificate, intermediates, name, now) {
-            // The name is checked last, after the chain was found good.
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(()),
-            answer => answer,
-        }
-    }
+    tls::with_checks(checks, files).map(Some)
 }
