@@ -200,9 +200,9 @@ pub trait Store: Leases + Notes + Administration {
     /// How a standby learns of a change.
     fn delivery(&self) -> Delivery;
 
-    /// Whether leases expire. False where a lease lasts for as long as a process holds it open.
+    /// Whether leases expire. The kernel keeps a lease for as long as a process holds it open.
     fn expires(&self) -> bool {
-        true
+        self.delivery() != Delivery::Kernel
     }
 
     /// Whether requests are to be few: each costs money, or burdens what a cluster runs on.

@@ -110,6 +110,17 @@ fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) 
         )
 }
 
+/// The error of a request that was not sent, for there is nothing to sign it with. A source that failed may answer later.
+pub fn no_credentials(server: &str, why: &str, may_pass: bool) -> StoreError {
+    let message = format!("no AWS credentials for {server}: {why}");
+    if may_pass {
+        return StoreError::not_applied(message);
+    }
+    StoreError::misconfigured(format!(
+        "{message}: set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the host a role"
+    ))
+}
+
 /// An endpoint that a user wrote. None if it is not a URL with a host.
 pub fn endpoint(text: &str) -> Option<Url> {
     Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())

@@ -14,7 +14,6 @@ mod item;
 mod setup;
 mod table;
 
-pub use super::server_clock::WallClock;
 pub use address::Address;
 pub use table::Table;
 
@@ -25,7 +24,7 @@ use super::lease_store::documents::{
     Renewing, Touch, Touched, random_name,
 };
 use super::{Delivery, Finding, StoreError, parallel};
-use crate::time::{BootInstant, millis, wall_clock_millis};
+use crate::time::{BootInstant, millis};
 use item::{LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
 use std::time::Duration;
 use table::{Change, Outcome};
@@ -43,20 +42,7 @@ impl DynamoDb {
     /// # Errors
     /// No region is known, or the endpoint is not a URL.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        Self::open_with_wall_clock(address, request_timeout, wall_clock_millis).await
-    }
-
-    /// Opens the store with another wall clock, for tests of a wrong one.
-    ///
-    /// # Errors
-    /// As [`DynamoDb::open`].
-    #[doc(hidden)]
-    pub async fn open_with_wall_clock(
-        address: &Address,
-        request_timeout: Duration,
-        wall_clock: WallClock,
-    ) -> Result<Self, StoreError> {
-        Table::open(address, request_timeout, wall_clock).await.map(Self::new)
+        Table::open(address, request_timeout).await.map(Self::new)
     }
 }
 

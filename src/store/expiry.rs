@@ -98,3 +98,23 @@ pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age
     }
     findings
 }
+
+/// A server whose answers have no date.
+#[cfg(test)]
+pub struct Undated;
+
+#[cfg(test)]
+impl Undated {
+    pub const WALL_MILLIS: u64 = 1_800_000_000_400;
+}
+
+#[cfg(test)]
+impl ServerTime for Undated {
+    fn clock(&self) -> Clock {
+        Clock::default()
+    }
+
+    fn wall_clock_millis(&self) -> u64 {
+        Self::WALL_MILLIS
+    }
+}

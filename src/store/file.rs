@@ -143,10 +143,6 @@ impl Store for FileStore {
     fn delivery(&self) -> Delivery {
         Delivery::Kernel
     }
-
-    fn expires(&self) -> bool {
-        false
-    }
 }
 
 fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {

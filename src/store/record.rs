@@ -70,21 +70,8 @@ impl Record {
 mod tests {
     use super::*;
     use crate::fuzz;
+    use crate::store::expiry::Undated;
     use crate::store::lease_store::documents::{Content, Version};
-    use crate::store::server_clock::Clock;
-
-    /// A server whose answers have no date.
-    struct Undated;
-
-    impl ServerTime for Undated {
-        fn clock(&self) -> Clock {
-            Clock::default()
-        }
-
-        fn wall_clock_millis(&self) -> u64 {
-            1_800_000_000_000
-        }
-    }
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_one_of_an_earlier_build_is_named() {

@@ -181,9 +181,6 @@ fn nanos_of(duration: Duration) -> i128 {
     i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX >> 1)
 }
 
-/// Milliseconds since 1970 by this machine's wall clock.
-pub type WallClock = fn() -> u64;
-
 /// How much later than our wall clock the server's may be, while no answer has shown it. The upper end of the first
 /// answer's date is up to two seconds ahead; a guess that proves too low costs one more write.
 pub const FIRST_GUESS: Duration = Duration::from_millis(2500);

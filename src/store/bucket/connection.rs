@@ -11,7 +11,7 @@
 //!   the bucket's clock.
 
 use super::address::{Address, Kind};
-use super::failure::{NoCredentials, Refusal};
+use super::failure::Refusal;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account, BoundedClient};
@@ -21,6 +21,7 @@ use crate::store::server_clock::Clock;
 use crate::store::tls;
 use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
+use aws_credential_types::provider::error::CredentialsError::{CredentialsNotLoaded, InvalidConfiguration};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
@@ -170,6 +171,10 @@ async fn s3(
         || StoreError::misconfigured("no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION");
     let shared = shared.ok_or_else(no_region)?;
     let region = shared.region().ok_or_else(no_region)?.to_string();
+    let server = match &account.endpoint {
+        Some(endpoint) => named(Kind::S3, Some(&origin(endpoint))),
+        None => format!("S3 ({region})"),
+    };
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&address.bucket)
         .with_region(&region)
@@ -180,6 +185,7 @@ async fn s3(
             state: tokio::sync::Mutex::new(State { chain: shared.credentials_provider(), known: None }),
             refused: Arc::clone(&wire.refused),
             account: account.clone(),
+            server: server.clone(),
             request_timeout,
         }))
         .with_retry(no_retries())
@@ -194,10 +200,6 @@ async fn s3(
             format!("{scheme}://{}.{host}{path}", address.bucket)
         });
     }
-    let server = match &account.endpoint {
-        Some(endpoint) => named(Kind::S3, Some(&origin(endpoint))),
-        None => format!("S3 ({region})"),
-    };
     let client = builder.build().map_err(unusable)?;
     Ok(Clients { signer: Some(client.clone()), ..Clients::new(client, wire, server) })
 }
@@ -230,6 +232,7 @@ struct Credentials {
     /// An answer has refused the credentials that are known.
     refused: Arc<AtomicBool>,
     account: Account,
+    server: String,
     request_timeout: Duration,
 }
 
@@ -267,8 +270,11 @@ impl CredentialProvider for Credentials {
         if let Some(known) = known.as_ref().filter(|known| now < known.use_until) {
             return Ok(Arc::clone(&known.credential));
         }
-        let none = |cause: NoCredentials| object_store::Error::Generic { store: "S3", source: Box::new(cause) };
-        let chain = chain.as_ref().ok_or_else(|| none(NoCredentials::absent("there are none")))?;
+        let none = |why: &str, may_pass| {
+            let source = Box::new(aws::no_credentials(&self.server, why, may_pass));
+            object_store::Error::Generic { store: "S3", source }
+        };
+        let chain = chain.as_ref().ok_or_else(|| none("there are none", false))?;
         let found = match chain.provide_credentials().await {
             Ok(found) => found,
             Err(error) => {
@@ -276,7 +282,11 @@ impl CredentialProvider for Credentials {
                 if let Some(known) = known.as_ref().filter(|known| now < known.ends) {
                     return Ok(Arc::clone(&known.credential));
                 }
-                return Err(none(NoCredentials::of(&error)));
+                let cause = innermost(&error);
+                return Err(match error {
+                    CredentialsNotLoaded(_) | InvalidConfiguration(_) => none(&cause, false),
+                    _ => none(&format!("their source failed: {cause}"), true),
+                });
             }
         };
         let credential = Arc::new(AwsCredential {

@@ -8,7 +8,6 @@ use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
 use crate::store::error::{causes, in_short, innermost};
 use crate::store::expiry::wrong_wall_clock;
-use aws_credential_types::provider::error::CredentialsError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error;
 use std::fmt;
@@ -100,33 +99,6 @@ pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| cause.to_string() == "ETag Header missing from response")
 }
 
-/// There is nothing to sign a request with, so it was not sent.
-#[derive(Clone, Debug)]
-pub struct NoCredentials {
-    misconfigured: bool,
-    cause: String,
-}
-
-impl NoCredentials {
-    pub fn absent(cause: &str) -> Self {
-        Self { misconfigured: true, cause: cause.to_owned() }
-    }
-
-    pub fn of(error: &CredentialsError) -> Self {
-        let misconfigured =
-            matches!(error, CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_));
-        Self { misconfigured, cause: innermost(error) }
-    }
-}
-
-impl fmt::Display for NoCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.cause)
-    }
-}
-
-impl Error for NoCredentials {}
-
 /// Whether an answer had no end.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
     found::<TooLong>(error).is_some()
@@ -142,25 +114,19 @@ pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -
     if is_too_long(error) {
         return StoreError::unknown(allowance::complaint(server, "an object store", MOST));
     }
-    if let Some(NoCredentials { misconfigured, cause }) = found(error) {
-        return if *misconfigured {
-            StoreError::misconfigured(format!(
-                "no AWS credentials for {server}: {cause}: set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
-                 AWS_SECRET_ACCESS_KEY, or give the host a role"
-            ))
-        } else {
-            StoreError::not_applied(format!("no AWS credentials for {server}: their source failed: {cause}"))
-        };
-    }
     if let Some(refusal) = found::<Refusal>(error) {
         return refused(place, action, refusal);
     }
-    if let Some(without) = found::<StoreError>(error) {
+    let (ours, undelivered) = (found::<StoreError>(error), found::<HttpError>(error));
+    let Some(undelivered) = undelivered else {
+        // Without credentials it was not sent.
+        return ours.cloned().unwrap_or_else(|| {
+            StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
+        });
+    };
+    if let Some(without) = ours {
         return StoreError { message: format!("cannot reach {server}: {without}"), ..without.clone() };
     }
-    let Some(undelivered) = found::<HttpError>(error) else {
-        return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
-    };
     let message = format!("cannot reach {server}: {}", innermost(error));
     match undelivered.kind() {
         HttpErrorKind::Connect => StoreError::not_applied(message),

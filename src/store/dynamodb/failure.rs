@@ -7,6 +7,7 @@
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
+use crate::store::aws;
 use crate::store::error::{causes, in_short, innermost};
 use crate::store::expiry::wrong_wall_clock;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -90,14 +91,8 @@ fn without_credentials(server: &str, error: &(dyn Error + 'static)) -> Option<St
         NO_CREDENTIALS.iter().find(|(begin, ..)| words.starts_with(begin))
     })?;
     let cause = innermost(error);
-    Some(if *may_pass {
-        StoreError::not_applied(format!("no AWS credentials for {server}: {reason}: {cause}"))
-    } else {
-        StoreError::misconfigured(format!(
-            "no AWS credentials for {server}: {reason} ({cause}): set AWS_PROFILE or AWS_ACCESS_KEY_ID and \
-             AWS_SECRET_ACCESS_KEY, or give the host a role"
-        ))
-    })
+    let why = if *may_pass { format!("{reason}: {cause}") } else { format!("{reason} ({cause})") };
+    Some(aws::no_credentials(server, &why, *may_pass))
 }
 
 /// An answer that is not a success.
@@ -178,12 +173,6 @@ mod tests {
                 assert_eq!(error.kind, kind, "{code}");
             }
         }
-    }
-
-    #[test]
-    fn a_denial_names_the_action_and_the_table() {
-        let error = refused(&PLACE, "dynamodb:PutItem", Some("AccessDeniedException"), Some("not\nyours."), 400);
-        assert_eq!(error.message, "DynamoDB (eu-west-1) denied dynamodb:PutItem on table locks: not yours");
     }
 
     #[test]

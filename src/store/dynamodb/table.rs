@@ -1,9 +1,9 @@
 //! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
 
+use super::Address;
 use super::connection;
 use super::failure::{self, Place};
 use super::item::Item;
-use super::{Address, WallClock};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::expiry::ServerTime;
@@ -30,7 +30,6 @@ pub struct Table {
     /// The server's name in messages.
     pub(super) server: String,
     clock: Arc<Mutex<Clock>>,
-    wall_clock: WallClock,
 }
 
 /// The keys of an item.
@@ -95,21 +94,13 @@ impl ServerTime for Table {
     fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
-
-    fn wall_clock_millis(&self) -> u64 {
-        (self.wall_clock)()
-    }
 }
 
 impl Table {
-    pub(super) async fn open(
-        address: &Address,
-        request_timeout: Duration,
-        wall_clock: WallClock,
-    ) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let clock = Arc::default();
         let (client, server) = connection::connect(address, request_timeout, &clock).await?;
-        Ok(Self { client, name: address.table.clone(), server, clock, wall_clock })
+        Ok(Self { client, name: address.table.clone(), server, clock })
     }
 
     pub(super) async fn get(&self, (partition, sort): Keys, consistent: bool) -> Result<Option<Item>, StoreError> {

@@ -12,11 +12,6 @@ use crate::time::wall_clock_millis;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 
-enum Try {
-    Won(Held),
-    LockedOut,
-}
-
 #[async_trait::async_trait]
 impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
@@ -29,8 +24,8 @@ impl Leases for FileStore {
         let held = match earlier.or_else(won) {
             Some(held) => held,
             None => match self.attempt(shard)? {
-                Try::Won(held) => held,
-                Try::LockedOut => return Ok(Claim::Refused(self.holder(shard)?)),
+                Some(held) => held,
+                None => return Ok(Claim::Refused(self.holder(shard)?)),
             },
         };
         let begun = self.begin_term(candidate);
@@ -127,12 +122,13 @@ impl FileStore {
         Ok((term, takeover))
     }
 
-    fn attempt(&self, shard: &Shard) -> Result<Try, StoreError> {
+    /// Takes the lock. None: another process has it.
+    fn attempt(&self, shard: &Shard) -> Result<Option<Held>, StoreError> {
         let path = self.path(shard, "lock");
-        let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(Try::LockedOut) };
+        let Lock::Ours(lock) = self.in_directory(|| lock::take(&path))? else { return Ok(None) };
         Ok(match self.sockets(shard)?.take() {
-            Taken::Ours(socket) => Try::Won(Held { socket, lock }),
-            Taken::Theirs => Try::LockedOut,
+            Taken::Ours(socket) => Some(Held { socket, lock }),
+            Taken::Theirs => None,
         })
     }
 }

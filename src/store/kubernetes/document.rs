@@ -211,25 +211,11 @@ mod tests {
     use super::*;
     use crate::fuzz;
     use crate::lease::{Session, Term};
-    use crate::store::expiry::ServerTime;
+    use crate::store::expiry::Undated;
     use crate::store::lease_store::documents::Leadership;
-    use crate::store::server_clock::Clock;
     use std::collections::HashSet;
 
-    const NOW: u64 = 1_800_000_000_400;
-
-    /// A server whose answers have no date.
-    struct Undated;
-
-    impl ServerTime for Undated {
-        fn clock(&self) -> Clock {
-            Clock::default()
-        }
-
-        fn wall_clock_millis(&self) -> u64 {
-            NOW
-        }
-    }
+    const NOW: u64 = Undated::WALL_MILLIS;
 
     fn put(key: Key<'_>, draft: &Draft<'_>, over: &Found) -> Lease {
         let record = Record::new(draft, over, &Undated).expect("random bytes");

@@ -147,12 +147,6 @@ mod tests {
     use super::*;
     use crate::fuzz::{self, Source};
 
-    #[test]
-    fn a_pattern_takes_nothing_but_letters_from_a_prefix() {
-        assert_eq!(literally("leaderrun:{leases}:l"), "leaderrun:{leases}:l");
-        assert_eq!(literally("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
-    }
-
     fn any_value(source: &mut Source) -> Value {
         match source.below(8) {
             0 => Value::Nil,

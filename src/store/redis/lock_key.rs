@@ -16,7 +16,8 @@ use crate::store::{ErrorKind, Finding, Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
 use redis::cmd;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,19 +96,6 @@ impl Info {
     fn is_of(&self, value: &str) -> bool {
         [&self.session, &self.instance_id].into_iter().flatten().any(|id| id == value)
     }
-}
-
-/// What we say of ourselves, in the words of the other programs and some of our own.
-#[derive(Serialize)]
-struct Record<'a> {
-    instance_id: &'a str,
-    hostname: &'a str,
-    started_at: &'a str,
-    last_heartbeat: &'a str,
-    pid: u32,
-    session: &'a str,
-    lease_ms: u64,
-    term: u64,
 }
 
 pub struct LockKey {
@@ -190,19 +178,19 @@ impl ForeignLock for LockKey {
             started_at.clone()
         };
         let lease_ms = millis(candidate.lease);
-        let record = Record {
-            instance_id: &candidate.owner,
-            hostname: &candidate.host,
-            started_at: &started_at,
-            last_heartbeat: &now,
-            pid: candidate.pid,
-            session: candidate.session.as_str(),
-            lease_ms,
-            term: term.0,
-        };
-        let record = serde_json::to_string(&record).expect("a record is plain data");
+        // In the words of the other programs, and some of our own.
+        let record = json!({
+            "instance_id": candidate.owner,
+            "hostname": candidate.host,
+            "started_at": started_at,
+            "last_heartbeat": now,
+            "pid": candidate.pid,
+            "session": candidate.session,
+            "lease_ms": lease_ms,
+            "term": term,
+        });
         let how = if again { "confirm" } else { "take" };
-        self.ask(&[how, candidate.session.as_str(), &lease_ms.to_string(), &record], self.replicas).await
+        self.ask(&[how, candidate.session.as_str(), &lease_ms.to_string(), &record.to_string()], self.replicas).await
     }
 
     async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
