@@ -56,14 +56,6 @@ fn a_server_that_does_not_name_versions_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_candidate_refuses_a_bucket_that_was_not_tried_and_says_what_to_run() {
-    let server = Server::start();
-    let said = run(leaderrun(), &server.own_url(), &["shard", "true"]);
-    said.refused(78, "run leaderctl --store URL store init");
-    assert_eq!(server.keys(), [""; 0]);
-}
-
-#[test]
 fn a_bucket_that_is_missing_is_named() {
     let server = Server::start();
     let url = server.own_url().replace("s3://locks/", "s3://nowhere/");

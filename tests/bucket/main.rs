@@ -8,7 +8,6 @@ mod support;
 
 mod access;
 mod check;
-mod faults;
 mod hostile;
 mod protocol;
 mod tls;

@@ -39,3 +39,16 @@ async fn two_buckets_in_one_have_nothing_to_do_with_each_other() {
     assert_eq!(other.list("").await.unwrap(), []);
     assert_eq!(store.list("").await.unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn a_conflict_is_looked_at_and_not_taken_for_an_answer() {
+    let server = old_server();
+    let proxy = Proxy::before(&server);
+    let store = store(&proxy.endpoint()).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let body = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>".to_owned();
+    proxy.once("PUT", Fate::Answer(Response { status: 409, headers: Vec::new(), body }));
+    assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);
+    assert_eq!(proxy.actions().iter().filter(|action| *action == "PUT").count(), 5, "a claim of three, two renewals");
+}

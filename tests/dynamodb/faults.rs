@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::dynamo::{ENVIRONMENT, error_answer};
-use crate::support::ports::free_port;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, DynamoDb) {
@@ -46,29 +45,8 @@ async fn a_server_that_returns_no_item_with_a_failed_condition_is_asked_for_it()
 }
 
 #[tokio::test]
-async fn what_was_never_sent_or_turned_away_was_not_applied() {
+async fn what_may_have_been_applied_is_unknown_and_what_was_never_sent_was_not_applied() {
     let (server, table, proxy, store) = behind_a_proxy().await;
-    let one = candidate("one");
-    for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"] {
-        proxy.once("UpdateItem", error_answer(400, code, "slow down"));
-        not_applied(store.claim(&one).await, "");
-    }
-    let endpoint = format!("http://127.0.0.1:{}", free_port());
-    assert_eq!(
-        not_applied(super::store(&endpoint, &table).await.claim(&one).await, ""),
-        format!("cannot reach DynamoDB at {endpoint}: connection refused")
-    );
-    // A server that does not speak TLS.
-    let endpoint = server.endpoint().replace("http:", "https:");
-    not_applied(
-        super::store(&endpoint, &table).await.claim(&one).await,
-        &format!("cannot reach DynamoDB at {endpoint}: "),
-    );
-}
-
-#[tokio::test]
-async fn what_may_have_been_applied_is_unknown() {
-    let (_server, _table, proxy, store) = behind_a_proxy().await;
     let one = candidate("one");
     let page = || Fate::Rewrite(Box::new(|response| response.body = "<html>\nno</html>".to_owned()));
     for fate in [
@@ -81,6 +59,10 @@ async fn what_may_have_been_applied_is_unknown() {
         proxy.once("UpdateItem", fate);
         unknown(store.claim(&one).await, "");
     }
+    // The server does not speak TLS.
+    let endpoint = server.endpoint().replace("http:", "https:");
+    let said = format!("cannot reach DynamoDB at {endpoint}: ");
+    not_applied(super::store(&endpoint, &table).await.claim(&one).await, &said);
 }
 
 #[tokio::test]

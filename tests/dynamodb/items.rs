@@ -48,29 +48,3 @@ async fn dynamodbs_ttl_takes_a_note_a_day_after_its_end_and_never_one_without() 
     let note = item(&client, &table, "HISTORY").await.expect("it stands");
     assert!(!note.contains_key("ttl") && !note.contains_key("expiresMs"), "{note:?}");
 }
-
-#[tokio::test]
-async fn hundreds_of_standbys_are_found_once_each_and_those_that_ended_are_deleted() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let store = store(&server.endpoint(), &table).await;
-    let put = |number: usize| {
-        let put = client.put_item().table_name(&table).item("sk", text(&format!("STANDBY#{number}")));
-        put.item("write", text("w")).item("sequence", super::number(0))
-    };
-    let mut wanted = Vec::new();
-    for waiting in 0..300 {
-        let name = format!("crowd/{:03}", waiting / 2);
-        put(waiting).item("pk", text(&format!("SHARD#{name}"))).item("text", text("note")).send().await.unwrap();
-        wanted.push(name);
-    }
-    let ended = number(millis_now() - HOUR);
-    let gone = put(0).item("pk", text("SHARD#crowd/x")).item("text", text("gone")).item("expiresMs", ended);
-    gone.send().await.unwrap();
-    let found = store.standbys("crowd/").await.unwrap();
-    let mut found: Vec<_> = found.iter().map(|(shard, _)| shard.as_str()).collect();
-    found.sort_unstable();
-    assert_eq!(found, wanted);
-    let left = client.scan().table_name(&table).consistent_read(true).send().await.unwrap();
-    assert!(!left.items().iter().any(|item| item["pk"] == text("SHARD#crowd/x")));
-}

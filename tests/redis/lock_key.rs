@@ -151,38 +151,25 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
 }
 
 #[tokio::test]
-async fn a_key_that_never_expires_is_reported_and_left_alone() {
+async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alone() {
     let server = old_server();
     let store = sharing(&server).await;
-    server.cli(&["SET", KEY, "backend-7"]);
-    let one = candidate("one");
-    for error in [store.claim(&one).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-        misconfigured(
-            Err::<(), _>(error),
-            &format!("the key {KEY} in redis at 127.0.0.1: … never expires, so nobody could take it"),
-        );
-    }
-    let findings = store.check().await.unwrap();
-    assert!(findings.iter().any(|finding| finding.verdict == Verdict::Bad && finding.text.contains("never expires")));
-    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
-    assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
-}
-
-#[tokio::test]
-async fn a_key_of_another_type_is_reported_and_left_alone() {
-    let server = old_server();
-    let store = sharing(&server).await;
-    for key in [KEY, INFO] {
-        server.cli(&["RPUSH", key, "one", "two"]);
+    for (key, words, why) in [
+        (KEY, &["SET", KEY, "backend-7"][..], "never expires, so nobody could take it"),
+        (KEY, &["RPUSH", KEY, "one", "two"], "is no string"),
+        (INFO, &["RPUSH", INFO, "one", "two"], "is no string"),
+    ] {
+        server.cli(words);
         if key == INFO {
             assert!(take(&server, "backend-7", "60000"));
         }
+        let before = server.cli(&["DUMP", key]);
         for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-            misconfigured(Err::<(), _>(error), &format!("the key {key} in redis … is no string"));
+            misconfigured(Err::<(), _>(error), &format!("the key {key} in redis at 127.0.0.1: … {why}"));
         }
-        let findings = store.check().await.unwrap();
-        assert!(findings.iter().any(|found| found.verdict == Verdict::Bad && found.text.contains(key)), "{findings:?}");
-        assert_eq!(server.cli(&["LLEN", key]), "2");
+        finds(&store.check().await.unwrap(), Verdict::Bad, why);
+        assert_eq!(server.cli(&["DUMP", key]), before);
+        assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
         server.cli(&["DEL", key]);
     }
 }

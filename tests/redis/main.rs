@@ -10,7 +10,6 @@ mod access;
 mod check;
 mod connection;
 mod foreign;
-mod forgotten;
 mod lock_key;
 mod notes;
 mod replicas;

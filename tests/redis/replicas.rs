@@ -74,20 +74,6 @@ async fn a_replica_takes_no_leases() {
 }
 
 #[tokio::test]
-async fn a_replica_that_was_promoted_lets_nobody_lead_for_a_lease() {
-    let master = old_server();
-    let replica = replica_of(&master);
-    let (at_master, other) = (store(&master).await, store(&replica).await);
-    let one = candidate("one");
-    master.age();
-    // A lease that does not reach the replica.
-    replica.cli(&["REPLICAOF", "NO", "ONE"]);
-    lead(&at_master, &one).await;
-    assert_eq!(replica.cli(&["EXISTS", LOCK]), "0");
-    assert_eq!(refused(other.claim(&candidate("two")).await.unwrap()).owner, FORGOTTEN);
-}
-
-#[tokio::test]
 async fn a_master_that_was_demoted_and_promoted_again_may_have_forgotten() {
     let first = old_server();
     let second = replica_of(&first);
