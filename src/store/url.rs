@@ -279,34 +279,6 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
 }
 
 #[cfg(test)]
-impl StoreUrl<'_> {
-    /// The text after `SCHEME:`, with everything percent-encoded that may be.
-    pub(super) fn written(&self) -> String {
-        use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-        use std::fmt::Write as _;
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let mut text = "//".to_owned();
-        if self.user.is_some() || self.password.is_some() {
-            text.push_str(&encoded(self.user.as_deref().unwrap_or_default()));
-            if let Some(password) = &self.password {
-                let _ = write!(text, ":{}", encoded(password.expose()));
-            }
-            text.push('@');
-        }
-        for (index, Host { name, port }) in self.hosts.iter().enumerate() {
-            text.push_str(if index > 0 { "," } else { "" });
-            let _ = if name.contains(':') { write!(text, "[{name}]") } else { write!(text, "{name}") };
-            let _ = port.map(|port| write!(text, ":{port}"));
-        }
-        let _ = write!(text, "/{}", encoded(&self.path));
-        for (index, (name, value)) in self.options.iter().enumerate() {
-            let _ = write!(text, "{}{name}={}", if index > 0 { '&' } else { '?' }, encoded(value));
-        }
-        text
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

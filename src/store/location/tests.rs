@@ -32,21 +32,6 @@ fn a_slip_in_a_url_does_not_name_another_store() {
     }
 }
 
-#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
-#[test]
-fn a_blank_is_refused_in_the_url_of_every_store() {
-    for url in ["etcd://h/lr", "postgres://h/lr", "redis://h?prefix=x", "redis://h"] {
-        assert!(Location::from_url(url).is_ok(), "{url}");
-        for slip in [format!("{url} "), format!("{url}\t"), format!("{url}\n"), format!(" {url}")] {
-            let error = Location::from_url(&slip).unwrap_err();
-            assert!(error.contains("begins or ends with a blank"), "{slip:?}: {error}");
-        }
-    }
-    for slip in ["etcd://h/l r", "etcd://h/lr ?ca=/x", "postgres://h/lr%20", "etcd://h//lr", "etcd://h/a//lr"] {
-        assert!(Location::from_url(slip).is_err(), "{slip}");
-    }
-}
-
 #[test]
 fn a_path_or_an_address_is_answered_with_the_url_that_was_meant() {
     for (url, meant) in [
@@ -116,220 +101,98 @@ fn nonsense_is_refused() {
     }
 }
 
-/// Checks that a location is the same after it was written as a URL and read again.
-fn assert_is_stable(url: &str, location: &Location) {
-    let (scheme, _) = url.split_once(':').expect("it was accepted");
-    let written = match location {
-        Location::File { directory } => {
-            let directory = directory.to_str().expect("it was text");
-            if directory.starts_with('/') { format!("//{directory}") } else { directory.to_owned() }
-        }
-        #[cfg(feature = "dynamodb")]
-        Location::DynamoDb(super::super::dynamodb::Address { table, region, endpoint, profile }) => {
-            let mut options = url::form_urlencoded::Serializer::new(String::new());
-            for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
-                options.extend_pairs(value.as_ref().map(|value| (name, value)));
+/// A test for each store: bent URLs are read, or refused in one line.
+macro_rules! bend_urls {
+    ($($(#[$built:meta])? $name:ident: [$($seed:literal),* $(,)?];)*) => {
+        $(
+            #[test]
+            $(#[$built])?
+            fn $name() {
+                fuzz::bent_text(stringify!($name), &[$($seed),*], |url, _| read_or_refused(url));
             }
-            format!("//{table}?{}", options.finish())
-        }
-        #[cfg(feature = "bucket")]
-        Location::Bucket(address) => {
-            let mut options = url::form_urlencoded::Serializer::new(String::new());
-            let super::super::bucket::Address { profile, endpoint, region, path_style, tls, .. } = address;
-            let ca = tls.ca.as_ref().and_then(|path| path.to_str());
-            options.extend_pairs(ca.map(|ca| ("ca", ca)));
-            for (name, value) in [("profile", profile), ("endpoint", endpoint), ("region", region)] {
-                options.extend_pairs(value.as_ref().map(|value| (name, value)));
-            }
-            options.extend_pairs((!path_style).then_some(("path_style", "false")));
-            let whole = address.to_string();
-            let (_, rest) = whole.split_once(':').expect("it has a scheme");
-            format!("{rest}?{}", options.finish())
-        }
-        #[cfg(feature = "kubernetes")]
-        Location::Kubernetes(address) => {
-            let super::super::kubernetes::Address { namespace, context, kubeconfig, lease } = address;
-            let kubeconfig = kubeconfig.as_ref().and_then(|path| path.to_str()).map(str::to_owned);
-            let mut options = url::form_urlencoded::Serializer::new(String::new());
-            for (name, value) in [("context", context), ("kubeconfig", &kubeconfig), ("lease", lease)] {
-                options.extend_pairs(value.as_ref().map(|value| (name, value)));
-            }
-            let namespace = namespace.as_ref().map(|namespace| format!("//{namespace}")).unwrap_or_default();
-            format!("{namespace}?{}", options.finish())
-        }
-        #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
-        _ => {
-            const OPTIONS: [&str; 27] = [
-                "prefix",
-                "wait",
-                "lock_key",
-                "ca",
-                "cert",
-                "key",
-                "db",
-                "sentinel_user",
-                "sentinel_password",
-                "schema",
-                "table",
-                "advisory_lock",
-                "sslmode",
-                "sslrootcert",
-                "sslcert",
-                "sslkey",
-                "application_name",
-                "host",
-                "port",
-                "creds",
-                "nkey",
-                "replicas",
-                "socket",
-                "ssl-mode",
-                "ssl-ca",
-                "ssl-cert",
-                "ssl-key",
-            ];
-            let rest = &url[scheme.len() + 1..];
-            // The path of a file may have empty parts.
-            let like = if scheme == "redis+unix" { "redis+unix" } else { "any" };
-            match super::super::url::StoreUrl::read(like, rest, &OPTIONS) {
-                Ok(read) => read.written(),
-                // A URL may name the directory of a socket in place of a host.
-                Err(message) => {
-                    assert!(scheme.starts_with("postgres") && rest.contains('%'), "{message}");
-                    rest.to_owned()
-                }
-            }
-        }
+        )*
     };
-    assert_eq!(Location::from_url(&format!("{scheme}:{written}")).as_ref(), Ok(location), "{written}");
 }
 
-fn bend_urls(what: &str, seeds: &[&str]) {
-    fuzz::bent_text(what, seeds, |url, _| {
-        let read = Location::from_url(url);
-        match &read {
-            Ok(location) => assert_is_stable(url, location),
-            Err(message) => {
-                // The scheme may be as long as the text that a user pasted.
-                let message: String = message.chars().take(1000).collect();
-                fuzz::assert_is_one_line(&message);
-                let named = [
-                    "://",
-                    "file:",
-                    "scheme",
-                    "store URL",
-                    "no store is called",
-                    "was built without",
-                    "endpoint=",
-                    "DynamoDB",
-                    "host=",
-                    "ca, cert",
-                ];
-                assert!(named.iter().any(|part| message.contains(part)), "{message}");
-            }
-        }
-        (&read).into()
-    });
+fn read_or_refused(url: &str) -> fuzz::Fate {
+    let read = Location::from_url(url);
+    if let Err(message) = &read {
+        // The scheme may be as long as the text that a user pasted.
+        let message: String = message.chars().take(1000).collect();
+        fuzz::assert_is_one_line(&message);
+        let named = [
+            "://",
+            "file:",
+            "scheme",
+            "store URL",
+            "no store is called",
+            "was built without",
+            "endpoint=",
+            "DynamoDB",
+            "host=",
+            "ca, cert",
+        ];
+        assert!(named.iter().any(|part| message.contains(part)), "{message}");
+    }
+    (&read).into()
 }
 
-#[test]
-fn a_million_file_urls_are_read_or_refused() {
-    bend_urls("file: URL", &["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a b/ä"]);
-}
-
-#[cfg(feature = "dynamodb")]
-#[test]
-fn a_million_dynamodb_urls_are_read_or_refused() {
-    bend_urls(
-        "dynamodb:// URL",
-        &[
-            "dynamodb://locks",
-            "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p",
-            "dynamodb://my_table.1-a?endpoint=https://host.example",
-        ],
-    );
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn a_million_redis_urls_are_read_or_refused() {
-    bend_urls(
-        "redis:// URL",
-        &[
-            "redis://h",
-            "rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k",
-            "redis+unix://:pw@/run/redis.sock?db=4",
-            "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t",
-            "rediss+sentinel://one/m",
-            "redis://h?lock_key=maplefile:leader:lock",
-        ],
-    );
-}
-
-#[cfg(feature = "postgres")]
-#[test]
-fn a_million_postgres_urls_are_read_or_refused() {
-    bend_urls(
-        "postgres:// URL",
-        &[
-            "postgres://app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full",
-            "postgresql://h/db?sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x",
-            "postgres:///db?host=/tmp&port=7000",
-            "postgres://u@%2Ftmp:7000/db",
-            "postgres://h/db?sslrootcert=system",
-        ],
-    );
-}
-
-#[cfg(feature = "mysql")]
-#[test]
-fn a_million_mysql_urls_are_read_or_refused() {
-    bend_urls(
-        "mysql:// URL",
-        &[
-            "mysql://app:p%40ss@one,two:6000/main?table=my%20locks&ssl-mode=VERIFY_IDENTITY",
-            "mariadb://h/db?ssl-ca=/ca&ssl-cert=/c&ssl-key=/k",
-            "mysql:///db?socket=/run/mysqld/mysqld.sock",
-        ],
-    );
-}
-
-#[cfg(feature = "nats")]
-#[test]
-fn a_million_nats_urls_are_read_or_refused() {
-    bend_urls(
-        "nats:// URL",
-        &[
-            "nats://u:p%40x@one,two:4333/locks?replicas=3",
-            "nats://s3cr3t@h/b",
-            "nats+tls://h/b?creds=/x.creds&ca=/ca",
-            "nats://h/b?nkey=/x&cert=/c&key=/k",
-            "nats://h/b?lock_key=c/d",
-        ],
-    );
-}
-
-#[cfg(feature = "kubernetes")]
-#[test]
-fn a_million_kubernetes_urls_are_read_or_refused() {
-    bend_urls(
-        "kubernetes: URL",
-        &["kubernetes:", "kubernetes://web?context=a%20b&kubeconfig=/k&lease=a.b", "kubernetes:?lease=other"],
-    );
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn a_million_etcd_urls_are_read_or_refused() {
-    bend_urls(
-        "etcd:// URL",
-        &[
-            "etcds://u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c",
-            "etcd://h",
-            "etcd://h/%2Fservices/locks",
-            "etcd://u:p@h:1/x",
-        ],
-    );
+bend_urls! {
+    a_million_file_urls_are_read_or_refused:
+        ["file:/a/b", "file:///var/lib/leaderrun", "file:a/b", "file:/a b/ä"];
+    #[cfg(feature = "dynamodb")]
+    a_million_dynamodb_urls_are_read_or_refused: [
+        "dynamodb://locks",
+        "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p",
+        "dynamodb://my_table.1-a?endpoint=https://host.example",
+    ];
+    #[cfg(feature = "bucket")]
+    a_million_bucket_urls_are_read_or_refused: [
+        "s3://locks/a/b?region=eu-west-1&endpoint=https%3A%2F%2Fh%3A1&path_style=false&ca=/a.pem",
+        "gs://locks",
+        "azblob://account/container/p",
+    ];
+    #[cfg(feature = "redis")]
+    a_million_redis_urls_are_read_or_refused: [
+        "redis://h",
+        "rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k",
+        "redis+unix://:pw@/run/redis.sock?db=4",
+        "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t",
+        "rediss+sentinel://one/m",
+        "redis://h?lock_key=maplefile:leader:lock",
+    ];
+    #[cfg(feature = "postgres")]
+    a_million_postgres_urls_are_read_or_refused: [
+        "postgres://app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full",
+        "postgresql://h/db?sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x",
+        "postgres:///db?host=/tmp&port=7000",
+        "postgres://u@%2Ftmp:7000/db",
+        "postgres://h/db?sslrootcert=system",
+    ];
+    #[cfg(feature = "mysql")]
+    a_million_mysql_urls_are_read_or_refused: [
+        "mysql://app:p%40ss@one,two:6000/main?table=my%20locks&ssl-mode=VERIFY_IDENTITY",
+        "mariadb://h/db?ssl-ca=/ca&ssl-cert=/c&ssl-key=/k",
+        "mysql:///db?socket=/run/mysqld/mysqld.sock",
+    ];
+    #[cfg(feature = "nats")]
+    a_million_nats_urls_are_read_or_refused: [
+        "nats://u:p%40x@one,two:4333/locks?replicas=3",
+        "nats://s3cr3t@h/b",
+        "nats+tls://h/b?creds=/x.creds&ca=/ca",
+        "nats://h/b?nkey=/x&cert=/c&key=/k",
+        "nats://h/b?lock_key=c/d",
+    ];
+    #[cfg(feature = "etcd")]
+    a_million_etcd_urls_are_read_or_refused: [
+        "etcds://u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c",
+        "etcd://h",
+        "etcd://h/%2Fservices/locks",
+        "etcd://u:p@h:1/x",
+    ];
+    #[cfg(feature = "kubernetes")]
+    a_million_kubernetes_urls_are_read_or_refused:
+        ["kubernetes:", "kubernetes://web?context=a%20b&kubeconfig=/k&lease=a.b", "kubernetes:?lease=other"];
 }
 
 #[test]
