@@ -230,10 +230,6 @@ mod tests {
         Draft { text, leadership: Some(leadership), sequence: 3, ends, wakes: false, owner: Some("one") }
     }
 
-    fn absent() -> Found {
-        Found { content: Content::Absent, version: Version::default() }
-    }
-
     #[test]
     fn no_two_documents_meet_and_each_has_a_name_that_the_api_takes() {
         let long = "A".repeat(200);
@@ -279,30 +275,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_says_which_document_it_is_and_is_read_as_it_was_written() {
-        let shard = shard("a/B");
-        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
-        let once = Page::Once("j".parse().expect("a job"));
-        let standby = Page::Standby(Session::from_record("s"));
-        let keys = [
-            (Key::Shard(&shard), Part::Lease),
-            (Key::Led(&shard), Part::Led),
-            (Key::Note(&shard, &once), Part::Note(once.clone())),
-            (Key::Note(&shard, &standby), Part::Note(standby.clone())),
-        ];
-        for (key, part) in keys {
-            let draft = led("{}", &leadership, Ends::In(Duration::from_millis(1_001)));
-            let record = Record::new(&draft, &absent(), &Undated).expect("random bytes");
-            let lease = drafted(key, name_of(key, None), &draft, &record, &absent(), NOW);
-            let listed = listed(lease.clone()).expect("it is ours");
-            assert_eq!((&listed.shard, &listed.part), (&shard, &part));
-            assert!(is_of(&lease, &record.write) && !is_of(&lease, "v"));
-            let found = found(lease, matches!(key, Key::Shard(_)), String::new());
-            assert_eq!(found.ours(), Some(&record.document()));
-        }
-    }
-
-    #[test]
     fn the_fields_are_filled_as_electors_of_client_go_fill_them_and_what_is_not_ours_stays() {
         let shard = shard("db");
         let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
@@ -343,26 +315,6 @@ mod tests {
             (&released["spec"]["leaseDurationSeconds"], &released["spec"]["leaseTransitions"]),
             (&1.into(), &5.into())
         );
-    }
-
-    #[test]
-    fn an_annotation_counts_while_the_fields_are_those_that_were_written_with_it() {
-        let shard = shard("db");
-        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
-        let draft = led("{}", &leadership, Ends::In(Duration::from_secs(2)));
-        let ours = put(Key::Shard(&shard), &draft, &absent());
-        let mut taken = ours.clone();
-        hold(
-            taken.spec.as_mut().expect("it has one"),
-            Some("other".to_owned()),
-            Duration::from_secs(15),
-            Timestamp::MIN,
-        );
-        assert!(matches!(found(taken, true, String::new()).content, Content::Foreign { .. }));
-        let mut free = ours;
-        release(free.spec.as_mut().expect("it has one"), Timestamp::MIN);
-        let content = found(free, true, String::new()).content;
-        assert!(matches!(content, Content::Foreign { life: Life::Over, .. }), "{content:?}");
     }
 
     #[test]

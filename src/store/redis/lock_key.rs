@@ -236,18 +236,6 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_named_as_it_describes_itself() {
-        let left = Duration::from_secs(3);
-        let info = r#"{"instance_id":"backend-7","hostname":"h7","started_at":"2026-11-21T13:43:31Z","more":[1]}"#;
-        let holder = maplefile().holder("backend-7", info, left);
-        assert_eq!(holder.named(), "backend-7 (holds the key maplefile:leader:lock)");
-        assert_eq!((holder.owner.as_str(), holder.since_millis), ("backend-7", Some(1_795_268_611_000)));
-        assert_eq!((holder.host.as_deref(), holder.expires_in, holder.session), (Some("h7"), Some(left), None));
-        let ours = r#"{"instance_id":"one","hostname":"here","session":"S-1","term":5}"#;
-        assert_eq!(maplefile().holder("S-1", ours, left).owner, "one");
-    }
-
-    #[test]
     fn a_record_that_another_holder_left_says_nothing() {
         for info in [r#"{"instance_id":"backend-6","hostname":"h6"}"#, "", "[]", "{", r#"{"instance_id":7}"#] {
             let holder = maplefile().holder("backend-7", info, Duration::ZERO);
