@@ -7,20 +7,6 @@ use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
 use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
 
 #[test]
-fn a_lease_that_is_not_renewed_ends_and_not_before() {
-    each_led(ALL, |world, client, one, term| {
-        advance(seconds(5));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        let standby = world.client();
-        let (grant, took) = standby.in_time(&candidate("two"));
-        assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
-        assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
-        assert!(matches!(client.renew(&one, term, 2), Renewal::Lost(Some(_))));
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld));
-    });
-}
-
-#[test]
 fn who_comes_after_a_crash_need_not_watch_the_lease_for_all_of_its_length() {
     each([SCRIPTED, COMPARING, LEASED, STAMPING], |world| {
         let term = world.client().lead(&candidate("one"));
@@ -85,18 +71,6 @@ fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() 
     world.server.step(3_600_000);
     let (_, took) = world.client().in_time(&candidate("two"));
     assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
-}
-
-#[test]
-fn renewals_that_leave_no_trace_keep_the_lease() {
-    let world = World::old(LEASED);
-    let (client, one, term) = leader(&world);
-    let standby = world.client();
-    for sequence in 1..20 {
-        standby.refused(&candidate("two"));
-        advance(seconds(3));
-        assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
-    }
 }
 
 /// As etcd shows a lease that was revoked: no leader is named, and nobody knows whether a renewal is on its way.

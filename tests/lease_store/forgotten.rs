@@ -7,18 +7,6 @@ use leaderrun::internals::store::lease_store::documents::Marking;
 use leaderrun::internals::store::{Administration, Claim, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
 
 #[test]
-fn the_first_leader_waits_until_the_store_is_a_lease_old() {
-    for style in LIVING {
-        let world = World::new(style);
-        let holder = world.client().refused(&candidate("one"));
-        assert_eq!(holder.doubt, Some(Doubt::FirstUse), "{holder:?}");
-        let (grant, took) = world.client().in_time(&candidate("two"));
-        assert_eq!(grant.start_after, None, "{style:?}");
-        assert!(took >= LEASE && took < LEASE + SLACK, "{style:?}: {took:?}");
-    }
-}
-
-#[test]
 fn nobody_leads_on_a_server_that_was_not_tried() {
     let world = World::new(COMPARING);
     let client = world.client();
@@ -30,31 +18,6 @@ fn nobody_leads_on_a_server_that_was_not_tried() {
     assert_eq!(client.refused(&candidate("one")).doubt, Some(Doubt::FirstUse));
     now(client.store.vouch()).unwrap();
     client.lead(&candidate("one"));
-}
-
-#[test]
-fn an_operator_who_vouches_is_believed_for_this_life_of_the_server_alone() {
-    each(LIVING, |world| {
-        let client = world.client();
-        let one = candidate("one");
-        client.leads_once(&one);
-        world.server.restart();
-        client.refused(&one);
-    });
-}
-
-#[test]
-fn a_wiped_store_makes_the_next_leader_wait_and_terms_go_on_rising() {
-    each(LIVING, |world| {
-        let term = world.client().lead(&candidate("one"));
-        world.restarts_empty();
-        for _ in 0..2 {
-            let (grant, took) = world.client().in_time(&candidate("two"));
-            assert!(grant.term > term, "{grant:?}");
-            assert!(took + wait_of(&grant) >= LEASE, "{took:?}");
-            world.server.wipe();
-        }
-    });
 }
 
 #[test]

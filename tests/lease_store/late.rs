@@ -4,7 +4,7 @@ use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::{
-    Administration, Claim, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
+    Administration, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
 };
 use std::sync::Arc;
 
@@ -35,45 +35,6 @@ fn a_late_renewal_does_not_take_what_the_session_has_released() {
         client.line.deliver();
         assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None);
         world.client().lead(&candidate("two"));
-    });
-}
-
-#[test]
-fn a_late_renewal_does_not_replace_orders_that_came_since() {
-    each_led(ALL, |world, client, one, term| {
-        client.line.next(renewal, Fate::Late);
-        now(client.store.renew(&one, term, 1)).unwrap_err();
-        world.client().order("pause");
-        client.line.deliver();
-        assert_eq!(world.client().orders().as_deref(), Some("pause"));
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
-    });
-}
-
-#[test]
-fn a_late_claim_disturbs_nobody() {
-    each(ALL, |world| {
-        let (client, one, two) = (world.client(), candidate("one"), candidate("two"));
-        client.leads_once(&one);
-        client.line.next(put_of_shard, Fate::Late);
-        assert_eq!(now(client.store.claim(&one)).unwrap_err().kind, ErrorKind::Unknown);
-        let other = world.client();
-        let term = other.lead(&two);
-        client.line.deliver();
-        assert_eq!(other.renew(&two, term, 1), Renewal::Renewed);
-        now(other.store.release(&two, term)).unwrap();
-        // Neither of the same session: what it leads, and what it has given back.
-        client.line.next(put_of_shard, Fate::Late);
-        now(client.store.claim(&one)).unwrap_err();
-        let term = client.lead(&one);
-        client.line.deliver();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        now(client.store.release(&one, term)).unwrap();
-        client.line.next(put_of_shard, Fate::Late);
-        now(client.store.claim(&one)).unwrap_err();
-        client.leads_once(&one);
-        client.line.deliver();
-        assert_eq!(now(client.store.inspect(&shard())).unwrap().holder, None);
     });
 }
 
@@ -241,27 +202,6 @@ fn a_claim_whose_answer_was_lost_is_granted_again_with_a_higher_term_and_a_whole
     });
 }
 
-#[test]
-fn a_first_claim_whose_answer_was_lost_is_granted_again() {
-    for style in ALL {
-        for lost in 1..=3 {
-            let world = World::old(style);
-            let (client, one) = (world.client(), candidate("one"));
-            let mut puts = 0;
-            while puts < lost - 1 {
-                client.line.next(any_put, Fate::After(Box::new(|| {})));
-                puts += 1;
-            }
-            client.line.next(any_put, Fate::Unheard);
-            now(client.store.claim(&one)).unwrap_err();
-            let grant = client.granted(&one);
-            assert_eq!(client.renew(&one, grant.term, 1), Renewal::Renewed, "{style:?} {lost}");
-            assert!(matches!(world.client().claim(&candidate("two")), Claim::Refused(_)), "{style:?} {lost}");
-            assert_eq!(now(client.store.release(&one, grant.term)), Ok(Release::Released));
-        }
-    }
-}
-
 /// Otherwise a candidate that is told to stop would leave its lease there.
 #[test]
 fn a_claim_that_fails_after_it_took_the_lease_may_have_been_applied() {
@@ -343,16 +283,6 @@ fn a_renewal_whose_answer_was_lost_is_recognised() {
         client.line.next(renewal, Fate::Lost);
         assert_eq!(now(client.store.renew(&one, term, 4)).unwrap_err().kind, ErrorKind::Unknown);
         assert_eq!(client.renew(&one, term, 5), Renewal::Renewed);
-    });
-}
-
-#[test]
-fn a_release_whose_answer_was_lost_is_not_held_any_more() {
-    each_led(ALL, |world, client, one, term| {
-        client.line.next(put_of_shard, Fate::Unheard);
-        now(client.store.release(&one, term)).unwrap_err();
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::NotHeld));
-        world.client().lead(&candidate("two"));
     });
 }
 

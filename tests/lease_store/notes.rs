@@ -3,7 +3,7 @@
 use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{Administration, Note, Notes, Page, Release, Report, Store};
+use leaderrun::internals::store::{Administration, Note, Notes, Page, Release, Report};
 use std::time::Duration;
 
 fn announcement() -> Page {
@@ -90,19 +90,6 @@ fn announcements_are_deleted_long_after_their_end_and_nothing_else_ever() {
         assert_eq!(removed(&client), [Step::Remove(Name::Note(shard(), here))], "{style:?}");
         assert!(world.server.contents().contains_key(&Name::Note(shard(), kept)));
     }
-}
-
-#[test]
-fn many_notes_are_read_with_one_request() {
-    let world = World::old(SCRIPTED);
-    let client = world.client();
-    client.order("pause");
-    let wanted = [Page::Orders, Page::History, Page::Runs].map(|page| (shard(), page));
-    client.line.steps();
-    let read = now(client.store.read_notes(&wanted)).unwrap();
-    assert_eq!(client.line.steps().len(), 1);
-    let texts: Vec<_> = read.into_iter().map(|note| note.unwrap().map(|note| note.text)).collect();
-    assert_eq!(texts, [Some("pause".to_owned()), None, None]);
 }
 
 #[test]
