@@ -47,16 +47,12 @@ use super::{ErrorKind, Finding, Holder, StoreError, parallel};
 use crate::lease::Shard;
 use connection::{Client, Connection};
 use document::{Names, Record, Revisions};
-use failure::Failure;
 use lease::Leases;
 use parking_lot::Mutex;
-use proto::{
-    KeyValue, RangeResponse, RequestOp, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged, put,
-};
+use proto::{KeyValue, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged, put};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use watch::Sight;
 
 /// How many documents one request reads. Servers take 128 operations, unless --max-txn-ops says otherwise.
 const PAGE: usize = 60;
@@ -75,7 +71,8 @@ pub struct Keys {
     past: Mutex<Past>,
     /// The etcd lease beside the marker, and what was left of it at most when this process first saw it.
     young: Mutex<Option<(i64, Duration)>>,
-    sights: Mutex<HashMap<Shard, Sight>>,
+    /// The revision of etcd at which the key of a shard's leader was last seen.
+    led: Mutex<HashMap<Shard, i64>>,
 }
 
 /// The revisions of etcd that were seen.
@@ -109,27 +106,59 @@ impl Past {
 
 /// What a transaction showed.
 struct Answer {
-    revision: i64,
-    raft_term: u64,
+    header: ResponseHeader,
+    incarnation: String,
     /// When the marker was written last.
     marker: i64,
-    incarnation: String,
-    found: std::vec::IntoIter<RangeResponse>,
+    /// For each key that it was to read.
+    stands: Vec<Stands>,
+    /// What it listed.
+    listed: RangeResponse,
 }
 
 impl Answer {
-    fn next(&mut self) -> Option<KeyValue> {
-        self.found.next()?.kvs.into_iter().next()
+    fn understand(&self, document: Option<&KeyValue>, beside: Option<KeyValue>) -> Stands {
+        let record = document.map(|document| Record::read(&document.value)).transpose();
+        let changed = |kv: Option<&KeyValue>| kv.map_or(0, |kv| kv.mod_revision);
+        let (document, beside_it) = (changed(document), changed(beside.as_ref()));
+        let stands = Stands { record, beside, version: Version::default() };
+        let revisions = Revisions { marker: self.marker, document, beside: beside_it, lease: stands.lease() };
+        let version = Version { write: revisions.text(), incarnation: self.incarnation.clone() };
+        Stands { version, ..stands }
     }
 }
 
 /// A document, and the key beside it, at one revision.
+#[derive(Clone)]
 struct Stands {
-    record: Option<Record>,
-    /// Why it cannot be read.
-    unreadable: Option<String>,
+    /// The error: why it cannot be read.
+    record: Result<Option<Record>, String>,
     beside: Option<KeyValue>,
     version: Version,
+}
+
+impl Stands {
+    fn record(&self) -> Option<&Record> {
+        self.record.as_ref().ok()?.as_ref()
+    }
+
+    /// The etcd lease that the document names; zero if it names none.
+    fn lease(&self) -> i64 {
+        self.record().map_or(0, |record| record.lease)
+    }
+
+    /// The document, which counts for so long.
+    fn found(self, life: Life) -> Found {
+        let content = match self.record {
+            Err(why) => Content::Unreadable(why),
+            Ok(None) => Content::Absent,
+            Ok(Some(record)) => {
+                let leadership = record.leadership();
+                Content::Ours(Ours { text: record.text, leadership, sequence: 0, life })
+            }
+        };
+        Found { content, version: self.version }
+    }
 }
 
 impl Etcd {
@@ -141,136 +170,112 @@ impl Etcd {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Arc::new(Leases::new(Arc::clone(&client)));
         let names = Names { prefix: address.prefix.clone() };
-        let (past, young, sights) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self::new(Keys { client, names, leases, past, young, sights }))
+        let (past, young, led) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self::new(Keys { client, names, leases, past, young, led }))
     }
 }
 
 impl Keys {
-    /// Sends a transaction, which shows the marker as well.
-    async fn transact(&self, connection: &Arc<Connection>, mut request: TxnRequest) -> Result<Answer, Failure> {
-        let marker = self.names.of(Key::Marker);
-        let young = self.names.beside(Key::Marker).unwrap_or_default();
-        for branch in [&mut request.success, &mut request.failure] {
-            branch.extend([get(&marker), get(&young)]);
-        }
+    /// Sends a transaction. After what it writes, and also if it writes nothing, it reads these keys and the marker.
+    async fn transact(
+        &self,
+        connection: &Arc<Connection>,
+        mut request: TxnRequest,
+        keys: &[Key<'_>],
+    ) -> Result<Answer, StoreError> {
+        let names = |key| [Some(self.names.of(key)), self.names.beside(key)];
+        let read: Vec<_> = [Key::Marker].iter().chain(keys).flat_map(|&key| names(key)).flatten().collect();
+        request.success.extend(read.iter().map(|name| get(name)));
+        request.failure.extend(read.iter().map(|name| get(name)));
         let earlier = self.past.lock().highest;
         let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
-        let header = answer.header.clone().unwrap_or_default();
-        let mut found: Vec<RangeResponse> = answer.ranges().collect();
-        let (Some(young), Some(marker)) = (found.pop(), found.pop()) else {
+        let header = answer.header.unwrap_or_default();
+        let mut ranges: Vec<_> = answer.responses.into_iter().filter_map(|response| response.range).collect();
+        let Some(others) = ranges.len().checked_sub(read.len()) else {
             let server = &connection.server;
             let message = format!("{server} answers a Txn with less than was asked: it is not etcd 3.4 or later");
-            return Err(StoreError::misconfigured(message).into());
+            return Err(StoreError::misconfigured(message));
         };
-        let marker = marker.kvs.first();
-        Ok(Answer {
-            revision: header.revision,
-            raft_term: header.raft_term,
-            marker: marker.map_or(0, |marker| marker.mod_revision),
-            incarnation: self.past.lock().incarnation(&header, earlier, marker, !young.kvs.is_empty()),
-            found: found.into_iter(),
-        })
-    }
-
-    /// What to ask for about a key, in the order of [`Keys::stands`].
-    fn gets(&self, key: Key<'_>) -> Vec<RequestOp> {
-        [Some(self.names.of(key)), self.names.beside(key)].iter().flatten().map(|name| get(name)).collect()
-    }
-
-    /// Reads what a transaction showed of a key.
-    fn stands(&self, key: Key<'_>, answer: &mut Answer) -> Result<Stands, StoreError> {
-        let document = answer.next();
-        let beside_name = self.names.beside(key);
-        let beside = beside_name.as_ref().and_then(|_| answer.next());
-        let (record, unreadable) = match document.as_ref().map(|document| Record::read(&document.value)) {
-            Some(Err(why)) => (None, Some(why)),
-            Some(Ok(record)) => (Some(record), None),
-            None => (None, None),
-        };
-        if let Some(name) = beside_name.filter(|_| beside.as_ref().is_some_and(|beside| beside.lease == 0)) {
-            let name = format!("the key {} in {}", String::from_utf8_lossy(&name), self.client);
-            return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
+        let mut found = ranges.split_off(others).into_iter().map(|range| range.kvs.into_iter().next());
+        let mut next = || found.next().flatten();
+        let (marker, young) = (next(), next());
+        let incarnation = self.past.lock().incarnation(&header, earlier, marker.as_ref(), young.is_some());
+        let marker = marker.map_or(0, |marker| marker.mod_revision);
+        let listed = ranges.pop().unwrap_or_default();
+        let mut answer = Answer { header, incarnation, marker, stands: Vec::new(), listed };
+        for &key in keys {
+            let document = next();
+            let beside = self.names.beside(key).and_then(|_| next());
+            answer.stands.push(answer.understand(document.as_ref(), beside));
         }
-        let changed = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.mod_revision);
-        let revisions = Revisions {
-            marker: answer.marker,
-            document: changed(&document),
-            beside: changed(&beside),
-            lease: record.as_ref().map_or(0, |record| record.lease),
-        };
-        let version = Version { write: revisions.to_string(), incarnation: answer.incarnation.clone() };
-        Ok(Stands { record, unreadable, beside, version })
+        Ok(answer)
     }
 
     /// Asks for the etcd lease of what stands at a key.
     async fn judge(&self, connection: &Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
-        let Stands { record, unreadable, beside, version } = stands;
-        if let Some(why) = unreadable {
-            return Ok(Found { content: Content::Unreadable(why), version });
+        if stands.record.is_err() {
+            return Ok(stands.found(Life::ForEver));
         }
-        let lease = record.as_ref().map_or(0, |record| record.lease);
-        if let Some(other) = beside.as_ref().filter(|beside| beside.lease != lease)
-            && let Some(at_most) = self.leases.left(connection, other.lease).await?
-        {
-            let owner = String::from_utf8_lossy(&other.value).into_owned();
-            let holder = Holder { owner, ..Holder::default() };
-            let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
-            return Ok(Found { content: Content::Foreign { holder, sign, life }, version });
+        let lease = stands.lease();
+        if let Some(other) = stands.beside.as_ref().filter(|beside| beside.lease != lease || lease == 0) {
+            if other.lease == 0 {
+                let name = format!("the key {} in {}", String::from_utf8_lossy(&other.key), self.client);
+                return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
+            }
+            if let Some(at_most) = self.leases.left(connection, other.lease).await? {
+                let owner = String::from_utf8_lossy(&other.value).into_owned();
+                let holder = Holder { owner, ..Holder::default() };
+                let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
+                return Ok(Found { content: Content::Foreign { holder, sign, life }, version: stands.version });
+            }
         }
         let is_marker = key == Key::Marker;
         let known = self.young.lock().filter(|(known, _)| is_marker && *known == lease);
         let left = match known {
-            _ if lease == 0 => return Ok(found(record, Life::ForEver, version)),
+            _ if lease == 0 => return Ok(stands.found(Life::ForEver)),
             // Gone for good.
-            _ if is_marker && beside.is_none() => None,
+            _ if is_marker && stands.beside.is_none() => None,
             Some((_, at_most)) => Some(at_most),
             None => self.leases.left(connection, lease).await?,
         };
         if is_marker {
             *self.young.lock() = left.map(|at_most| (lease, at_most));
         }
-        let life = match left {
+        Ok(stands.found(match left {
             Some(at_most) => Life::Left { at_most },
             // It was read before it ended.
             None if matches!(key, Key::Note(..)) => Life::Left { at_most: A_MOMENT },
             None => Life::Over,
-        };
-        Ok(found(record, life, version))
+        }))
     }
 
     async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<(Vec<Found>, i64), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
-            let success = keys.iter().flat_map(|&key| self.gets(key)).collect();
-            let mut answer = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() }).await?;
-            let stands = keys.iter().map(|&key| self.stands(key, &mut answer)).collect::<Result<Vec<_>, _>>()?;
-            let found = keys.iter().zip(stands).map(|(&key, stands)| self.judge(&connection, key, stands));
+            let answer = self.transact(&connection, TxnRequest::default(), keys).await?;
+            let found = keys.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let found = parallel::try_all(found).await?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
             // by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
-            if found.iter().any(|found| is_over(found) && watch::has_key(found)) {
+            if found.iter().any(|found| is_over(found) && has_key(found)) {
                 continue;
             }
             for (key, found) in keys.iter().zip(&found) {
-                self.saw(*key, found, answer.revision);
+                self.saw(*key, found, answer.header.revision);
             }
-            return Ok((found, answer.revision));
+            return Ok((found, answer.header.revision));
         }
         Err(StoreError::unknown(format!("{} changes faster than it can be read", self.place())))
     }
 
     fn saw(&self, key: Key<'_>, found: &Found, revision: i64) {
-        if let Key::Shard(shard) = key {
-            self.sights.lock().insert(shard.clone(), Sight { found: found.clone(), revision });
+        let Key::Shard(shard) = key else { return };
+        let mut led = self.led.lock();
+        if has_key(found) {
+            led.insert(shard.clone(), revision);
+        } else {
+            led.remove(shard);
         }
-    }
-
-    /// The document of a shard as it stands.
-    async fn sight(&self, shard: &Shard) -> Result<Sight, StoreError> {
-        let keys = [Key::Shard(shard)];
-        let (mut found, revision) = self.client.operate(|connection| Box::pin(self.read(connection, &keys))).await?;
-        Ok(Sight { found: found.remove(0), revision })
     }
 
     /// The transaction of a write, for which the etcd lease `lease` was granted; zero: none was.
@@ -295,18 +300,13 @@ impl Keys {
             Some(beside) if draft.leadership.is_none() => success.push(delete(&beside)),
             Some(_) | None => {}
         }
-        success.extend(self.gets(key));
-        TxnRequest { compare, success, failure: self.gets(key) }
+        TxnRequest { compare, success, failure: Vec::new() }
     }
 }
 
-/// What a record says, and how long.
-fn found(record: Option<Record>, life: Life, version: Version) -> Found {
-    let content = record.map_or(Content::Absent, |record| {
-        let leadership = record.leadership();
-        Content::Ours(Ours { text: record.text, leadership, sequence: 0, life })
-    });
-    Found { content, version }
+/// Whether a key stood beside a document.
+fn has_key(found: &Found) -> bool {
+    Revisions::read(&found.version.write).beside != 0
 }
 
 impl ServerTime for Keys {
@@ -346,20 +346,15 @@ impl Documents for Keys {
         let write = random_name()?;
         let before = Revisions::read(&over.version.write).lease;
         let is_announcement = matches!(key, Key::Note(_, super::Page::Standby(_)));
+        let is_claim = matches!(key, Key::Shard(_)) && draft.sequence == 0;
         let mut granted = None;
         let lease = match draft.ends {
             Ends::In(lasts) if !lease::ends(lasts) => 0,
             Ends::In(lasts) if is_announcement => Leases::announce(&self.leases, lasts).await?,
             Ends::In(lasts) => {
                 let lease = Leases::grant(&self.leases, lasts).await?;
-                let id = lease.id;
-                if matches!(key, Key::Shard(_)) && draft.sequence == 0 {
-                    // What a claim that is given up leaves must come to nothing, however late it arrives.
-                    granted = Some(lease);
-                } else {
-                    lease.keep();
-                }
-                id
+                // What a claim that is given up leaves must come to nothing, however late it arrives.
+                if is_claim { granted.insert(lease).id } else { lease.keep() }
             }
             Ends::Keep | Ends::Now | Ends::Never => 0,
         };
@@ -367,18 +362,21 @@ impl Documents for Keys {
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
         let record = Record::new(write, &draft, named, incarnation);
         let request = self.write(key, &record, lease, &draft, over);
-        let attempt = async |connection: Arc<Connection>| {
-            let mut answer = self.transact(&connection, request.clone()).await?;
-            Ok((self.stands(key, &mut answer)?, answer.revision))
-        };
+        let attempt = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[key]).await;
         let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
-        let is_applied = |stands: &Stands| stands.record.as_ref().is_some_and(|stands| stands.write == record.write);
-        let (stands, revision) = match outcome {
-            Ok((stands, revision)) if is_applied(&stands) => (stands, revision),
+        // That of all announcements stays.
+        let revoke = |lease| {
+            if lease != 0 && !is_announcement {
+                self.leases.revoke_later(lease);
+            }
+        };
+        let is_applied = |stands: &Stands| stands.record().is_some_and(|stands| stands.write == record.write);
+        let mut answer = match outcome {
+            Ok(answer) if answer.stands.iter().all(is_applied) => answer,
             outcome => {
                 let is_known = outcome.as_ref().map_or_else(|error| error.kind != ErrorKind::Unknown, |_| true);
-                if lease != 0 && is_known && granted.is_none() && !is_announcement {
-                    self.leases.revoke_later(lease);
+                if is_known && granted.is_none() {
+                    revoke(lease);
                 }
                 return outcome.map(|_| Put::Refused);
             }
@@ -386,20 +384,16 @@ impl Documents for Keys {
         if let Some(granted) = granted {
             granted.keep();
         }
-        if before != 0
-            && named != before
-            && !is_announcement
-            && !over.ours().is_some_and(|ours| ours.life == Life::Over)
-        {
-            self.leases.revoke_later(before);
+        if named != before && !over.ours().is_some_and(|ours| ours.life == Life::Over) {
+            revoke(before);
         }
         let life = match (draft.ends, over.ours()) {
             (Ends::Keep, Some(ours)) => ours.life,
             (Ends::In(lasts), _) if lease != 0 => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
             _ => Life::ForEver,
         };
-        let found = found(stands.record, life, stands.version);
-        self.saw(key, &found, revision);
+        let found = answer.stands.remove(0).found(life);
+        self.saw(key, &found, answer.header.revision);
         Ok(Put::Done(Some(found)))
     }
 
@@ -409,9 +403,8 @@ impl Documents for Keys {
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
         let request = TxnRequest { success: vec![delete(&self.names.of(key))], ..TxnRequest::default() };
-        let remove =
-            async |connection: Arc<Connection>| Ok(self.transact(&connection, request.clone()).await.map(drop)?);
-        self.client.operate(|connection| Box::pin(remove(connection))).await
+        let remove = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[]).await;
+        self.client.operate(|connection| Box::pin(remove(connection))).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
@@ -449,24 +442,22 @@ mod tests {
             let record = Record::new("w".to_owned(), &draft, 0, Some(incarnation.to_owned()));
             KeyValue { key: b"p/base".to_vec(), mod_revision, value: record.bytes(), lease: 0 }
         };
+        let (of_a, of_backup) = (marker("a.5", 6), marker("a.50", 60));
         let mut past = Past::default();
-        assert_eq!(past.incarnation(&header(10, 5), 0, None, false), "a.5");
-        let known = marker("a.5", 6);
-        assert_eq!(past.incarnation(&header(10, 100), 5, Some(&known), false), "a.5");
-        // An answer to what was asked before it.
-        assert_eq!(past.incarnation(&header(10, 99), 99, Some(&known), false), "a.5");
-        assert_eq!(past.incarnation(&header(11, 101), 100, Some(&known), false), "b.101");
-        assert_eq!(past.incarnation(&header(10, 50), 101, Some(&known), false), "a.50");
-        assert_eq!(
-            past.incarnation(&header(10, 200), 50, Some(&known), false),
-            "a.200",
-            "it is still that of a backup"
-        );
-        assert_eq!(
-            past.incarnation(&header(10, 201), 200, Some(&known), true),
-            "a.5",
-            "nobody leads while it is young"
-        );
-        assert_eq!(past.incarnation(&header(10, 202), 201, Some(&marker("a.50", 60)), false), "a.50");
+        for (header, earlier, marker, is_young, expected) in [
+            (header(10, 5), 0, None, false, "a.5"),
+            (header(10, 100), 5, Some(&of_a), false, "a.5"),
+            // An answer to what was asked before it.
+            (header(10, 99), 99, Some(&of_a), false, "a.5"),
+            (header(11, 101), 100, Some(&of_a), false, "b.101"),
+            (header(10, 50), 101, Some(&of_a), false, "a.50"),
+            // It is still that of a backup.
+            (header(10, 200), 50, Some(&of_a), false, "a.200"),
+            // Nobody leads while it is young.
+            (header(10, 201), 200, Some(&of_a), true, "a.5"),
+            (header(10, 202), 201, Some(&of_backup), false, "a.50"),
+        ] {
+            assert_eq!(past.incarnation(&header, earlier, marker, is_young), expected, "{header:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     for (index, server) in keys.client.servers().enumerate() {
         let status = keys.client.bounded(async {
             let connection = keys.client.connection_to(index);
-            Ok(keys.client.call::<_, StatusResponse>(&connection, STATUS, Nothing {}).await?)
+            keys.client.call::<_, StatusResponse>(&connection, STATUS, Nothing {}).await
         });
         match status.await {
             Ok(status) => {
@@ -26,8 +26,7 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
         }
     }
     if clusters.is_empty() {
-        let error = unreachable.into_iter().next();
-        return Err(error.unwrap_or_else(|| StoreError::not_applied("no server is named")));
+        return Err(unreachable.remove(0));
     }
     findings.extend(unreachable.into_iter().map(|error| Finding::doubtful(error.message)));
     clusters.dedup();

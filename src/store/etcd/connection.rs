@@ -11,7 +11,7 @@
 //! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
 use super::address::Address;
-use super::failure::{Failure, explain, is_local};
+use super::failure::{explain, is_local};
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
     WatchResponse,
@@ -19,11 +19,11 @@ use super::proto::{
 use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::joined;
-use crate::store::kept_connection::{self, Asked, Kept, Pending};
+use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::socket::Bytes;
-use crate::store::url::{Secret, TlsFiles};
+use crate::store::url::TlsFiles;
 use crate::store::{ErrorKind, StoreError, tls};
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::BoxFuture;
 use futures_util::stream;
 use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -32,9 +32,9 @@ use parking_lot::Mutex;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use std::convert::Infallible;
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -42,9 +42,9 @@ use tokio_rustls::TlsConnector;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
+use tower::{BoxError, ServiceExt, service_fn};
 
 /// The interval of pings, for watches; requests do not wait for them. etcd closes connections that are pinged more
 /// often than every 5 s (`--grpc-keepalive-min-time`).
@@ -53,11 +53,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
     servers: Vec<Server>,
-    pub user: Option<(String, Secret)>,
+    /// Its prefix is the range of keys to name when a permission is missing.
+    pub address: Address,
     /// The time bound of one operation.
     pub bound: Duration,
-    /// The range of keys to name when a permission is missing.
-    pub prefix: String,
     /// The possible reason, if a connection ends before its first success.
     pub doubt: &'static str,
     shared: Kept<Connection>,
@@ -68,7 +67,8 @@ struct Server {
     /// `HOST:PORT`.
     name: String,
     endpoint: Endpoint,
-    connector: Connector,
+    /// Some if connections use TLS, with the name that the server's certificate must hold.
+    tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
 /// TLS as `files` say, for HTTP/2.
@@ -116,16 +116,9 @@ impl Connection {
 
 /// A watch. It goes on until it is dropped.
 pub struct Watch {
-    events: Streaming<WatchResponse>,
+    pub events: Streaming<WatchResponse>,
     /// Our side of the stream, which would otherwise stay open as long as the connection.
     _open: oneshot::Sender<Infallible>,
-}
-
-impl Watch {
-    /// The next event; None when etcd ended the watch.
-    pub async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
-        self.events.message().await
-    }
 }
 
 impl fmt::Display for Client {
@@ -155,7 +148,7 @@ impl Client {
                 .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
             let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
             let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
-            servers.push(Server { name: name.clone(), endpoint, connector: Connector { network: network(), tls } });
+            servers.push(Server { name: name.clone(), endpoint, tls });
         }
         assert!(!servers.is_empty(), "a store URL names a host");
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said why.
@@ -164,12 +157,8 @@ impl Client {
             Some(_) => "does it want a certificate, by cert= and key=?",
             None => "is it etcd, and does it want TLS, by etcds://?",
         };
-        let (user, prefix) = (address.user.clone(), address.prefix.clone());
-        Ok(Self { servers, user, bound, prefix, doubt, shared: Kept::default(), state: Mutex::default() })
-    }
-
-    fn patience(&self) -> Duration {
-        kept_connection::patience(self.bound)
+        let (address, shared, state) = (address.clone(), Kept::default(), Mutex::default());
+        Ok(Self { servers, address, bound, doubt, shared, state })
     }
 
     pub fn servers(&self) -> impl Iterator<Item = &str> {
@@ -178,7 +167,7 @@ impl Client {
 
     /// True if the URL names a user, but etcd has its authentication turned off.
     pub fn user_is_of_no_use(&self) -> bool {
-        self.user.is_some() && matches!(self.state.lock().token, Token::NotNeeded)
+        self.address.user.is_some() && matches!(self.state.lock().token, Token::NotNeeded)
     }
 
     /// Runs `operation` within the time bound.
@@ -224,7 +213,7 @@ impl Client {
     /// The shared connection, or a new one to the next server.
     pub fn connection(&self) -> Arc<Connection> {
         if let Some(connection) = self.shared.get() {
-            if !connection.pending.is_silent(self.patience()) {
+            if !connection.pending.is_silent(kept_connection::patience(self.bound)) {
                 return connection;
             }
             self.distrust(&connection);
@@ -234,10 +223,26 @@ impl Client {
         connection
     }
 
-    /// A new connection, which its first request makes.
+    /// A new connection, which its first request makes. It counts its bytes, and uses our TLS: the library's own trusts no
+    /// certificate that is self-signed.
     pub fn connection_to(&self, index: usize) -> Arc<Connection> {
-        let Server { name, endpoint, connector } = &self.servers[index];
-        let channel = endpoint.connect_with_connector_lazy(connector.clone());
+        let Server { name, endpoint, tls } = &self.servers[index];
+        // As the library's own.
+        let mut network = HttpConnector::new();
+        network.enforce_http(false);
+        network.set_nodelay(true);
+        let tls = tls.clone();
+        let connect = service_fn(move |uri: Uri| {
+            let (connecting, tls) = (network.clone().oneshot(uri), tls.clone());
+            async move {
+                let stream = Counted::new(connecting.await?.into_inner(), &Allowance::of(MOST));
+                Ok::<_, BoxError>(TokioIo::new(match tls {
+                    Some((tls, name)) => Box::new(tls.connect(name, stream).await?) as Box<dyn Bytes>,
+                    None => Box::new(stream),
+                }))
+            }
+        });
+        let channel = endpoint.connect_with_connector_lazy(connect);
         Arc::new(Connection {
             server: name.clone(),
             index,
@@ -255,14 +260,9 @@ impl Client {
         }
     }
 
-    /// Begins a request on `connection`, which is no longer trusted if the request is given up.
-    fn ask_on<'a>(&'a self, connection: &'a Arc<Connection>) -> Asked<'a, impl FnOnce(bool)> {
-        connection.pending.begin(self.patience(), |_| self.distrust(connection))
-    }
-
     /// Gets a token, if there is a password and no token yet.
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
-        let Some((name, password)) = &self.user else { return Ok(()) };
+        let Some((name, password)) = &self.address.user else { return Ok(()) };
         if !matches!(self.state.lock().token, Token::Unknown) {
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl Client {
             Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
             // Sending a password twice does no harm, so nothing is in doubt.
             Err(status) => {
-                let error = explain(self, connection, AUTHENTICATE, &status).error;
+                let error = explain(self, connection, AUTHENTICATE, &status);
                 let is_in_doubt = error.kind == ErrorKind::Unknown;
                 return Err(if is_in_doubt { StoreError::not_applied(error.message) } else { error });
             }
@@ -282,7 +282,7 @@ impl Client {
     }
 
     /// Sends one request and returns its answer.
-    pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Failure>
+    pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, StoreError>
     where
         Q: prost::Message + Clone + Default + 'static,
         A: prost::Message + Default + 'static,
@@ -299,7 +299,7 @@ impl Client {
 
     fn token_is_stale(&self, status: &Status) -> bool {
         const SIGNS: [&str; 3] = ["invalid auth token", "revision of auth store is old", "user name is empty"];
-        self.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign))
+        self.address.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign))
     }
 
     async fn send<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Status>
@@ -307,15 +307,24 @@ impl Client {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let asked = self.ask_on(connection);
+        // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
+        let request = self.dressed(method, Request::new(stream::once(ready(request))));
         let mut grpc = connection.grpc.clone();
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
-            let request = self.dressed(method, Request::new(stream::once(std::future::ready(request))));
-            let codec = ProstCodec::<Q, A>::default();
-            grpc.client_streaming(request, path(method), codec).await
+            grpc.client_streaming(request, path(method), ProstCodec::<Q, A>::default()).await
         };
+        self.heard(connection, answer).await
+    }
+
+    /// Waits for an answer on `connection`, and notes whether that is of use.
+    async fn heard<A>(
+        &self,
+        connection: &Arc<Connection>,
+        answer: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Result<A, Status> {
+        // Without an answer it is not trusted any more.
+        let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| self.distrust(connection));
         let answer = answer.await;
         if answer.as_ref().is_err_and(is_local) {
             connection.broken.store(true, Ordering::Relaxed);
@@ -330,7 +339,7 @@ impl Client {
                 asked.answered();
             }
         }
-        answer.map(tonic::Response::into_inner)
+        answer.map(Response::into_inner)
     }
 
     /// Watches keys, each from a revision on. The bound applies only to the beginning.
@@ -340,25 +349,20 @@ impl Client {
         keys: Vec<WatchCreateRequest>,
     ) -> Result<Watch, StoreError> {
         let (open, ended) = oneshot::channel::<Infallible>();
+        let create = stream::iter(keys).map(|key| WatchRequest { create_request: Some(key) });
+        let requests = create.chain(stream::pending().take_until(ended));
         let mut grpc = connection.grpc.clone();
         let begun = async {
             self.log_in(connection).await?;
-            let asked = self.ask_on(connection);
-            let create = keys.into_iter().map(|key| WatchRequest { create_request: Some(key) });
-            let requests = stream::iter(create).chain(ended.into_stream().filter_map(async |_| None));
             let requests = self.dressed(WATCH, Request::new(requests));
-            let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             let events = async {
                 grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-                grpc.streaming(requests, path(WATCH), codec).await
+                grpc.streaming(requests, path(WATCH), ProstCodec::<_, WatchResponse>::default()).await
             };
-            let events = events.await.map_err(|status| explain(self, connection, WATCH, &status).error)?;
-            connection.proven.store(true, Ordering::Relaxed);
-            asked.answered();
-            Ok(events.into_inner())
+            let events = self.heard(connection, events).await;
+            events.map_err(|status| explain(self, connection, WATCH, &status))
         };
-        let events = self.bounded(begun).await?;
-        Ok(Watch { events, _open: open })
+        Ok(Watch { events: self.bounded(begun).await?, _open: open })
     }
 
     /// The error with which a watch ended.
@@ -367,7 +371,7 @@ impl Client {
             self.state.lock().token = Token::Unknown;
         }
         self.distrust(connection);
-        explain(self, connection, WATCH, status).error
+        explain(self, connection, WATCH, status)
     }
 
     fn dressed<T>(&self, method: Method, mut request: Request<T>) -> Request<T> {
@@ -385,44 +389,6 @@ impl Client {
     }
 }
 
-/// The connector, configured as the library's own.
-fn network() -> HttpConnector {
-    let mut network = HttpConnector::new();
-    network.enforce_http(false);
-    network.set_nodelay(true);
-    network
-}
-
-/// A connector whose connections count their bytes, and use our TLS: the library's own trusts no certificate that is
-/// self-signed.
-#[derive(Clone)]
-struct Connector {
-    network: HttpConnector,
-    /// Some if connections use TLS, with the name that the server's certificate must hold.
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Bytes>>;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.network.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let (connecting, tls) = (self.network.call(uri), self.tls.clone());
-        Box::pin(async move {
-            let stream = Counted::new(connecting.await?.into_inner(), &Allowance::of(MOST));
-            Ok(TokioIo::new(match tls {
-                Some((tls, name)) => Box::new(tls.connect(name, stream).await?) as Box<dyn Bytes>,
-                None => Box::new(stream),
-            }))
-        })
-    }
-}
-
 fn path<P: std::str::FromStr>(method: Method) -> P
 where
     P::Err: std::fmt::Debug,
@@ -434,14 +400,10 @@ where
 /// outcome is unknown.
 fn last_of(mut failures: Vec<StoreError>) -> StoreError {
     let in_doubt = failures.iter().any(|failure| failure.kind == ErrorKind::Unknown);
-    let last = failures.pop().expect("an attempt failed");
-    let last = match last.kind {
-        ErrorKind::NotApplied => {
-            failures.retain(|failure| failure.kind == ErrorKind::NotApplied);
-            failures.push(last);
-            joined(&failures)
-        }
-        ErrorKind::Unknown | ErrorKind::Denied | ErrorKind::Misconfigured => last,
-    };
+    let mut last = failures.last().expect("an attempt failed").clone();
+    if last.kind == ErrorKind::NotApplied {
+        failures.retain(|failure| failure.kind == ErrorKind::NotApplied);
+        last = joined(&failures);
+    }
     StoreError { kind: if in_doubt { ErrorKind::Unknown } else { last.kind }, ..last }
 }

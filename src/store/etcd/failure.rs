@@ -12,32 +12,13 @@ use std::error::Error;
 use std::fmt::Write as _;
 use tonic::{Code, Status};
 
-/// The error of a request, with details that a caller may need.
-#[derive(Debug)]
-pub struct Failure {
-    /// The etcd lease does not exist (any more). Nothing was applied.
-    pub no_such_lease: bool,
-    pub error: StoreError,
-}
-
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self { no_such_lease: false, error }
-    }
-}
-
 /// The failure in our words.
-pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> Failure {
-    let (server, prefix) = (&connection.server, &client.prefix);
+pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
+    let (server, prefix) = (&connection.server, &client.address.prefix);
     let said = status.message().trim_start_matches("etcdserver: ");
-    let whom = client.user.as_ref().map_or_else(|| "this client".to_owned(), |(user, _)| format!("user {user}"));
-    let error = if is_too_long(status) {
+    let whom =
+        client.address.user.as_ref().map_or_else(|| "this client".to_owned(), |(user, _)| format!("user {user}"));
+    if is_too_long(status) {
         StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST))
     } else if let Some(source) = status.source().filter(|_| is_local(status)) {
         let mut cause = innermost_of(source, "etcd");
@@ -64,8 +45,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
         StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", name_of(method)))
     } else {
         answered_with(server, method, status.code(), said)
-    };
-    Failure { no_such_lease: said.contains("requested lease not found"), error }
+    }
 }
 
 /// Whether a message is too long. The library judges it by the length that it announces, and reports that in words

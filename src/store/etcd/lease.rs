@@ -10,7 +10,6 @@
 //!   So the etcd leases of these are revoked only if etcd said that the write was not applied.
 
 use super::connection::{Client, Connection};
-use super::failure::Failure;
 use super::proto::{
     LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse,
     LeaseKeepAliveResponse, LeaseRequest, LeaseTimeToLiveResponse, Nothing,
@@ -78,11 +77,9 @@ impl Leases {
     /// Grants an etcd lease that lives for at least `ttl`.
     pub async fn grant(leases: &Arc<Self>, ttl: Duration) -> Result<Granted, StoreError> {
         let grant = async |connection: Arc<Connection>| {
-            let mut bytes = [0; 8];
-            getrandom::fill(&mut bytes)
-                .map_err(|error| StoreError::not_applied(format!("no random bytes for a lease: {error}")))?;
             // We choose the number, so that the lease can be revoked even if the answer is lost.
-            let id = (i64::from_be_bytes(bytes) & i64::MAX).max(1);
+            let random = getrandom::u64().map_err(|error| StoreError::no_random_bytes(error.into()))?;
+            let id = (random.cast_signed() & i64::MAX).max(1);
             let granted = Granted { leases: Arc::clone(leases), id, is_kept: false };
             let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
             let asked = request.ttl_seconds;
@@ -103,7 +100,7 @@ impl Leases {
         let asked = whole_seconds(ttl);
         let known = leases.announcing.lock().filter(|(_, seconds)| *seconds == asked);
         if let Some((id, _)) = known {
-            let keep = async |connection: Arc<Connection>| Ok(leases.keep_alive(&connection, id).await?);
+            let keep = async |connection: Arc<Connection>| leases.keep_alive(&connection, id).await;
             if leases.client.operate(|connection| Box::pin(keep(connection))).await?.ttl_seconds >= asked {
                 return Ok(id);
             }
@@ -113,7 +110,11 @@ impl Leases {
         Ok(id)
     }
 
-    pub async fn keep_alive(&self, connection: &Arc<Connection>, id: i64) -> Result<LeaseKeepAliveResponse, Failure> {
+    pub async fn keep_alive(
+        &self,
+        connection: &Arc<Connection>,
+        id: i64,
+    ) -> Result<LeaseKeepAliveResponse, StoreError> {
         self.client.call(connection, LEASE_KEEP_ALIVE, LeaseRequest { id }).await
     }
 
@@ -122,14 +123,10 @@ impl Leases {
     /// Call it after a linearizable read on the same connection: every leader of etcd since then knows every lease, and
     /// every renewal of it, that this read could have shown.
     pub async fn left(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Duration>, StoreError> {
-        let answer: Result<LeaseTimeToLiveResponse, Failure> =
-            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseRequest { id }).await;
-        match answer {
-            Ok(answer) if answer.ttl_seconds < 0 => Ok(None),
-            Ok(answer) => Ok(Some(seconds(answer.ttl_seconds.saturating_add(1).min(answer.granted_seconds)))),
-            Err(failure) if failure.no_such_lease => Ok(None),
-            Err(failure) => Err(failure.into()),
-        }
+        let answer: LeaseTimeToLiveResponse =
+            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseRequest { id }).await?;
+        let left = seconds(answer.ttl_seconds.saturating_add(1).min(answer.granted_seconds));
+        Ok((answer.ttl_seconds >= 0).then_some(left))
     }
 
     /// Revokes an etcd lease within one request's time. If that fails, it expires.

@@ -4,15 +4,13 @@
 //! leaders' keys stand.
 
 use super::connection::Connection;
-use super::document::{Record, Revisions};
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};
-use super::{Answer, Keys, found};
+use super::{Answer, Keys};
 use crate::store::allowance::{self, MOST_LISTED};
-use crate::store::lease_store::documents::{Content, EachListed, Found, Life, List, Listed, Part, Version};
+use crate::store::lease_store::documents::{EachListed, Key, Life, List, Listed, Part};
 use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How many keys one request lists.
 const PAGE: i64 = 250;
@@ -28,26 +26,24 @@ impl Keys {
             let mut count = 0;
             while let Some(key) = next {
                 let request = RangeRequest { key, range_end: range_end.clone(), limit: PAGE };
-                let (part, answer) = self.range(request).await?;
-                let asks = *asks.get_or_insert(part.count <= MOST_ASKED);
-                count += part.kvs.len();
+                let answer = self.range(request).await?;
+                let page = &answer.listed;
+                let asks = *asks.get_or_insert(page.count <= MOST_ASKED);
+                count += page.kvs.len();
                 if count > MOST_LISTED {
                     return Err(allowance::too_long(&self.client.to_string()));
                 }
-                next = part.kvs.last().filter(|_| part.more).map(|last| after(&last.key));
-                let held = if asks { None } else { Some(self.held(&part).await?) };
-                each(self.listed(part, &answer, held.as_ref()).await?);
+                next = page.kvs.last().filter(|_| page.more).map(|last| after(&last.key));
+                let held = if asks { None } else { Some(self.held(page).await?) };
+                each(self.listed(&answer, held.as_ref()).await?);
             }
         }
         Ok(())
     }
 
-    async fn range(&self, request: RangeRequest) -> Result<(RangeResponse, Answer), StoreError> {
-        let read = async |connection: Arc<Connection>| {
-            let request = TxnRequest { success: vec![range(request.clone())], ..TxnRequest::default() };
-            let mut answer = self.transact(&connection, request).await?;
-            Ok((answer.found.next().unwrap_or_default(), answer))
-        };
+    async fn range(&self, request: RangeRequest) -> Result<Answer, StoreError> {
+        let request = TxnRequest { success: vec![range(request)], ..TxnRequest::default() };
+        let read = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[]).await;
         self.client.operate(|connection| Box::pin(read(connection))).await
     }
 
@@ -57,44 +53,31 @@ impl Keys {
         let locks: Vec<_> = listed.map(|(shard, _)| self.names.lock(&shard)).collect();
         let [key, ..] = &locks[..] else { return Ok(HashSet::new()) };
         let range_end = after(locks.last().unwrap_or(key));
-        let (found, _) = self.range(RangeRequest { key: key.clone(), range_end, limit: 0 }).await?;
-        Ok(found.kvs.into_iter().map(|kv| kv.key).collect())
+        let found = self.range(RangeRequest { key: key.clone(), range_end, limit: 0 }).await?;
+        Ok(found.listed.kvs.into_iter().map(|kv| kv.key).collect())
     }
 
     /// The documents of a page. `held` are the keys of leaders; None: each etcd lease is asked.
-    async fn listed(
-        &self,
-        page: RangeResponse,
-        answer: &Answer,
-        held: Option<&HashSet<Vec<u8>>>,
-    ) -> Result<Vec<Listed>, StoreError> {
-        let named = page.kvs.into_iter().filter_map(|kv| Some((self.names.listed(&kv.key)?, kv)));
-        let judged = named.map(|((shard, part), kv)| async move {
-            let record = match Record::read(&kv.value) {
-                Ok(record) => record,
-                Err(why) => {
-                    let found = Found { content: Content::Unreadable(why), version: Version::default() };
-                    return Ok(Listed { shard, part, found });
+    async fn listed(&self, page: &Answer, held: Option<&HashSet<Vec<u8>>>) -> Result<Vec<Listed>, StoreError> {
+        let named = page.listed.kvs.iter();
+        let named = named.filter_map(|kv| Some((self.names.listed(&kv.key)?, page.understand(Some(kv), None))));
+        let named: Vec<_> = named.collect();
+        let judged = named.into_iter().map(|((shard, part), stands)| async move {
+            let found = match held {
+                None => {
+                    let key = if let Part::Note(page) = &part { Key::Note(&shard, page) } else { Key::Shard(&shard) };
+                    let ask = async |connection: Arc<Connection>| self.judge(&connection, key, stands.clone()).await;
+                    self.client.operate(|connection| Box::pin(ask(connection))).await?
+                }
+                Some(held) => {
+                    let is_over =
+                        part == Part::Lease && stands.lease() != 0 && !held.contains(&self.names.lock(&shard));
+                    stands.found(if is_over { Life::Over } else { Life::ForEver })
                 }
             };
-            let life = match held {
-                _ if record.lease == 0 => Life::ForEver,
-                None => self.left(record.lease).await?.map_or(Life::Over, |at_most| Life::Left { at_most }),
-                Some(held) if part == Part::Lease && !held.contains(&self.names.lock(&shard)) => Life::Over,
-                Some(_) => Life::ForEver,
-            };
-            let (marker, document, lease) = (answer.marker, kv.mod_revision, record.lease);
-            let revisions = Revisions { marker, document, lease, ..Revisions::default() };
-            let version = Version { write: revisions.to_string(), incarnation: answer.incarnation.clone() };
-            Ok(Listed { shard, part, found: found(Some(record), life, version) })
+            Ok(Listed { shard, part, found })
         });
         parallel::answers(judged).await
-    }
-
-    /// What is left of an etcd lease that a list found.
-    async fn left(&self, lease: i64) -> Result<Option<Duration>, StoreError> {
-        let left = async |connection: Arc<Connection>| self.leases.left(&connection, lease).await;
-        self.client.operate(|connection| Box::pin(left(connection))).await
     }
 }
 

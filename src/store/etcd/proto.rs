@@ -4,7 +4,7 @@
 //! `mvcc/mvccpb/kv.proto`; since 3.5 in `api/`, unchanged). They are declared by hand, so that a build does not need
 //! protoc. A reader skips the fields that are left out here, as protobuf requires.
 
-use prost::{Message, Oneof};
+use prost::Message;
 
 /// The path of a method.
 pub type Method = &'static str;
@@ -71,13 +71,17 @@ messages! {
     DeleteRangeRequest {
         key: Vec<u8> = (bytes = "vec", tag = "1"),
     }
-    /// A message whose fields do not matter, such as the answer to a put.
+    /// A message whose fields do not matter.
     Nothing {}
+    /// One of them.
     RequestOp {
-        request: Option<Operation> = (oneof = "Operation", tags = "1, 2, 3"),
+        range: Option<RangeRequest> = (message, optional, tag = "1"),
+        put: Option<PutRequest> = (message, optional, tag = "2"),
+        delete: Option<DeleteRangeRequest> = (message, optional, tag = "3"),
     }
+    /// None: the answer to a put or a delete.
     ResponseOp {
-        response: Option<Outcome> = (oneof = "Outcome", tags = "1, 2, 3"),
+        range: Option<RangeResponse> = (message, optional, tag = "1"),
     }
     /// The result compared for is always equality, which is the default.
     Compare {
@@ -154,26 +158,6 @@ messages! {
     }
 }
 
-#[derive(Clone, PartialEq, Oneof)]
-pub enum Operation {
-    #[prost(message, tag = "1")]
-    Range(RangeRequest),
-    #[prost(message, tag = "2")]
-    Put(PutRequest),
-    #[prost(message, tag = "3")]
-    DeleteRange(DeleteRangeRequest),
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub enum Outcome {
-    #[prost(message, tag = "1")]
-    Range(RangeResponse),
-    #[prost(message, tag = "2")]
-    Put(Nothing),
-    #[prost(message, tag = "3")]
-    DeleteRange(Nothing),
-}
-
 /// A filter that hides puts.
 pub const NO_PUT: i32 = 0;
 
@@ -182,28 +166,18 @@ pub fn get(key: &[u8]) -> RequestOp {
 }
 
 pub fn range(request: RangeRequest) -> RequestOp {
-    RequestOp { request: Some(Operation::Range(request)) }
+    RequestOp { range: Some(request), ..RequestOp::default() }
 }
 
 pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
-    RequestOp { request: Some(Operation::Put(PutRequest { key: key.to_vec(), value, lease })) }
+    RequestOp { put: Some(PutRequest { key: key.to_vec(), value, lease }), ..RequestOp::default() }
 }
 
 pub fn delete(key: &[u8]) -> RequestOp {
-    RequestOp { request: Some(Operation::DeleteRange(DeleteRangeRequest { key: key.to_vec() })) }
+    RequestOp { delete: Some(DeleteRangeRequest { key: key.to_vec() }), ..RequestOp::default() }
 }
 
 /// The key was last changed at that revision; zero: it is absent.
 pub fn is_unchanged(key: &[u8], mod_revision: i64) -> Compare {
     Compare { target: 2, key: key.to_vec(), mod_revision: Some(mod_revision) }
-}
-
-impl TxnResponse {
-    /// What each of the gets found, in their order.
-    pub fn ranges(self) -> impl Iterator<Item = RangeResponse> {
-        self.responses.into_iter().filter_map(|operation| match operation.response {
-            Some(Outcome::Range(range)) => Some(range),
-            Some(Outcome::Put(_) | Outcome::DeleteRange(_)) | None => None,
-        })
-    }
 }

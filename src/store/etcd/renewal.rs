@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::document::Revisions;
 use super::proto::{LeaseKeepAliveResponse, TxnRequest, is_unchanged, put};
-use super::{Keys, MOST_ATTEMPTS, found, lease};
+use super::{Keys, MOST_ATTEMPTS, lease};
 use crate::store::lease_store::documents::{Documents, Key, Life, Renewing, Touch, Touched, Version};
 use crate::store::{ErrorKind, StoreError, parallel};
 use std::sync::Arc;
@@ -21,34 +21,32 @@ impl Keys {
         let mut lease = touch.known.map_or(0, |known| Revisions::read(&known.version.write).lease);
         let mut also = touch.also;
         for _ in 0..MOST_ATTEMPTS {
-            let success = [key].iter().chain(also).flat_map(|&key| self.gets(key)).collect();
-            let read = self.transact(&connection, TxnRequest { success, ..TxnRequest::default() });
+            let keys = [&[key], also].concat();
+            let read = self.transact(&connection, TxnRequest::default(), &keys);
             // In this order.
             let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
             let mut answer = match read {
                 // What else is denied must not cost the lease.
-                Err(failure) if failure.error.kind == ErrorKind::Denied && !also.is_empty() => {
+                Err(error) if error.kind == ErrorKind::Denied && !also.is_empty() => {
                     also = &[];
                     continue;
                 }
                 read => read?,
             };
-            let stands = self.stands(key, &mut answer)?;
-            let named = stands.record.as_ref().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
-            let Some(named) = named.map(|record| record.lease).filter(|named| *named != 0) else {
-                let found = self.judge(&connection, key, stands).await?;
-                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
-            };
-            if named != lease {
+            let stands = answer.stands.remove(0);
+            let named = stands.record().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
+            let named = named.map_or(0, |record| record.lease);
+            if named != 0 && named != lease {
                 lease = named;
                 continue;
             }
-            let kept = kept?;
-            if kept.ttl_seconds <= 0 || stands.beside.as_ref().is_some_and(|beside| beside.lease != lease) {
+            let is_others = stands.beside.as_ref().is_some_and(|beside| beside.lease != lease);
+            if named == 0 || kept.as_ref().is_ok_and(|kept| kept.ttl_seconds <= 0 || is_others) {
                 let found = self.judge(&connection, key, stands).await?;
                 return Ok(Touched { outcome: Renewing::Refused, found, also: None });
             }
-            if !is_proof(&kept, answer.raft_term) {
+            let kept = kept?;
+            if !is_proof(&kept, answer.header.raft_term) {
                 continue;
             }
             if lease::seconds(kept.ttl_seconds) < touch.lease {
@@ -61,17 +59,10 @@ impl Keys {
                 self.put_back(&connection, &touch, &stands.version, lease).await?;
                 continue;
             }
-            let others = also.iter().map(|&key| Ok((key, self.stands(key, &mut answer)?)));
-            let others: Result<Vec<_>, StoreError> = others.collect();
-            let others = match others {
-                Ok(others) if also.len() == touch.also.len() => {
-                    let judged = others.into_iter().map(|(key, stands)| self.judge(&connection, key, stands));
-                    parallel::try_all(judged).await.ok()
-                }
-                Ok(_) | Err(_) => None,
-            };
-            let found = found(stands.record, Life::Left { at_most: lease::seconds(kept.ttl_seconds) }, stands.version);
-            self.saw(key, &found, answer.revision);
+            let judged = also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
+            let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
+            let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
+            self.saw(key, &found, answer.header.revision);
             return Ok(Touched { outcome: Renewing::Done, found, also: others });
         }
         Err(StoreError::unknown(format!(
@@ -96,10 +87,7 @@ impl Keys {
             success: vec![put(&lock, touch.owner.into(), lease)],
             failure: Vec::new(),
         };
-        match self.transact(connection, request).await {
-            Err(failure) if !failure.no_such_lease => Err(failure.into()),
-            Ok(_) | Err(_) => Ok(()),
-        }
+        self.transact(connection, request, &[]).await.map(drop)
     }
 }
 

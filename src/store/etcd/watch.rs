@@ -5,7 +5,6 @@
 //! from there.
 
 use super::Keys;
-use super::document::Revisions;
 use super::proto::{NO_PUT, WatchCreateRequest};
 use crate::lease::Shard;
 use crate::store::StoreError;
@@ -16,19 +15,6 @@ use tonic::Status;
 /// From one failed watch of our own key to the next.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A shard's document as it was seen or written last.
-#[derive(Clone, Debug)]
-pub struct Sight {
-    pub found: Found,
-    /// Of etcd, when it was that.
-    pub revision: i64,
-}
-
-/// Whether a key stood beside a document.
-pub fn has_key(found: &Found) -> bool {
-    Revisions::read(&found.version.write).beside != 0
-}
-
 impl Keys {
     /// As [`Documents::watch`](crate::store::lease_store::documents::Documents::watch). What was seen led is watched from
     /// there on. A key that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
@@ -38,21 +24,22 @@ impl Keys {
         loop {
             let mut from = Vec::with_capacity(shards.len());
             for (index, &shard) in shards.iter().enumerate() {
-                let known = self.sights.lock().get(shard).cloned().filter(|known| has_key(&known.found));
-                let Sight { found, revision } = match known {
-                    Some(known) => known,
-                    None => self.sight(shard).await?,
+                let revision = if let Some(revision) = self.led_at(shard) {
+                    revision
+                } else {
+                    let (found, revision) = self.look(shard).await?;
+                    if each(index, found).is_break() {
+                        return Ok(());
+                    }
+                    revision
                 };
-                if each(index, found).is_break() {
-                    return Ok(());
-                }
                 from.push((shard, revision));
             }
             let deleted = self.first_deleted(&from).await?;
-            let mut sights = self.sights.lock();
+            let mut led = self.led.lock();
             for (index, shard) in shards.iter().enumerate() {
                 if deleted.is_none_or(|deleted| deleted == index) {
-                    sights.remove(shard);
+                    led.remove(shard);
                 }
             }
         }
@@ -60,23 +47,33 @@ impl Keys {
 
     /// Returns once the key of our own leadership may be gone.
     pub(super) async fn doubt(&self, shard: &Shard) {
-        let mut known = self.sights.lock().get(shard).cloned();
         loop {
-            let deleted = match known.take() {
-                Some(sight) if !has_key(&sight.found) => return,
-                Some(sight) => self.first_deleted(&[(shard, sight.revision)]).await,
+            let deleted = match self.led_at(shard) {
+                Some(revision) => self.first_deleted(&[(shard, revision)]).await,
                 None => Ok(None),
             };
             let looked = match deleted {
                 Ok(Some(_)) => return,
-                Ok(None) => self.sight(shard).await,
+                Ok(None) => self.look(shard).await.map(drop),
                 Err(error) => Err(error),
             };
-            known = looked.ok();
-            if known.is_none() {
+            if looked.is_err() {
                 tokio::time::sleep(DOUBT_PAUSE).await;
+            } else if self.led_at(shard).is_none() {
+                return;
             }
         }
+    }
+
+    fn led_at(&self, shard: &Shard) -> Option<i64> {
+        self.led.lock().get(shard).copied()
+    }
+
+    /// The document of a shard as it stands, and the revision of etcd.
+    async fn look(&self, shard: &Shard) -> Result<(Found, i64), StoreError> {
+        let keys = [Key::Shard(shard)];
+        let (mut found, revision) = self.client.operate(|connection| Box::pin(self.read(connection, &keys))).await?;
+        Ok((found.remove(0), revision))
     }
 
     /// The place of the first shard whose leader's key is deleted after the revision beside it. None if one of these
@@ -91,7 +88,7 @@ impl Keys {
         });
         let mut watch = self.client.watch(&connection, watched.collect()).await?;
         let ended = loop {
-            match watch.next().await {
+            match watch.events.message().await {
                 Ok(Some(seen)) if !seen.events.is_empty() => {
                     return Ok(Some(usize::try_from(seen.watch_id - 1).unwrap_or(0)));
                 }
