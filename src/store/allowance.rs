@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -29,44 +29,29 @@ pub const MOST_LISTED: usize = 200_000;
 /// How many more bytes may be read on one connection. Clones share the same count.
 #[derive(Clone, Debug)]
 pub struct Allowance {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
     most: usize,
-    taken: AtomicUsize,
-    exceeded: AtomicBool,
+    taken: Arc<AtomicUsize>,
 }
 
 impl Allowance {
     pub fn of(most: usize) -> Self {
-        Self { shared: Arc::new(Shared { most, taken: AtomicUsize::new(0), exceeded: AtomicBool::new(false) }) }
+        Self { most, taken: Arc::default() }
     }
 
-    /// Resets the allowance: something is sent.
+    /// Resets the allowance: something is sent. What was used up stays so.
     pub fn begin_again(&self) {
-        self.shared.taken.store(0, Ordering::Relaxed);
+        let _ =
+            self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| (taken <= self.most).then_some(0));
     }
 
     /// Whether the allowance was used up. Once true, it stays true.
     pub fn is_exceeded(&self) -> bool {
-        self.shared.exceeded.load(Ordering::Relaxed)
-    }
-
-    /// Counts `bytes`. False if that is too much.
-    fn take(&self, bytes: usize) -> bool {
-        let Shared { most, taken, exceeded } = &*self.shared;
-        let total = taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if total > *most {
-            exceeded.store(true, Ordering::Relaxed);
-        }
-        !self.is_exceeded()
+        self.taken.load(Ordering::Relaxed) > self.most
     }
 
     /// Says that the server at `place` used up this allowance. `kind` is what the server should be, such as `redis`.
     pub fn complaint(&self, place: &str, kind: &str) -> String {
-        complaint(place, kind, self.shared.most)
+        complaint(place, kind, self.most)
     }
 }
 
@@ -112,7 +97,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let read = buffer.filled().len() - before;
-        if self.allowance.take(read) {
+        self.allowance.taken.fetch_add(read, Ordering::Relaxed);
+        if !self.allowance.is_exceeded() {
             return Poll::Ready(Ok(()));
         }
         buffer.set_filled(before);
