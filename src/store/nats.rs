@@ -9,7 +9,7 @@
 //!   version in both: what was written over that asks afterwards which bucket it is in.
 //! - The server tells what time it is only if it is asked about the bucket. That is asked when the time is known badly:
 //!   beside the reads of who looks, and beside the renewals of a leader. In a cluster, servers whose clocks differ may
-//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ (`CLUSTER_SLACK`).
+//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ (`Info::slack`).
 //! - The server pushes what changes to a standby. So a standby looks at what was pushed last, and asks nothing.
 //!
 //! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine
@@ -43,7 +43,7 @@ use super::{ErrorKind, Finding, StoreError, parallel};
 use crate::time::BootInstant;
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
-use bucket::{Bucket, Written};
+use bucket::{Bucket, Info};
 use connection::Connections;
 use document::Header;
 use lock_key::LockKey;
@@ -52,8 +52,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far apart the clocks of a cluster's servers may be.
-const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 /// More keys than these are brought by one consumer. It may be behind the stream's leader: so many are read for people.
 const FEW_KEYS: usize = 16;
 /// How many keys one consumer has.
@@ -68,18 +66,8 @@ pub struct Keys {
     bucket: Bucket,
     lock: Option<LockKey>,
     clock: Mutex<Clock>,
-    known: Mutex<Option<Known>>,
-}
-
-/// The bucket as it was last told.
-#[derive(Clone, Debug)]
-struct Known {
-    /// When it was made: another one for a bucket that was made again.
-    incarnation: String,
-    /// The server's time then. Revisions are below it, or it is another bucket.
-    micros: u64,
-    slack: Duration,
-    forgets_messages: bool,
+    /// The bucket as it was last told.
+    known: Mutex<Option<Arc<Info>>>,
 }
 
 impl Nats {
@@ -100,20 +88,13 @@ impl Nats {
 
 impl Keys {
     /// Asks about the bucket, and what time it is.
-    async fn learn(&self) -> Result<Known, StoreError> {
+    async fn learn(&self) -> Result<Arc<Info>, StoreError> {
         let sent = BootInstant::now();
-        let info = self.bucket.info().await?;
+        let info = Arc::new(self.bucket.info().await?);
         self.bucket.usable(&info.stream.config)?;
-        let slack = if info.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO };
-        self.clock.lock().sample_within(info.micros / 1000, slack, sent, BootInstant::now());
-        let known = Known {
-            incarnation: info.created_micros().to_string(),
-            micros: info.micros,
-            slack,
-            forgets_messages: info.stream.config.allow_message_ttl,
-        };
-        *self.known.lock() = Some(known.clone());
-        Ok(known)
+        self.clock.lock().sample_within(info.micros / 1000, info.slack(), sent, BootInstant::now());
+        *self.known.lock() = Some(Arc::clone(&info));
+        Ok(info)
     }
 
     /// Whether the time, or the bucket, is to be asked for.
@@ -124,7 +105,7 @@ impl Keys {
     }
 
     /// What is known of the bucket that has these messages.
-    async fn known_of(&self, messages: &[Option<StreamMessage>]) -> Result<Known, StoreError> {
+    async fn known_of(&self, messages: &[Option<StreamMessage>]) -> Result<Arc<Info>, StoreError> {
         let newest = messages.iter().flatten().map(|message| message.sequence).max().unwrap_or(0);
         let known = self.known.lock().clone().filter(|known| newest < known.micros);
         match known {
@@ -196,34 +177,24 @@ impl Documents for Keys {
             }
             Ok::<Vec<Option<StreamMessage>>, StoreError>(messages)
         };
-        let (asked, messages) = tokio::join!(asks_the_time, reads);
-        asked?;
-        let messages = messages?;
-        let known = self.known_of(&messages).await?;
+        let ((), messages) = tokio::try_join!(asks_the_time, reads)?;
+        let incarnation = self.known_of(&messages).await?.incarnation();
         let found = names.iter().zip(&messages);
-        Ok(found.map(|(name, message)| document::read(name, message.as_ref(), &known.incarnation)).collect())
+        Ok(found.map(|(name, message)| document::read(name, message.as_ref(), &incarnation)).collect())
     }
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
-        let write = random_name()?;
         let name = document::key_of(key);
         let expected = over.version.write.parse().unwrap_or(0);
-        let header = Header::new(&write, &draft, over);
+        let header = Header::new(&random_name()?, &draft, over);
         let written = self.bucket.put(&name, header.headers(), draft.text, Some(expected));
         let renews = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));
         let written = if renews && self.is_vague() { tokio::join!(written, self.learn()).0 } else { written.await };
-        let revision = match written? {
-            Written::At(revision) => revision,
-            Written::Refused { sent_twice: false } => return Ok(Put::Refused),
-            Written::Refused { sent_twice: true } => match self.bucket.get(&name).await? {
-                Some(message) if document::is_of(&message, &write) => message.sequence,
-                Some(_) | None => return Ok(Put::Refused),
-            },
-        };
+        let Some(revision) = written? else { return Ok(Put::Refused) };
         let incarnation = if expected == 0 {
             let known = self.learn().await;
-            known.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?.incarnation
+            known.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?.incarnation()
         } else {
             over.version.incarnation.clone()
         };
@@ -235,7 +206,7 @@ impl Documents for Keys {
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
         let mut headers = HeaderMap::new();
-        if self.known.lock().as_ref().is_some_and(|known| known.forgets_messages) {
+        if self.known.lock().as_ref().is_some_and(|known| known.stream.config.allow_message_ttl) {
             headers.insert("Nats-TTL", MARK_LASTS);
         }
         self.bucket.delete(&document::key_of(key), headers, None).await.map(drop)
@@ -245,10 +216,11 @@ impl Documents for Keys {
         let filters = document::filters(list);
         self.bucket.connections.connection().await?;
         let (known, brought) = tokio::try_join!(self.learn(), self.bring(&filters))?;
+        let incarnation = known.incarnation();
         let prefix = if let List::Shards(prefix) | List::Standbys(prefix) = list { prefix } else { "" };
         let listed = brought.iter().filter_map(|(key, message)| {
             let (shard, part) = document::listed(key).filter(|(shard, _)| shard.as_str().starts_with(prefix))?;
-            let found = document::read(key, Some(message), &known.incarnation);
+            let found = document::read(key, Some(message), &incarnation);
             (found.content != Content::Absent).then_some(Listed { shard, part, found })
         });
         each(listed.collect());

@@ -4,7 +4,7 @@
 //! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
-use super::connection::Connections;
+use super::connection::{Answer, Connections};
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
 use async_nats::HeaderMap;
@@ -18,7 +18,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
+/// How far apart the clocks of a cluster's servers may be.
+const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 /// How far the time that `store init` asked for may be ahead of the birth of the bucket, by any two clocks of a cluster.
 const MOST_LABOUR_MICROS: u64 = 60_000_000;
 const OTHER_STREAM: ErrorCode = ErrorCode(10060);
@@ -30,21 +33,11 @@ pub struct Bucket {
     pub is_ours: bool,
 }
 
-/// The result of a conditional write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    At(u64),
-    /// The key was not at the expected revision. If it was sent twice, perhaps because of the first sending.
-    Refused {
-        sent_twice: bool,
-    },
-}
-
-/// The state of a bucket.
+/// The state of a bucket, as it was told.
 #[derive(Debug)]
 pub struct Info {
     pub stream: stream::Info,
-    /// What time the server said it is, in microseconds since 1970.
+    /// What time the server said it is, in microseconds since 1970. Revisions are below it, or it is another bucket.
     pub micros: u64,
 }
 
@@ -52,6 +45,16 @@ impl Info {
     pub fn is_clustered(&self) -> bool {
         // Servers that stand alone name themselves as the leader of a cluster without a name.
         self.stream.cluster.as_ref().is_some_and(|cluster| cluster.name.is_some())
+    }
+
+    /// How far its servers may be behind what one of them said.
+    pub fn slack(&self) -> Duration {
+        if self.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
+    }
+
+    /// When it was made: another one for a bucket that was made again.
+    pub fn incarnation(&self) -> String {
+        self.created_micros().to_string()
     }
 
     pub fn created_micros(&self) -> u64 {
@@ -75,7 +78,7 @@ impl Bucket {
 
     /// For messages.
     pub fn place(&self) -> String {
-        format!("bucket {} in {}", self.name, self.connections.address().server())
+        format!("bucket {} in {}", self.name, self.connections.address.server())
     }
 
     /// The bucket's state, and the server's time. None: there is no such bucket.
@@ -112,34 +115,42 @@ impl Bucket {
     }
 
     /// Writes the key if it is at revision `expected`, where zero stands for a key that holds nothing; without one, whatever
-    /// it holds.
+    /// it holds. Returns its new revision; None if it was at another one.
     ///
     /// # Errors
     /// Unknown if it may have been written.
     pub async fn put(
         &self,
         key: &str,
-        mut headers: HeaderMap,
+        own: HeaderMap,
         text: &str,
         expected: Option<u64>,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
+        let mut headers = own.clone();
         if let Some(expected) = expected {
             headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
         }
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let Some(answer) = self.connections.request(&subject, Some(headers), text.into()).await? else {
-            return Err(self.why_nobody_responds().await);
-        };
-        let error = match serde_json::from_slice(&answer.message.payload) {
-            Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Written::At(revision)),
+        let Answer { message, sent_twice } = self.connections.request(&subject, Some(headers), text.into()).await?;
+        // What was sent first may have been applied, whatever became of the second.
+        let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
+        let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
+        let error = match serde_json::from_slice(&message.payload) {
+            Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Some(revision)),
             Ok(Response::Ok(_)) | Err(_) => return Err(self.senseless(&subject)),
             Ok(Response::Err { error }) => error,
         };
         match error.error_code() {
+            // Perhaps because of what was sent first.
             ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
-                Ok(Written::Refused { sent_twice: answer.sent_twice })
+                if !sent_twice {
+                    return Ok(None);
+                }
+                let stands = self.get(key).await.map_err(in_doubt)?;
+                let has = |stands: &StreamMessage| own.iter().all(|own| stands.headers.iter().any(|of| of == own));
+                Ok(stands.filter(|stands| stands.payload == text && has(stands)).map(|stands| stands.sequence))
             }
             OTHER_STREAM => Err(StoreError::misconfigured(format!(
                 "the subjects of {} belong to another stream than {}",
@@ -157,7 +168,7 @@ impl Bucket {
         key: &str,
         mut headers: HeaderMap,
         expected: Option<u64>,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         headers.insert("KV-Operation", "DEL");
         self.put(key, headers, "", expected).await
     }
@@ -198,7 +209,7 @@ impl Bucket {
         if config.max_age.is_zero() {
             return Ok(());
         }
-        let lock = self.connections.address().lock_key.as_ref().filter(|lock| lock.bucket == self.name);
+        let lock = self.connections.address.lock_key.as_ref().filter(|lock| lock.bucket == self.name);
         let advice = match lock {
             Some(lock) => format!(
                 ", as a lock of other programs needs it, and leases must not be forgotten: name another bucket, and write \
@@ -218,10 +229,9 @@ impl Bucket {
         request: &Value,
     ) -> Result<Result<T, ApiError>, StoreError> {
         let payload = if request.is_null() { String::new() } else { request.to_string() };
-        let Some(answer) = self.connections.request(&format!("$JS.API.{name}"), None, payload.into()).await? else {
-            return Err(self.without_jetstream().await);
-        };
-        match serde_json::from_slice(&answer.message.payload) {
+        let answer = self.connections.request(&format!("$JS.API.{name}"), None, payload.into()).await?;
+        let Some(message) = answer.message else { return Err(self.without_jetstream().await) };
+        match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(answer)) => Ok(Ok(answer)),
             Ok(Response::Err { error }) => Ok(Err(error)),
             Err(_) => Err(self.senseless(name)),
@@ -235,7 +245,7 @@ impl Bucket {
 
     /// The error for a refusal.
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
-        let server = self.connections.address().server();
+        let server = self.connections.address.server();
         match error.error_code() {
             ErrorCode::STREAM_NOT_FOUND => self.missing(),
             ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => {
@@ -267,7 +277,7 @@ impl Bucket {
 
     /// The error if JetStream is missing. Only one case is certain: in the others, the server may have just started.
     async fn without_jetstream(&self) -> StoreError {
-        let server = self.connections.address().server();
+        let server = self.connections.address.server();
         let info = match self.connections.connection().await {
             Ok(connection) => connection.client.server_info(),
             Err(error) => return error,
@@ -292,10 +302,7 @@ impl Bucket {
     }
 
     fn senseless(&self, what: &str) -> StoreError {
-        StoreError::unknown(format!(
-            "cannot understand the answer of {} to {what}",
-            self.connections.address().server()
-        ))
+        StoreError::unknown(format!("cannot understand the answer of {} to {what}", self.connections.address.server()))
     }
 }
 

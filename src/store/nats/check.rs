@@ -72,8 +72,11 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
 /// Tries what an election needs besides documents.
 pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
-    match hear(keys).await {
-        Ok(()) => {}
+    // A push of the marker, which is there.
+    let hear =
+        async { keys.bucket.consume(&[key_of(Key::Marker)]).await?.next_within(keys.bucket.connections.bound).await };
+    match hear.await {
+        Ok(_) => {}
         Err(error) if error.kind == ErrorKind::Denied => {
             findings.push(Finding::bad(format!("permission missing: {error}")));
         }
@@ -82,10 +85,4 @@ pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (_, time) = round_trip::measure(|| keys.get(&[Key::Marker], false)).await?;
     findings.push(Finding::good(format!("a round trip takes {time:.1?}")));
     Ok(findings)
-}
-
-/// Waits for a push of the marker, which is there.
-async fn hear(keys: &Keys) -> Result<(), StoreError> {
-    let mut pushed = keys.bucket.consume(&[key_of(Key::Marker)]).await?;
-    pushed.next_within(keys.bucket.connections.bound).await.map(drop)
 }

@@ -34,7 +34,7 @@ const LEAST_VERSION: (u32, u32) = (2, 10);
 const MOST_EVENTS: usize = 32;
 
 pub struct Connections {
-    address: Address,
+    pub address: Address,
     /// The time bound of each request, and of each new connection for one.
     pub bound: Duration,
     current: Arc<Kept<Connection>>,
@@ -44,13 +44,15 @@ pub struct Connection {
     pub client: Client,
     /// The server of this connection, for messages.
     pub server: String,
-    events: broadcast::Sender<Event>,
-    meter: Arc<Meter>,
+    /// What the library reports.
+    pub events: broadcast::Sender<Event>,
+    pub meter: Arc<Meter>,
     _watch: JoinSet<()>,
 }
 
 pub struct Answer {
-    pub message: Message,
+    /// None: nobody listens on the subject.
+    pub message: Option<Message>,
     pub sent_twice: bool,
 }
 
@@ -65,10 +67,6 @@ impl Connections {
         let bound = kept_connection::bound(request_timeout);
         options(address, bound)?;
         Ok(Self { address: address.clone(), bound, current: Arc::default() })
-    }
-
-    pub fn address(&self) -> &Address {
-        &self.address
     }
 
     /// A connection that works, as far as we know.
@@ -87,7 +85,7 @@ impl Connections {
         }
     }
 
-    /// Sends a request, and waits for the answer. None: nobody listens on the subject.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
     /// Why there is none.
@@ -96,7 +94,7 @@ impl Connections {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Option<Answer>, StoreError> {
+    ) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
         let request = || {
@@ -132,7 +130,7 @@ impl Connections {
             let bound = show(self.bound);
             Err(StoreError::unknown(format!("{} did not answer within {bound}", connection.server)))
         })?;
-        Ok(message.map(|message| Answer { message, sent_twice: sent_twice.into_inner() }))
+        Ok(Answer { message, sent_twice: sent_twice.into_inner() })
     }
 
     async fn exchange(
@@ -141,8 +139,8 @@ impl Connections {
         subject: &str,
         request: Request,
     ) -> Result<Option<Message>, StoreError> {
-        let mut events = connection.events();
-        connection.heard();
+        let mut events = connection.events.subscribe();
+        connection.meter.begin_again();
         let answer = tokio::select! {
             biased;
             answer = connection.client.send_request(subject.to_owned(), request) => answer,
@@ -150,7 +148,7 @@ impl Connections {
         };
         match answer.map_err(|error| error.kind()) {
             Ok(message) => {
-                connection.heard();
+                connection.meter.begin_again();
                 Ok(Some(message))
             }
             Err(RequestErrorKind::NoResponders) => Ok(None),
@@ -245,16 +243,6 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 }
 
 impl Connection {
-    /// A whole message has arrived, or something is sent.
-    pub fn heard(&self) {
-        self.meter.begin_again();
-    }
-
-    /// What the library reports from now on.
-    pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
-    }
-
     /// Whether a message may say when the server forgets it.
     pub fn forgets_messages(&self) -> bool {
         numbers(&self.client.server_info().version) >= Some((2, 11))

@@ -43,7 +43,7 @@ impl Bucket {
     pub async fn consume(&self, keys: &[String]) -> Result<Pushed, StoreError> {
         let (connections, connection) = (Arc::clone(&self.connections), self.connections.connection().await?);
         let context = jetstream::new(connection.client.clone());
-        let mut events = connection.events();
+        let mut events = connection.events.subscribe();
         let inbox = connection.client.new_inbox();
         let messages = connection.client.subscribe(inbox.clone()).await;
         let messages = messages.map_err(|_| StoreError::not_applied(connections.lost(&connection).message))?;
@@ -86,7 +86,7 @@ impl Pushed {
                     return Err(StoreError::unknown(format!("{server} pushes nothing within {}", show(SILENCE))));
                 }
             };
-            self.connection.heard();
+            self.connection.meter.begin_again();
             if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
                 let last = message.headers.as_ref().and_then(|headers| headers.get("Nats-Last-Consumer"));
                 if last.and_then(|last| last.as_str().parse().ok()).is_none_or(|last: u64| last <= self.last) {

@@ -16,8 +16,7 @@
 //! - Several renewals may be under way. One follows the other here: each names the revision that the last one made.
 //! - A renewal that arrives after the release must not take the key for nobody.
 
-use super::CLUSTER_SLACK;
-use super::bucket::{Bucket, Info, Written};
+use super::bucket::{Bucket, Info};
 use super::document::is_deletion;
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
@@ -58,7 +57,7 @@ struct State {
     /// again may not arrive.
     lost: bool,
     /// After what time the bucket forgets everything. Zero: each message says when.
-    max_age: Option<Duration>,
+    max_age: Duration,
 }
 
 /// Our leader record: also as other programs spell it, in snake case, in camel case, and as Go names a field without a tag.
@@ -98,31 +97,6 @@ impl LockKey {
         Ok((found.filter(|message| !is_deletion(&message.headers)), revision))
     }
 
-    /// False if another process wrote in between.
-    async fn write(
-        &self,
-        state: &mut State,
-        candidate: &Candidate,
-        term: Term,
-        expected: u64,
-    ) -> Result<bool, StoreError> {
-        let max_age = match state.max_age {
-            Some(max_age) => max_age,
-            None => *state.max_age.insert(self.max_age(&self.bucket.info().await?, candidate.lease)?),
-        };
-        let mut headers = HeaderMap::new();
-        if max_age.is_zero() {
-            headers.insert("Nats-TTL", format!("{}s", candidate.lease.as_millis().div_ceil(1000)));
-        }
-        let lasts = if max_age.is_zero() { candidate.lease } else { max_age };
-        let record = record(candidate, term, state.started, lasts);
-        let written = self.bucket.put(&self.key, headers, &record, Some(expected)).await?;
-        if let Written::At(revision) = written {
-            state.held = Some(revision);
-        }
-        Ok(matches!(written, Written::At(_)))
-    }
-
     /// The holder, from what is in the key.
     async fn holder_of(&self, message: &StreamMessage) -> Result<Holder, StoreError> {
         let info = self.bucket.info().await?;
@@ -153,7 +127,7 @@ impl LockKey {
     fn max_age(&self, info: &Info, lease: Duration) -> Result<Duration, StoreError> {
         let (name, config) = (&self.bucket.name, &info.stream.config);
         self.bucket.fit(config)?;
-        let shortest = if info.is_clustered() { lease + CLUSTER_SLACK } else { lease };
+        let shortest = lease + info.slack();
         let lasts = config.max_age;
         if lasts.is_zero() && !config.allow_message_ttl {
             return Err(StoreError::misconfigured(format!(
@@ -199,7 +173,14 @@ impl ForeignLock for LockKey {
     async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError> {
         let mut state = self.state.lock().await;
         if !again {
-            *state = State { started: wall_clock_millis(), ..State::default() };
+            let max_age = self.max_age(&self.bucket.info().await?, candidate.lease)?;
+            *state = State { started: wall_clock_millis(), max_age, ..State::default() };
+        }
+        let mut headers = HeaderMap::new();
+        let mut lasts = state.max_age;
+        if lasts.is_zero() {
+            lasts = candidate.lease;
+            headers.insert("Nats-TTL", format!("{}s", lasts.as_millis().div_ceil(1000)));
         }
         let mut known = state.held;
         for _ in 0..MOST_ATTEMPTS {
@@ -218,7 +199,10 @@ impl ForeignLock for LockKey {
                     }
                 },
             };
-            if self.write(&mut state, candidate, term, revision).await? {
+            let record = record(candidate, term, state.started, lasts);
+            // None: another process wrote in between.
+            if let Some(written) = self.bucket.put(&self.key, headers.clone(), &record, Some(revision)).await? {
+                state.held = Some(written);
                 return Ok(if state.lost { Hold::Lost } else { Hold::Held });
             }
         }
@@ -236,7 +220,7 @@ impl ForeignLock for LockKey {
                     _ => break,
                 },
             };
-            if let Written::At(_) = self.bucket.delete(&self.key, HeaderMap::new(), Some(revision)).await? {
+            if self.bucket.delete(&self.key, HeaderMap::new(), Some(revision)).await?.is_some() {
                 break;
             }
         }

@@ -32,19 +32,15 @@ impl Meter {
         Self { statistics, base: AtomicU64::new(0) }
     }
 
+    /// A whole message has arrived, or something is sent.
     pub fn begin_again(&self) {
         self.base.store(self.bytes_read(), Ordering::Relaxed);
-    }
-
-    /// Whether the server has sent too much.
-    pub fn is_exceeded(&self) -> bool {
-        self.bytes_read().saturating_sub(self.base.load(Ordering::Relaxed)) > MOST as u64
     }
 
     /// Returns when the server has sent too much.
     pub async fn exceeded(&self) {
         let (mut look, mut read) = (LEAST_LOOK, self.bytes_read());
-        while !self.is_exceeded() {
+        while read.saturating_sub(self.base.load(Ordering::Relaxed)) <= MOST as u64 {
             runtime::woken(look).await;
             let before = std::mem::replace(&mut read, self.bytes_read());
             look = if read == before { (look * 2).min(MOST_LOOK) } else { LEAST_LOOK };

@@ -40,7 +40,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
         name: bucket.stream(),
         subjects: vec![bucket.subject(">")],
         discard: DiscardPolicy::New,
-        num_replicas: bucket.connections.address().replicas.into(),
+        num_replicas: bucket.connections.address.replicas.into(),
         max_messages_per_subject: 1,
         max_consumers: -1,
         max_messages: -1,
@@ -67,9 +67,9 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
     let told = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
-        told => told?,
+        told => told?.message,
     };
-    let told = told.and_then(|answer| serde_json::from_slice::<Value>(&answer.message.payload).ok());
+    let told = told.and_then(|message| serde_json::from_slice::<Value>(&message.payload).ok());
     let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));
     Ok(micros.unwrap_or_else(|| wall_clock_millis() * 1000))
 }

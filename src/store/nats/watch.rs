@@ -16,19 +16,19 @@ impl Keys {
             if pushed.pending == 0 {
                 // What was not pushed by now is not there.
                 for index in std::mem::take(&mut awaited) {
-                    if each(index, document::read(&names[index], None, &known.incarnation)).is_break() {
+                    if each(index, document::read(&names[index], None, &known.incarnation())).is_break() {
                         return Ok(());
                     }
                 }
             }
             let message = pushed.next().await?;
             let stored = document::stored_millis(&message).saturating_sub(1);
-            self.clock.lock().at_least(stored, known.slack, BootInstant::now());
+            self.clock.lock().at_least(stored, known.slack(), BootInstant::now());
             let Some(index) = names.iter().position(|name| name == self.key_in(&message)) else { continue };
             awaited.retain(|&other| other != index);
             let message = [Some(message)];
             known = self.known_of(&message).await?;
-            if each(index, document::read(&names[index], message[0].as_ref(), &known.incarnation)).is_break() {
+            if each(index, document::read(&names[index], message[0].as_ref(), &known.incarnation())).is_break() {
                 return Ok(());
             }
         }
