@@ -13,13 +13,13 @@ mod lock_key;
 mod protocol;
 
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{ErrorKind, Location, Observation, Release, Renewal, Store, StoreError, Verdict};
+use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store, StoreError, Verdict};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::claims::*;
 use support::fleet::PATIENCE;
-use support::nats::{BUCKET, Client, Server};
+use support::nats::{BUCKET, Server};
 use support::server::Server as _;
 use tokio::time::sleep;
 
@@ -48,6 +48,21 @@ async fn ready(url: &str) {
     store.vouch().await.expect("it is new");
 }
 
+/// Makes a bucket as other programs do, with some settings of their own.
+fn make(server: &Server, bucket: &str, settings: &Value) {
+    let mut config = json!({
+        "name": format!("KV_{bucket}"), "subjects": [format!("$KV.{bucket}.>")], "storage": "file",
+        "retention": "limits", "discard": "new", "max_msgs_per_subject": 1, "num_replicas": 1, "allow_direct": true,
+    });
+    config.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    let answer = server.client().api(&format!("STREAM.CREATE.KV_{bucket}"), &config);
+    assert_eq!(answer["error"], Value::Null, "{answer}");
+}
+
+fn drop_bucket(server: &Server) {
+    server.client().api(&format!("STREAM.DELETE.KV_{BUCKET}"), &Value::Null);
+}
+
 const SHORT: Duration = Duration::from_millis(1500);
 
 fn short(owner: &str) -> Candidate {
@@ -62,7 +77,6 @@ async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, awaited).await.expect("it comes in time")
 }
 
-/// Whether the record is the candidate's.
-fn leads(client: &mut Client, candidate: &Candidate) -> bool {
-    client.record(KEY).is_some_and(|document| document["lease"]["session"] == candidate.session.as_str())
+fn nobody_leads(server: &Server) -> bool {
+    server.client().record(KEY).is_none_or(|document| document["lease"].is_null())
 }

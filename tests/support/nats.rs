@@ -56,6 +56,11 @@ impl Server {
     pub fn client(&self) -> Client {
         Client::connect(self.address(), &self.admin).expect("the server lets the tests in")
     }
+
+    /// One whose keys are in a bucket of other programs.
+    pub fn client_of(&self, bucket: &'static str) -> Client {
+        Client { bucket, ..self.client() }
+    }
 }
 
 /// False when it ended, as it does when another program took the port.
@@ -129,6 +134,7 @@ pub struct Client {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     count: u32,
+    bucket: &'static str,
 }
 
 /// What a request brought.
@@ -143,7 +149,7 @@ impl Client {
     fn greeted(address: SocketAddr) -> Option<Self> {
         let stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
-        let mut client = Self { reader: BufReader::new(stream.try_clone().ok()?), stream, count: 0 };
+        let mut client = Self { reader: BufReader::new(stream.try_clone().ok()?), stream, count: 0, bucket: BUCKET };
         client.line()?;
         Some(client)
     }
@@ -224,9 +230,15 @@ impl Client {
 
     /// Writes a key, whatever was there.
     pub fn put(&mut self, key: &str, headers: &str, value: &str) -> u64 {
-        let answer = self.request(&format!("$KV.{BUCKET}.{key}"), headers, value.as_bytes()).expect("it answers");
-        let answer: Value = serde_json::from_slice(&answer.body).expect("JetStream speaks JSON");
+        let answer = self.try_put(key, headers, value);
         answer["seq"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    /// The same; what is answered, also if that is an error.
+    pub fn try_put(&mut self, key: &str, headers: &str, value: &str) -> Value {
+        let subject = format!("$KV.{}.{key}", self.bucket);
+        let answer = self.request(&subject, headers, value.as_bytes()).expect("it answers");
+        serde_json::from_slice(&answer.body).expect("JetStream speaks JSON")
     }
 
     /// As `nats kv del` does it.
@@ -236,22 +248,24 @@ impl Client {
 
     /// Leaves no trace of a key.
     pub fn purge(&mut self, key: &str) {
+        let bucket = self.bucket;
         let answer =
-            self.api(&format!("STREAM.PURGE.KV_{BUCKET}"), &json!({ "filter": format!("$KV.{BUCKET}.{key}") }));
+            self.api(&format!("STREAM.PURGE.KV_{bucket}"), &json!({ "filter": format!("$KV.{bucket}.{key}") }));
         assert_eq!(answer["purged"], 1, "{key}: {answer}");
     }
 
     /// The message that a key holds.
     pub fn message(&mut self, key: &str) -> Option<Value> {
-        let request = json!({ "last_by_subj": format!("$KV.{BUCKET}.{key}") });
-        let mut answer = self.api(&format!("STREAM.MSG.GET.KV_{BUCKET}"), &request);
+        let bucket = self.bucket;
+        let request = json!({ "last_by_subj": format!("$KV.{bucket}.{key}") });
+        let mut answer = self.api(&format!("STREAM.MSG.GET.KV_{bucket}"), &request);
         Some(answer.get_mut("message")?.take())
     }
 
     /// The record that a key holds. Read as a consumer would get it, for a read encodes it.
     pub fn record(&mut self, key: &str) -> Option<Value> {
         let revision = self.message(key)?["seq"].as_u64()?;
-        let subject = format!("$JS.API.DIRECT.GET.KV_{BUCKET}");
+        let subject = format!("$JS.API.DIRECT.GET.KV_{}", self.bucket);
         let answer = self.request(&subject, "", json!({ "seq": revision }).to_string().as_bytes())?;
         serde_json::from_slice(&answer.body).ok()
     }
@@ -261,7 +275,7 @@ impl Client {
     }
 
     pub fn info(&mut self) -> Value {
-        self.api(&format!("STREAM.INFO.KV_{BUCKET}"), &Value::Null)
+        self.api(&format!("STREAM.INFO.KV_{}", self.bucket), &Value::Null)
     }
 
     /// How many requests JetStream has answered to anybody, and this one.
