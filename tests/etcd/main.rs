@@ -11,10 +11,8 @@ mod cluster;
 mod faults;
 mod forgotten;
 mod late;
-mod list;
 mod notes;
 mod records;
-mod revoked;
 mod tls;
 mod watch;
 
@@ -45,24 +43,10 @@ async fn open_with(url: &str, request_timeout: Duration) -> Arc<dyn Store> {
 /// A server whose prefix is older than any lease.
 async fn old_server() -> Server {
     let mut server = Server::start();
-    make_old(&mut server).await;
-    server
-}
-
-async fn make_old(server: &mut Server) {
     open(&server.own_url()).await.prepare().await.expect("the server answers");
     server.grow_old();
+    server
 }
 
 const LOCK: &str = "leaderrun/lock/db/main";
 const DOCUMENT: &str = "leaderrun/shard/db/main";
-
-/// As `verdict text` lines.
-fn shown(findings: &[Finding]) -> String {
-    let lines = findings.iter().map(|finding| format!("{:?} {}", finding.verdict, finding.text));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-fn has_bad(findings: &[Finding]) -> bool {
-    findings.iter().any(|finding| finding.verdict == Verdict::Bad)
-}

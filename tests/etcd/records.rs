@@ -1,31 +1,10 @@
-//! Keys in which something else has written.
+//! Keys in which something else has written, and lists of keys.
 
 use super::*;
-
-const GARBAGE: [&str; 5] =
-    ["hello", "{}", "7", r#"{"format":3,"write":"x"}"#, r#"{"format":2,"write":"x","text":"","session":7}"#];
 
 #[track_caller]
 fn is_strange<T>(answer: Result<T, StoreError>, key: &str) {
     misconfigured(answer, &format!("the key {key} in etcd at "));
-}
-
-#[tokio::test]
-async fn a_document_that_something_else_wrote_is_named_and_left_alone() {
-    let server = old_server().await;
-    let store = open(&server.own_url()).await;
-    let one = candidate("one");
-    for garbage in GARBAGE {
-        server.put(DOCUMENT, garbage);
-        is_strange(store.claim(&one).await, DOCUMENT);
-        is_strange(store.observe(&one.shard).await, DOCUMENT);
-        is_strange(store.inspect(&one.shard).await, DOCUMENT);
-        is_strange(store.renew(&one, Term(1), 1).await, DOCUMENT);
-        is_strange(store.release(&one, Term(1)).await, DOCUMENT);
-        assert_eq!((server.value(DOCUMENT).as_deref(), server.value(LOCK)), (Some(garbage), None));
-    }
-    server.delete(DOCUMENT);
-    lead(&*store, &one).await;
 }
 
 #[tokio::test]
@@ -66,8 +45,7 @@ async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_en
 async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let server = Server::start();
     let store = open(&server.own_url()).await;
-    let findings = store.check().await.unwrap();
-    assert!(shown(&findings).contains("was started, promoted or wiped"), "{}", shown(&findings));
+    finds(&store.check().await.unwrap(), Verdict::Doubtful, "was started, promoted or wiped");
     let host = server.host();
     let prefix = format!("the prefix leaderrun in etcd at {host}");
     assert_eq!(store.prepare().await.unwrap(), [format!("{prefix} says since when it remembers")]);
@@ -76,14 +54,14 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     let findings = store.check().await.unwrap();
     // Debian's is of a version with a known fault, which is named.
     let is_good = |of: &Finding| of.verdict == Verdict::Good || of.text.contains("may end a lease that was renewed");
-    assert!(findings.iter().all(is_good), "{}", shown(&findings));
-    assert!(shown(&findings).contains("Good etcd 3."), "{}", shown(&findings));
+    assert!(findings.iter().all(is_good), "{findings:#?}");
+    finds(&findings, Verdict::Good, "etcd 3.");
     let keys = server.etcdctl(&["get", "--prefix", "leaderrun", "--keys-only"]);
     assert_eq!(keys.split_whitespace().collect::<Vec<_>>(), ["leaderrun/base", "leaderrun/young"]);
 }
 
 #[tokio::test]
-async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
+async fn what_something_else_wrote_is_named_and_left_alone_and_a_list_shows_it_and_all_the_rest() {
     let server = old_server().await;
     let store = open(&server.own_url()).await;
     let one = candidate("one");
@@ -95,4 +73,40 @@ async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
     assert_eq!(list.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["a", one.shard.as_str()]);
     assert!(list[0].1.holder.is_some());
     assert_eq!((list[0].1.last_term, list[1].1.last_term), (None, Some(term)));
+    let of_a = Candidate { shard: "a".parse().unwrap(), ..one };
+    is_strange(store.claim(&of_a).await, "leaderrun/shard/a");
+    assert_eq!(server.value("leaderrun/shard/a").as_deref(), Some("hello"));
+}
+
+const MANY: usize = 1001;
+const AT_ONCE: usize = 20;
+
+fn of(number: usize) -> Candidate {
+    Candidate { shard: format!("many/{number:04}").parse().unwrap(), ..candidate("one") }
+}
+
+#[tokio::test]
+async fn a_long_list_asks_for_no_lease_and_a_short_one_for_each() {
+    let server = old_server().await;
+    let store = open(&server.own_url()).await;
+    let claims = |lane: usize| {
+        let store = &store;
+        async move {
+            for number in (lane..MANY).step_by(AT_ONCE) {
+                assert!(matches!(store.claim(&of(number)).await, Ok(Claim::Granted(_))));
+            }
+        }
+    };
+    parallel::all((0..AT_ONCE).map(claims)).await;
+    let asked = || server.calls(&["LeaseTimeToLive"]);
+    let before = asked();
+    let list = store.list("many/").await.unwrap();
+    let mut holders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
+    assert_eq!((list.len(), asked()), (MANY, before));
+    assert!(holders.all(|holder| holder.term.is_some() && holder.expires_in.is_none()));
+    let list = store.list("many/00").await.unwrap();
+    assert_eq!((list.len(), asked()), (100, before + 100));
+    let mut holders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
+    assert!(holders.all(|holder| holder.expires_in.is_some() && holder.renewed_ago.is_some()));
+    assert_eq!(leaderrun::internals::notes::standbys::announced(&*store, "").await.unwrap().standbys, []);
 }

@@ -8,8 +8,7 @@ async fn client_and_server_may_know_each_other_by_certificates() {
     let server = Server::start_with_tls();
     let store = open(&server.own_url()).await;
     store.prepare().await.unwrap();
-    let findings = store.check().await.unwrap();
-    assert!(!has_bad(&findings), "{}", shown(&findings));
+    assert_eq!(texts(&store.check().await.unwrap(), Verdict::Bad), [""; 0]);
     let one = candidate("one");
     store.vouch().await.unwrap();
     let term = lead(&*store, &one).await;
@@ -59,23 +58,9 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
         assert!(error.message.contains(&host) && error.message.contains(sign), "{what}: {error}");
         assert!(!error.message.contains('\n'), "{error}");
     }
+    let location = Location::from_url(&format!("etcds://{host}?ca=/nowhere")).unwrap();
+    misconfigured(location.open(REQUEST_TIMEOUT).await, "/nowhere cannot be used for TLS");
     let plain = Server::start();
     let url = format!("etcds://{}?ca={}", plain.host(), tls.path("ca.pem"));
     not_applied(open(&url).await.claim(&one).await, &format!("cannot reach etcd at {}: ", plain.host()));
-}
-
-#[tokio::test]
-async fn files_that_cannot_be_used_are_refused_before_any_request() {
-    let tls = Papers::issue("IP:127.0.0.1");
-    let file = |name: &str| tls.path(name);
-    std::fs::write(tls.file("empty.pem"), "").unwrap();
-    for (query, named) in [
-        (format!("ca={}", file("missing.pem")), "missing.pem"),
-        (format!("ca={}", file("empty.pem")), "empty.pem"),
-        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("missing.key")), "missing.key"),
-        (format!("ca={0}&cert={0}&key={1}", file("ca.pem"), file("app.key")), "do not fit"),
-    ] {
-        let location = Location::from_url(&format!("etcds://127.0.0.1:1?{query}")).unwrap();
-        misconfigured(location.open(REQUEST_TIMEOUT).await, named);
-    }
 }

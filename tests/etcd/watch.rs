@@ -88,18 +88,12 @@ async fn a_compaction_makes_no_leader_doubt_again_and_again() {
     server.remove_lock("db/main");
     timeout(PATIENCE, doubt).await.expect("the leader hears of it").unwrap();
     assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_leader_hears_of_a_deletion_that_a_compaction_has_taken() {
-    let mut server = old_server().await;
-    let (first, one, term, _second) = leader_and_standby(&server, LEASE).await;
+    // Also of a deletion that a compaction has taken.
     server.remove_lock("db/main");
     compact(&server);
     timeout(PATIENCE, first.doubted(&one.shard)).await.expect("the leader hears of it");
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let again = first.doubted(&one.shard);
-    timeout(Duration::from_millis(500), again).await.expect_err("its key is back");
+    assert_eq!(first.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    timeout(Duration::from_millis(500), first.doubted(&one.shard)).await.expect_err("its key is back");
 }
 
 #[tokio::test]
@@ -130,4 +124,20 @@ async fn watches_end_with_those_who_wait_for_them() {
         let _ = news.await;
     }
     eventually("etcd has no watcher left", async || server.answered("Watch") >= 5).await;
+}
+
+#[tokio::test]
+async fn the_holder_hears_of_a_revocation_at_once_and_a_standby_of_its_end() {
+    let server = old_server().await;
+    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
+    let (one, shard) = (candidate("one"), shard());
+    let term = lead(&*leader, &one).await;
+    refused(standby.claim(&candidate("two")).await.unwrap());
+    let (mut news, mut doubt) = (standby.changed(&shard), leader.doubted(&shard));
+    let pause = Duration::from_millis(500);
+    assert!(timeout(pause, &mut news).await.is_err() && timeout(pause, &mut doubt).await.is_err(), "one leads");
+    assert_eq!(standby.revoke(&shard, term).await, Ok(Release::Released));
+    timeout(PATIENCE, doubt).await.expect("it is told");
+    assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Revoked));
+    assert!(timeout(pause, &mut news).await.is_err(), "its etcd lease lives");
 }
