@@ -39,21 +39,18 @@ use super::lease_store::documents::{
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
 use crate::time::BootInstant;
-use client::{Cells, Connection, Subscription as _, Wake};
+use client::{Cells, Connection};
 use parking_lot::Mutex;
 use server::Server;
 use statements::{LIST_PAGE, Row, Spot};
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
 
 /// How many documents one request reads: the longest notes have to fit into what a connection may read (`allowance`).
 const PAGE: usize = 100;
 /// How often a renewal is sent again that is contradicted by what it shows.
 const MOST_ATTEMPTS: usize = 5;
-/// From the end of a subscription to the next one.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long the server may wait for a lock: it gives up before we do, so its answer is definite.
 fn patience(bound: Duration) -> Duration {
@@ -85,16 +82,6 @@ impl<C: Connection> Rows<C> {
         self.clock.lock().sample_millis(now_millis, sent, received);
         Ok(rows)
     }
-
-    fn name_of(&self, place: &Spot) -> String {
-        let table = &self.server.statements.table;
-        let Spot { shard, part } = place;
-        if shard.is_empty() {
-            format!("the row {part} of table {table}")
-        } else {
-            format!("the row {part} of shard {shard} in table {table}")
-        }
-    }
 }
 
 /// What the rows of an answer show at a place.
@@ -117,7 +104,11 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     fn name(&self, key: Key<'_>) -> String {
-        self.name_of(&Spot::of(key))
+        let table = &self.server.statements.table;
+        match Spot::of(key) {
+            Spot { shard, part } if shard.is_empty() => format!("the row {part} of table {table}"),
+            Spot { shard, part } => format!("the row {part} of shard {shard} in table {table}"),
+        }
     }
 
     fn remedy(&self, _: Key<'_>) -> String {
@@ -157,7 +148,8 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
-        let place = Spot::of(Key::Shard(touch.shard));
+        let key = Key::Shard(touch.shard);
+        let place = Spot::of(key);
         let also: Vec<Spot> = touch.also.iter().map(|&key| Spot::of(key)).collect();
         let request = self.server.statements.touch(&touch, &also);
         for _ in 0..MOST_ATTEMPTS {
@@ -174,7 +166,7 @@ impl<C: Connection> Documents for Rows<C> {
             let also = also.iter().map(|place| at(place, &rows)).collect();
             return Ok(Touched { outcome, found, also: Some(also) });
         }
-        Err(StoreError::unknown(format!("{} changes faster than it can be renewed", self.name_of(&place))))
+        Err(StoreError::unknown(format!("{} changes faster than it can be renewed", self.name(key))))
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
@@ -202,24 +194,17 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        let places: Vec<Spot> = keys.iter().map(|&key| Spot::of(key)).collect();
-        let shards: Vec<&str> = places.iter().map(|place| place.shard.as_str()).collect();
+        let shards: Vec<String> = keys.iter().map(|&key| Spot::of(key).shard).collect();
+        let mut news = C::subscribe(&self.server).await?;
         loop {
-            let mut subscription = C::subscribe(&self.server).await?;
-            let mut wanted = 0..keys.len();
-            loop {
-                for (index, found) in wanted.clone().zip(self.get(&keys[wanted], false).await?) {
-                    if each(index, found).is_break() {
-                        return Ok(());
-                    }
+            for (index, found) in self.get(keys, false).await?.into_iter().enumerate() {
+                if each(index, found).is_break() {
+                    return Ok(());
                 }
-                wanted = match subscription.next(&shards).await {
-                    Wake::Changed(index) => index..index + 1,
-                    Wake::Look => 0..keys.len(),
-                    Wake::Ended => break,
-                };
             }
-            sleep(PAUSE).await;
+            if !news.wait(&shards).await {
+                return Ok(());
+            }
         }
     }
 

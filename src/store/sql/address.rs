@@ -4,10 +4,10 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
 use super::statements::Dialect;
-use crate::store::StoreError;
 use crate::store::socket::Place;
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
+use crate::store::{Finding, StoreError};
 use crate::text;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,7 @@ struct Words {
     password: &'static str,
     tls_mode: &'static str,
     tls_modes: &'static [(&'static str, TlsMode)],
+    strictest_tls: &'static str,
     tls_files: [&'static str; 3],
 }
 
@@ -81,6 +82,7 @@ const POSTGRES: Words = Words {
         ("verify-ca", TlsMode::VerifyCa),
         ("verify-full", TlsMode::VerifyFull),
     ],
+    strictest_tls: "sslmode=verify-full",
     tls_files: ["sslrootcert", "sslcert", "sslkey"],
 };
 
@@ -101,6 +103,7 @@ const MYSQL: Words = Words {
         ("VERIFY_CA", TlsMode::VerifyCa),
         ("VERIFY_IDENTITY", TlsMode::VerifyFull),
     ],
+    strictest_tls: "ssl-mode=VERIFY_IDENTITY",
     tls_files: ["ssl-ca", "ssl-cert", "ssl-key"],
 };
 
@@ -108,11 +111,17 @@ impl fmt::Display for Address {
     /// As messages name it: `PostgreSQL at one:5432,two:5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "{} at {}", Words::of(self.dialect).kind, places.join(","))
+        write!(f, "{} at {}", self.kind(), places.join(","))
     }
 }
 
 impl Address {
+    /// As people call the server.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        Words::of(self.dialect).kind
+    }
+
     /// As [`Location::identity`](crate::store::Location::identity).
     #[must_use]
     pub fn identity(&self) -> String {
@@ -133,6 +142,7 @@ impl Address {
         if url.path.is_empty() || url.path.contains('/') {
             return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));
         }
+        let (tls_mode, tls_files) = says.tls(&mut url, dialect)?;
         let mut name = |option: &str, default: &str| {
             let name = url.take(option).unwrap_or_else(|| default.to_owned());
             let length = if dialect == Dialect::Postgres { name.len() } else { name.chars().count() };
@@ -141,24 +151,18 @@ impl Address {
             }
             Ok(name)
         };
-        let (schema, table) = (name("schema", "public")?, name("table", "leaderrun")?);
-        let application_name = name("application_name", "leaderrun")?;
-        let advisory_lock = url.take_number("advisory_lock")?;
-        let (tls_mode, tls_files) = says.tls(&mut url, dialect)?;
-        let StoreUrl { user, password, path: database, .. } = url;
-        let tls_files = Box::new(tls_files);
         Ok(Self {
             dialect,
             places,
-            user,
-            password,
-            database,
-            schema,
-            table,
-            advisory_lock,
             tls_mode,
-            tls_files,
-            application_name,
+            tls_files: Box::new(tls_files),
+            schema: name("schema", "public")?,
+            table: name("table", "leaderrun")?,
+            application_name: name("application_name", "leaderrun")?,
+            advisory_lock: url.take_number("advisory_lock")?,
+            user: url.user,
+            password: url.password,
+            database: url.path,
         })
     }
 
@@ -194,6 +198,25 @@ impl Address {
             (None, Some(_)) => None,
         }
     }
+
+    /// What is found of a connection. None if all servers are on this machine.
+    #[must_use]
+    pub fn encryption(&self, encrypted: bool) -> Option<Finding> {
+        self.places.iter().find(|place| place.is_remote())?;
+        let Words { strictest_tls, tls_files: [ca, ..], .. } = Words::of(self.dialect);
+        let checked = match self.tls_mode {
+            TlsMode::VerifyFull | TlsMode::VerifyCa => true,
+            TlsMode::Prefer | TlsMode::Require => self.tls_files.ca.is_some(),
+            TlsMode::Disable => false,
+        };
+        Some(match (encrypted, checked) {
+            (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
+            (true, false) => Finding::doubtful(format!(
+                "the connection is encrypted, but the server is not verified: set {strictest_tls} and {ca}=FILE"
+            )),
+            (false, _) => Finding::doubtful(format!("the connection is not encrypted: set {strictest_tls}")),
+        })
+    }
 }
 
 /// A variable of the environment. None if it is empty, or has no name.
@@ -206,14 +229,14 @@ fn variable(name: &str) -> Option<String> {
 fn with_socket_as_option(dialect: Dialect, rest: &str) -> String {
     let moved = || {
         let (authority, path) = rest.strip_prefix("//")?.split_once('/')?;
-        let (login, host) = authority.rsplit_once('@').map_or(("", authority), |(login, host)| (login, host));
+        // With its '@'.
+        let (login, host) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         let (host, port) = host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port)));
         let is_socket =
             dialect == Dialect::Postgres && host.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case("%2f"));
-        let at = if authority.contains('@') { "@" } else { "" };
         let port = port.map(|port| format!("&port={port}")).unwrap_or_default();
         let and = if path.contains('?') { '&' } else { '?' };
-        is_socket.then(|| format!("//{login}{at}/{path}{and}host={host}{port}"))
+        is_socket.then(|| format!("//{login}/{path}{and}host={host}{port}"))
     };
     moved().unwrap_or_else(|| rest.to_owned())
 }
@@ -257,19 +280,14 @@ impl Words {
 
     fn tls(&self, url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
         let Self { scheme, tls_mode: option, tls_modes, .. } = *self;
-        let said = url.take(option);
-        // MySQL's clients take them in any spelling.
-        let plain = |word: &str| {
-            if dialect == Dialect::MySql { word.to_uppercase().replace('-', "_") } else { word.to_owned() }
+        let known = |said: String| {
+            // MySQL's clients take them in any spelling.
+            let said = if dialect == Dialect::MySql { said.to_uppercase().replace('-', "_") } else { said };
+            let known = tls_modes.iter().find(|(word, _)| *word == said).map(|(_, mode)| *mode);
+            let words = || tls_modes.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+            known.ok_or_else(|| format!("{option}= of {scheme}:// is one of {}", words()))
         };
-        let mode = said.map(|said| {
-            let known = tls_modes.iter().find(|(word, _)| *word == plain(&said));
-            known.map(|(_, mode)| *mode).ok_or_else(|| {
-                let words: Vec<&str> = tls_modes.iter().map(|(word, _)| *word).collect();
-                format!("{option}= of {scheme}:// is one of {}", words.join(", "))
-            })
-        });
-        let mode = mode.transpose()?;
+        let mode = url.take(option).map(known).transpose()?;
         let files = url.take_tls_files(self.tls_files)?;
         // libpq's word for the authorities that the system trusts.
         if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {

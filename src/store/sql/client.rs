@@ -3,81 +3,83 @@
 
 use super::failure::{Failure, Site};
 use super::server::Server;
-use crate::store::socket::Place;
+use crate::store::socket::{Place, Socket};
 use crate::store::{Finding, StoreError};
-use std::sync::atomic::AtomicBool;
-use tokio::time::Instant;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::timeout;
 
 /// The values of a row, each as the server writes it. None is NULL.
 pub type Cells = Vec<Option<String>>;
 
-/// The reason why a wait for changes ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// The document of the shard with this index was written.
-    Changed(usize),
-    /// Something may have been missed: look at all.
-    Look,
-    /// Nothing more will be heard: subscribe again.
-    Ended,
+/// A value of the first row. Empty if there is none.
+pub fn value(rows: &[Cells], column: usize) -> &str {
+    rows.first().and_then(|row| row.get(column)?.as_deref()).unwrap_or_default()
 }
 
-/// A standby that listens for changes.
-#[async_trait::async_trait]
-pub trait Subscription: Send {
-    async fn next(&mut self, shards: &[&str]) -> Wake;
+/// Whether the first row says that a condition holds.
+pub fn is_true(rows: &[Cells], column: usize) -> bool {
+    ["t", "1"].contains(&value(rows, column))
+}
+
+/// What a standby hears of changes.
+pub struct News {
+    /// The names of shards whose documents were written. None where the server tells nobody.
+    pub inbox: Option<Receiver<Arc<str>>>,
+    /// After this time without any, a standby looks.
+    pub patience: Duration,
+}
+
+impl News {
+    /// Waits until the documents of these shards are worth a look. False: nothing more will be heard.
+    pub async fn wait(&mut self, shards: &[String]) -> bool {
+        let Self { inbox, patience } = self;
+        let change = async {
+            let Some(inbox) = inbox else { return pending().await };
+            loop {
+                match inbox.recv().await {
+                    Ok(shard) if shards.iter().all(|of| **of != *shard) => {}
+                    // If some were lost, there were more than the inbox holds.
+                    Ok(_) | Err(RecvError::Lagged(_)) => return true,
+                    Err(RecvError::Closed) => return false,
+                }
+            }
+        };
+        timeout(*patience, change).await.unwrap_or(true)
+    }
 }
 
 /// A connection to a server, with all that was found out about it. It ends when it is dropped.
 #[async_trait::async_trait]
 pub trait Connection: Send + Sync + Sized + 'static {
-    /// The way in.
-    type Login: Send + Sync;
-    type Subscription: Subscription;
-
-    /// As people call the server.
-    const KIND: &'static str;
     /// Whether several requests can be under way on it. A server answers them one after another.
     const TAKES_SEVERAL: bool;
 
-    /// Connects, logs in, and asks what is on the other side. `reached` is set once the network connection is made: the
-    /// rest is up to the server.
+    /// Logs in, and asks what is on the other side.
     ///
     /// # Errors
     /// In one line. No request was sent.
-    async fn begin(
-        login: &Self::Login,
-        site: Site,
-        place: &Place,
-        deadline: Instant,
-        reached: &AtomicBool,
-    ) -> Result<Self, StoreError>;
+    async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError>;
 
     /// False once it is known to have ended.
-    fn is_open(&self) -> bool;
+    fn is_open(&self) -> bool {
+        true
+    }
 
     /// Whether it is worth more than another one.
     fn listens(&self) -> bool {
         false
     }
 
-    /// Sends statements, in one round trip. The first failure ends the rest. Returns the rows of the last one that has some.
+    /// Sends statements as one transaction, in one round trip. The first failure ends the rest. Returns the rows of the last
+    /// one that has some.
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure>;
 
-    /// Makes one transaction of the statements of a request.
-    fn transaction(&self, statements: &str) -> String;
-
     /// Begins to listen: a change after this is heard.
-    async fn subscribe(server: &Server<Self>) -> Result<Self::Subscription, StoreError>;
-
-    /// Whether there is a table of this name.
-    async fn has_table(&self) -> Result<bool, Failure>;
-
-    /// Whether the table itself prevents a DELETE of what has to stay. It may cost the connection.
-    async fn keeps(self) -> Result<bool, Failure>;
-
-    /// The server's version for people, and the versions that will do, if this one is too old.
-    async fn version(&self) -> Result<(String, Option<&'static str>), Failure>;
+    async fn subscribe(server: &Server<Self>) -> Result<News, StoreError>;
 
     /// What is good or bad about the server and its settings.
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError>;

@@ -5,6 +5,8 @@
 //! a statement shows that its transaction was rolled back. A session that was ended may have committed before, and a
 //! broken connection shows nothing.
 
+use super::address::Address;
+use super::statements::{Dialect, Statements};
 use crate::store::StoreError;
 use crate::store::error::{in_short, innermost, innermost_of};
 use std::error::Error;
@@ -15,6 +17,8 @@ pub const PRIVILEGES: &str = "SELECT, INSERT, UPDATE, DELETE";
 /// The server and the table of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
+    /// As people call the server.
+    pub kind: &'static str,
     /// `PostgreSQL at 10.0.0.5:5432`.
     pub server: String,
     pub user: String,
@@ -75,6 +79,20 @@ impl From<StoreError> for Failure {
 }
 
 impl Site {
+    /// # Errors
+    /// Misconfigured: nothing names a user.
+    pub fn new(address: &Address, statements: &Statements) -> Result<Self, StoreError> {
+        let is_open = address.dialect == Dialect::MySql || address.schema == "public";
+        Ok(Self {
+            kind: address.kind(),
+            server: address.to_string(),
+            user: address.user()?,
+            database: address.database.clone(),
+            table: statements.table.clone(),
+            schema: if is_open { String::new() } else { statements.schema.clone() },
+        })
+    }
+
     /// The failure of a request of which the server says `message`.
     pub fn failure(&self, meaning: Meaning, message: &str) -> Failure {
         Failure { meaning, error: self.explained(meaning, message) }
@@ -130,8 +148,8 @@ impl Site {
         StoreError::unknown(format!("cannot understand the answer of {}", self.server))
     }
 
-    pub fn unreachable(&self, kind: &str, error: &(dyn Error + 'static)) -> StoreError {
-        let cause = innermost_of(error, kind);
+    pub fn unreachable(&self, error: &(dyn Error + 'static)) -> StoreError {
+        let cause = innermost_of(error, self.kind);
         StoreError::not_applied(format!("cannot reach {}: {cause}", self.server)).because(error)
     }
 

@@ -14,18 +14,16 @@
 mod relay;
 
 use super::address::Address;
-use super::client::{self, Cells, Connection as _, Subscription, Wake};
+use super::client::{self, Cells, News};
 use super::failure::{Failure, Meaning, Site};
-use super::operators::encryption;
+use super::operators::unmet;
 use super::server::Server;
-use super::statements::{Dialect, LIST_PAGE, NAMES, Statements};
+use super::statements::LIST_PAGE;
 use super::{Rows, patience};
 use crate::store::error::in_short;
-use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
-use crate::store::socket::Place;
-use crate::store::tls::{Words, install_provider};
-use crate::store::tls_mode;
+use crate::store::socket::{Place, Socket};
+use crate::store::tls::Words;
 use crate::store::url::Secret;
 use crate::store::{Finding, StoreError};
 use mysql_async::prelude::Queryable;
@@ -34,10 +32,8 @@ use relay::{Door, Greeted};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsConnector;
 
 pub type Mysql = LeaseStore<Rows<Connection>>;
@@ -50,14 +46,6 @@ const IDLE: u64 = 120;
 const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// The longest packet, and the server's own bound on an idle session: the library would ask for both.
 const LONGEST_PACKET: usize = 1 << 24;
-/// The oldest versions: with this much the tests are run, or the documentation promises it.
-const OLDEST_MYSQL: (u32, u32) = (8, 0);
-const OLDEST_MARIADB: (u32, u32) = (10, 6);
-
-/// Which server it is. MySQL has a number for each server; MariaDB shows its place. (The comments are statements for
-/// MySQL 8 alone, and for MariaDB alone.)
-const SERVER: &str =
-    "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 /// Some builds of MariaDB do not know this variable.
 const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
     WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
@@ -71,54 +59,8 @@ impl Mysql {
     /// # Errors
     /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        install_provider();
-        let Address { database, table, .. } = address;
-        let word = |text: &str| Dialect::MySql.word(text);
-        let is_table = format!("i.table_schema = {} AND i.table_name = {}", word(database), word(table));
-        let table = format!("{}.{}", quoted(database), quoted(table));
-        // The time that is shown depends on the session's time zone, and this takes it back.
-        let life = format!(
-            "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
-             FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
-        );
-        let statements = Statements {
-            dialect: Dialect::MySql,
-            database: quoted(database),
-            schema: String::new(),
-            table: table.clone(),
-            life,
-            channel: String::new(),
-        };
-        let site = Site {
-            server: address.to_string(),
-            user: address.user()?,
-            database: database.clone(),
-            table,
-            schema: String::new(),
-        };
-        let bound = kept_connection::bound(request_timeout);
-        let tls = tls_mode::config(address.tls_mode, &address.tls_files)?;
-        let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
-        // It counts in whole seconds.
-        let patience = patience(bound).as_secs().max(1);
-        let login = Login { address: address.clone(), tls, patience, is_table };
-        Ok(Self::new(Rows::new(Arc::new(Server::new(&address.places, site, statements, login, bound)), None)))
+        Ok(Self::new(Rows::new(Arc::new(Server::new(address, request_timeout)?), None)))
     }
-}
-
-/// A name between backticks.
-fn quoted(name: &str) -> String {
-    format!("`{}`", name.replace('`', "``"))
-}
-
-/// What a connection needs to know.
-pub struct Login {
-    address: Address,
-    tls: Option<TlsConnector>,
-    /// After how many seconds the server gives up a statement that waits.
-    patience: u64,
-    /// The condition that a row `i` of the information schema is the table.
-    is_table: String,
 }
 
 /// What the relay ends with.
@@ -128,36 +70,20 @@ pub struct Connection {
     /// The library, and what passes on what it sends while a request is under way.
     client: Mutex<(Conn, Relay)>,
     site: Site,
-    has_table: bool,
-    /// The server is a node of a Galera cluster.
-    is_galera: bool,
     encrypted: bool,
 }
 
 #[async_trait::async_trait]
 impl client::Connection for Connection {
-    type Login = Login;
-    type Subscription = Looks;
-    const KIND: &'static str = "MySQL";
     const TAKES_SEVERAL: bool = false;
 
-    async fn begin(
-        login: &Login,
-        site: Site,
-        place: &Place,
-        deadline: Instant,
-        reached: &AtomicBool,
-    ) -> Result<Self, StoreError> {
-        let address = &login.address;
-        let socket = place.reach(deadline).await.map_err(|error| site.unreachable(Self::KIND, &error))?;
-        reached.store(true, Ordering::Relaxed);
+    async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError> {
+        let address = &server.address;
         let greeted = Greeted::by(socket, &site).await?;
-        let tls = greeted.tls(login.tls.as_ref(), address.tls_mode, &site)?;
-        let encrypted = tls.is_some();
-        let tls = tls.map(|tls| (tls.clone(), place.name().unwrap_or_default().to_owned()));
-        let door = Door::new().map_err(|error| {
-            StoreError::not_applied(format!("the operating system gives no socket: {error}")).because(&error)
-        })?;
+        let encrypted = greeted.speaks_tls(address.tls_mode, &site)?;
+        let tls = TlsConnector::from(Arc::clone(&server.tls));
+        let tls = encrypted.then(|| (tls, place.name().unwrap_or_default().to_owned()));
+        let door = Door::new()?;
         let password = address.password();
         let options = OptsBuilder::default()
             .socket(Some(door.path.as_str()))
@@ -172,103 +98,69 @@ impl client::Connection for Connection {
         let library = async { Ok(Conn::new(options).await?) };
         let library = passing(&mut relay, library).await.map_err(|error| unconnected(&site, error))?;
         let client = Mutex::new((library, relay));
-        let mut connection = Self { client, site, has_table: false, is_galera: false, encrypted };
-        connection.greet(login).await?;
+        let connection = Self { client, site, encrypted };
+        connection.greet(server).await?;
         Ok(connection)
     }
 
-    fn is_open(&self) -> bool {
-        true
-    }
-
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        self.ask(statements).await.map_err(|error| unanswered(&self.site, error))
+        self.ask(&format!("ROLLBACK; START TRANSACTION READ WRITE; {statements}; COMMIT")).await
     }
 
-    fn transaction(&self, statements: &str) -> String {
-        format!("ROLLBACK; START TRANSACTION READ WRITE; {statements}; COMMIT")
-    }
-
-    async fn subscribe(_: &Server<Self>) -> Result<Looks, StoreError> {
-        Ok(Looks)
-    }
-
-    async fn has_table(&self) -> Result<bool, Failure> {
-        Ok(self.has_table)
-    }
-
-    /// It is tried, because only some users are shown the trigger. With the end of the connection, nothing of it was done.
-    async fn keeps(self) -> Result<bool, Failure> {
-        let table = &self.site.table;
-        let trial = format!(
-            "START TRANSACTION READ WRITE; INSERT INTO {table} ({NAMES}) VALUES ('', 'led', '', '', '', 0, 0, NULL); \
-             DELETE FROM {table} WHERE shard = '' AND part = 'led'"
-        );
-        match self.tell(&trial).await {
-            Ok(_) => Ok(false),
-            Err(Failure { meaning: Meaning::Kept, .. }) => Ok(true),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    async fn version(&self) -> Result<(String, Option<&'static str>), Failure> {
-        let rows = self.tell("SELECT VERSION()").await?;
-        let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
-        let needs = is_too_old(&version).then_some("MySQL 8.0 or MariaDB 10.6");
-        Ok((in_short(&version), needs))
+    async fn subscribe(_: &Server<Self>) -> Result<News, StoreError> {
+        Ok(News { inbox: None, patience: POLL })
     }
 
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        let question = "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin + 0, @@sync_binlog, \
-                        (SELECT COUNT(*) FROM information_schema.processlist AS p WHERE p.command LIKE 'Binlog Dump%')";
-        let rows = server.tell(self, question).await?;
-        let settings: Vec<&str> = rows.iter().flatten().map(|cell| cell.as_deref().unwrap_or_default()).collect();
-        let [flush, log, sync, replicas] = settings.as_slice() else { return Err(self.site.not_understood()) };
-        let mut findings = Vec::new();
-        if *flush != "1" {
-            findings.push(Finding::bad(
-                "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set it to 1",
-            ));
-        }
-        if *log == "1" && *sync != "1" {
-            findings.push(Finding::doubtful(
-                "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it does",
-            ));
-        }
-        if self.is_galera {
-            findings.push(Finding::doubtful(
-                "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last one \
-                 for one lease duration, because the nodes' clocks may differ; so let all candidates name the same node \
-                 first",
-            ));
-        } else if *replicas != "0" {
-            findings.push(Finding::doubtful(
-                "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for one \
-                 lease duration; that is enough unless the old server still serves clients",
-            ));
-        }
-        let options = ["ssl-mode=VERIFY_IDENTITY", "ssl-ca"];
-        findings.extend(encryption(self.encrypted, &server.login.address, options));
+        let is_no_node = format!("NOT {IS_GALERA}");
+        let has_no_replica = format!(
+            "{IS_GALERA} OR NOT EXISTS (SELECT 1 FROM information_schema.processlist AS p \
+             WHERE p.command LIKE 'Binlog Dump%')"
+        );
+        let conditions = [
+            (
+                "@@innodb_flush_log_at_trx_commit = 1",
+                Finding::bad(
+                    "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set \
+                     it to 1",
+                ),
+            ),
+            (
+                "@@log_bin = 0 OR @@sync_binlog = 1",
+                Finding::doubtful(
+                    "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it \
+                     does",
+                ),
+            ),
+            (
+                is_no_node.as_str(),
+                Finding::doubtful(
+                    "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last \
+                     one for one lease duration, because the nodes' clocks may differ; so let all candidates name the \
+                     same node first",
+                ),
+            ),
+            (
+                has_no_replica.as_str(),
+                Finding::doubtful(
+                    "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for \
+                     one lease duration; that is enough unless the old server still serves clients",
+                ),
+            ),
+        ];
+        let mut findings = unmet(server, self, conditions).await?;
+        findings.extend(server.address.encryption(self.encrypted));
         Ok(findings)
-    }
-}
-
-/// A standby that hears of nothing.
-pub struct Looks;
-
-#[async_trait::async_trait]
-impl Subscription for Looks {
-    async fn next(&mut self, _shards: &[&str]) -> Wake {
-        sleep(POLL).await;
-        Wake::Look
     }
 }
 
 impl Connection {
     /// Sets the session up, and asks what it is about: a server that accepts writes, and a table with transactions, or
     /// none yet. (Without transactions a lease may be lost in a crash, and another node of a cluster does not have it.)
-    async fn greet(&mut self, login: &Login) -> Result<(), StoreError> {
-        let Login { patience, is_table, .. } = login;
+    async fn greet(&self, server: &Server<Self>) -> Result<(), StoreError> {
+        // The server counts in whole seconds.
+        let patience = patience(server.bound).as_secs().max(1);
+        let is_table = &server.statements.is_table;
         let statements = format!(
             "SET SESSION autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', \
              innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}, wait_timeout = {IDLE} \
@@ -276,7 +168,7 @@ impl Connection {
              SELECT CONCAT(@@global.read_only), {IS_GALERA}, (SELECT MAX(COALESCE(i.engine, i.table_type)) \
              FROM information_schema.tables AS i WHERE {is_table})"
         );
-        let rows = self.tell(&statements).await.map_err(|failure| self.site.unusable(&failure))?;
+        let rows = self.ask(&statements).await.map_err(|failure| self.site.unusable(&failure))?;
         let [Some(read_only), Some(is_galera), engine] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
             return Err(unconnected(&self.site, MysqlError::Garbled));
         };
@@ -291,19 +183,18 @@ impl Connection {
                 in_short(engine)
             )));
         }
-        self.has_table = engine.is_some();
-        self.is_galera = is_galera != "0";
-        if self.is_galera {
+        if is_galera != "0" {
             // A look must show what another node has confirmed.
-            let synced = self.tell("SET SESSION wsrep_sync_wait = 1").await;
+            let synced = self.ask("SET SESSION wsrep_sync_wait = 1").await;
             synced.map_err(|failure| self.site.unusable(&failure))?;
         }
         Ok(())
     }
 
-    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, MysqlError> {
+    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
         let (library, relay) = &mut *self.client.lock().await;
-        passing(relay, answers(library, statements)).await
+        let answer = passing(relay, answers(library, statements)).await;
+        answer.map_err(|error| unanswered(&self.site, error))
     }
 }
 
@@ -447,7 +338,7 @@ fn unanswered(site: &Site, error: MysqlError) -> Failure {
 fn unconnected(site: &Site, error: MysqlError) -> StoreError {
     let Site { server, user, .. } = site;
     match error {
-        MysqlError::Lost(error) => TLS.failure(server, &error).unwrap_or_else(|| site.unreachable("MySQL", &error)),
+        MysqlError::Lost(error) => TLS.failure(server, &error).unwrap_or_else(|| site.unreachable(&error)),
         MysqlError::Garbled => {
             StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))
         }
@@ -473,36 +364,15 @@ fn unconnected(site: &Site, error: MysqlError) -> StoreError {
     }
 }
 
-fn is_too_old(version: &str) -> bool {
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u32>().ok());
-    let read = numbers.next().zip(numbers.next());
-    let oldest = if version.contains("MariaDB") { OLDEST_MARIADB } else { OLDEST_MYSQL };
-    read.is_none_or(|read| read < oldest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::ErrorKind;
 
     #[test]
-    fn no_name_ends_early() {
-        assert_eq!(quoted("my `own`\\"), "`my ``own``\\`");
-    }
-
-    #[test]
-    fn old_versions_are_distinguished_from_new_ones() {
-        for version in ["8.0.36", "8.4.0", "9.1.0-commercial", "10.6.1-MariaDB", "11.4.2-MariaDB-log"] {
-            assert!(!is_too_old(version), "{version}");
-        }
-        for version in ["5.7.44-log", "10.5.23-MariaDB-1:10.5.23", "5.5.5-MariaDB", "", "x"] {
-            assert!(is_too_old(version), "{version}");
-        }
-    }
-
-    #[test]
     fn a_transaction_was_not_applied_only_where_that_is_certain() {
         let site = Site {
+            kind: "MySQL",
             server: "MySQL at h:3306".to_owned(),
             user: "app".to_owned(),
             database: "db".to_owned(),

@@ -3,14 +3,12 @@
 //! The hazard: a table may look right and not be. Without its guard a user can delete a lease that is held. A server that
 //! does not wait for its disk may forget a lease that it granted.
 
-use super::address::Address;
-use super::client::Connection;
+use super::client::{Connection, is_true, value};
 use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
 use super::statements::NAMES;
-use crate::store::tls_mode::TlsMode;
+use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, StoreError, round_trip, steps};
-use tokio::time::timeout_at;
 
 const KEPT: &str = "a DELETE of a lease that is held does nothing";
 
@@ -19,30 +17,36 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
     let Site { server: name, database, table, .. } = &server.site;
     let what = format!("table {table} in database {database} of {name}");
     let connection = server.connect(server.deadline()).await?;
-    let mut lines = Vec::new();
-    let is_new = !within(server, connection.has_table()).await? && make_table(server, &connection).await?;
-    lines.push(if is_new { steps::made(what) } else { steps::is_there(what) });
+    let is_new = !has_table(server, &connection).await? && make_table(server, &connection).await?;
+    let made = if is_new { steps::made(what) } else { steps::is_there(what) };
     server.tell(&connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0")).await?;
-    lines.push(if keeps(server).await.unwrap_or(false) {
-        KEPT.to_owned()
-    } else {
-        match server.tell(&connection, &connection.transaction(&server.statements.guard())).await {
-            Ok(_) | Err(Failure { meaning: Meaning::IsThere, .. }) => KEPT.to_owned(),
-            Err(failure) if failure.error.kind == ErrorKind::Denied => {
-                format!("left it possible to DELETE a lease that is held: {}", failure.error)
-            }
-            Err(failure) => return Err(failure.into()),
+    let guarded = match is_guarded(server, &connection).await {
+        Ok(true) => Ok(Vec::new()),
+        Ok(false) | Err(_) => server.tell(&connection, &server.statements.guard()).await,
+    };
+    let guarded = match guarded {
+        Ok(_) | Err(Failure { meaning: Meaning::IsThere, .. }) => KEPT.to_owned(),
+        Err(failure) if failure.error.kind == ErrorKind::Denied => {
+            format!("left it possible to DELETE a lease that is held: {}", failure.error)
         }
-    });
-    lines.push(format!("each candidate needs: {}", server.site.grant("...")));
-    Ok(lines)
+        Err(failure) => return Err(failure.into()),
+    };
+    Ok(vec![made, guarded, format!("each candidate needs: {}", server.site.grant("..."))])
+}
+
+async fn has_table<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
+    let rows = server.tell(connection, &server.statements.kind_of_table()).await?;
+    if rows.is_empty() || is_true(&rows, 0) {
+        return Ok(!rows.is_empty());
+    }
+    Err(server.site.explained(Meaning::AnotherTable, "it is not a table"))
 }
 
 /// False if another process has just made it.
 async fn make_table<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
     let Site { server: name, user, .. } = &server.site;
     for (statements, needs) in server.statements.creations() {
-        match server.tell(connection, &connection.transaction(&statements)).await {
+        match server.tell(connection, &statements).await {
             Ok(_) => return Ok(true),
             Err(Failure { meaning: Meaning::IsThere, .. }) => return Ok(false),
             // There is no such schema.
@@ -58,41 +62,36 @@ async fn make_table<C: Connection>(server: &Server<C>, connection: &C) -> Result
     Err(server.site.explained(Meaning::NoTable, ""))
 }
 
-async fn keeps<C: Connection>(server: &Server<C>) -> Result<bool, StoreError> {
-    within(server, server.connect(server.deadline()).await?.keeps()).await
-}
-
-async fn within<C: Connection, T>(
-    server: &Server<C>,
-    question: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, StoreError> {
-    match timeout_at(server.deadline(), question).await {
-        Ok(answer) => answer.map_err(Into::into),
-        Err(_) => Err(server.site.silent()),
+/// Whether the table itself prevents a DELETE of what has to stay.
+async fn is_guarded<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
+    match server.tell(connection, &server.statements.is_guarded()).await {
+        Ok(rows) => Ok(is_true(&rows, 0)),
+        Err(Failure { meaning: Meaning::Kept, .. }) => Ok(true),
+        Err(failure) => Err(failure.into()),
     }
 }
 
 /// What kind of server and table it is.
 pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
-    let Site { server: name, user, .. } = &server.site;
+    let Site { server: name, user, table, .. } = &server.site;
+    let dialect = server.statements.dialect;
     let connection = server.connect(server.deadline()).await?;
-    let asked = round_trip::measure(|| within(server, connection.version())).await?;
-    let ((version, needs), time) = asked;
-    let mut findings = vec![match needs {
+    let (rows, time) = round_trip::measure(|| async { Ok(server.tell(&connection, dialect.version()).await?) }).await?;
+    let version = in_short(value(&rows, 0));
+    let mut findings = vec![match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => Finding::good(format!(
             "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {time:.1?}"
         )),
     }];
-    if !within(server, connection.has_table()).await? {
+    if !has_table(server, &connection).await? {
         let missing = server.site.explained(Meaning::NoTable, "");
         findings.push(Finding::bad(format!("{missing}; or, if it is there: {}", server.site.grant(user))));
         return Ok(findings);
     }
     // The trial of documents makes one and deletes it, and says what else is wrong.
-    let update = format!("UPDATE {} SET sequence = 0 WHERE shard = '' AND part = ''", server.site.table);
-    let updated = server.tell(&connection, &connection.transaction(&update)).await;
-    if let Err(Failure { meaning: Meaning::Denied, error }) = updated {
+    let update = format!("UPDATE {table} SET sequence = 0 WHERE shard = '' AND part = ''");
+    if let Err(Failure { meaning: Meaning::Denied, error }) = server.tell(&connection, &update).await {
         findings.push(Finding::bad(format!("permission missing: {error}")));
     }
     Ok(findings)
@@ -101,9 +100,9 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
 /// How reliable the server's answers are.
 pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
     let connection = server.connect(server.deadline()).await?;
+    let is_guarded = is_guarded(server, &connection).await?;
     let mut findings = connection.findings(server).await?;
-    drop(connection);
-    findings.push(if keeps(server).await? {
+    findings.push(if is_guarded {
         Finding::good(KEPT)
     } else {
         Finding::doubtful(
@@ -114,20 +113,14 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// What is found of the connection. None if all servers are on this machine. `strictest` and `ca` are options as the store
-/// has them.
-pub fn encryption(encrypted: bool, address: &Address, [strictest, ca]: [&str; 2]) -> Option<Finding> {
-    address.places.iter().find(|place| place.is_remote())?;
-    let checked = match address.tls_mode {
-        TlsMode::VerifyFull | TlsMode::VerifyCa => true,
-        TlsMode::Prefer | TlsMode::Require => address.tls_files.ca.is_some(),
-        TlsMode::Disable => false,
-    };
-    Some(match (encrypted, checked) {
-        (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
-        (true, false) => Finding::doubtful(format!(
-            "the connection is encrypted, but the server is not verified: set {strictest} and {ca}=FILE"
-        )),
-        (false, _) => Finding::doubtful(format!("the connection is not encrypted: set {strictest}")),
-    })
+/// Asks for conditions, in SQL: what is found of each that does not hold.
+pub async fn unmet<C: Connection, const N: usize>(
+    server: &Server<C>,
+    connection: &C,
+    conditions: [(&str, Finding); N],
+) -> Result<Vec<Finding>, StoreError> {
+    let questions = conditions.each_ref().map(|(condition, _)| *condition);
+    let rows = server.tell(connection, &format!("SELECT {}", questions.join(", "))).await?;
+    let unmet = conditions.into_iter().enumerate().filter(|(column, _)| !is_true(&rows, *column));
+    Ok(unmet.map(|(_, (_, finding))| finding).collect())
 }

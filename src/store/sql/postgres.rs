@@ -16,39 +16,35 @@ mod advisory;
 mod watch;
 
 use super::address::Address;
-use super::client::{self, Cells};
+use super::client::{self, Cells, News, is_true};
 use super::failure::{Failure, Meaning, Site};
-use super::operators::encryption;
+use super::operators::unmet;
 use super::server::Server;
-use super::statements::{Dialect, KEEP, Statements};
 use super::{Rows, patience};
 use crate::lease;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::innermost_of;
 use crate::store::foreign_lock::ForeignLock;
-use crate::store::kept_connection;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
-use crate::store::stable_hash::fnv1a;
-use crate::store::tls::{Words, install_provider};
-use crate::store::tls_mode::{self, TlsMode};
-use crate::store::url::TlsFiles;
+use crate::store::tls::Words;
+use crate::store::tls_mode::TlsMode;
 use crate::store::{Finding, StoreError};
 use advisory::Advisory;
+use rustls::ClientConfig;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use watch::{Listener, POLL};
+use watch::POLL;
 
 pub type Postgres = LeaseStore<Rows<Connection>>;
 
@@ -56,12 +52,6 @@ pub type Postgres = LeaseStore<Rows<Connection>>;
 const INBOX: usize = 64;
 /// The longest notification of any server. Shards' names are shorter.
 const LONGEST_NOTIFICATION: usize = 8000;
-/// PostgreSQL cuts longer names off.
-const LONGEST_NAME: usize = 63;
-/// Names that need no quotes. PostgreSQL's reserved words (table "user", schema "all") need them.
-const PLAIN: [&str; 2] = ["public", "leaderrun"];
-/// The documentation promises no older one.
-const OLDEST: u32 = 12;
 
 /// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
 const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
@@ -80,66 +70,10 @@ impl Postgres {
     /// Misconfigured: no user, or files for TLS that cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        install_provider();
-        let schema = quoted(&address.schema);
-        let table = format!("{schema}.{}", quoted(&address.table));
-        let bound = kept_connection::bound(request_timeout);
-        let statements = Statements {
-            dialect: Dialect::Postgres,
-            database: quoted(&address.database),
-            schema: schema.clone(),
-            table: table.clone(),
-            life: "current_setting('leaderrun.timeline')".to_owned(),
-            channel: channel(address),
-        };
-        let site = Site {
-            server: address.to_string(),
-            user: address.user()?,
-            database: address.database.clone(),
-            table,
-            schema: if address.schema == "public" { String::new() } else { schema },
-        };
-        let without = TlsFiles::default();
-        let encrypts = address.tls_mode != TlsMode::Disable;
-        let (mode, files) =
-            if encrypts { (address.tls_mode, &*address.tls_files) } else { (TlsMode::Prefer, &without) };
-        let tls = tls_mode::config(mode, files)?.map(MakeRustlsConnect::new);
-        let login = Login {
-            address: address.clone(),
-            tls: tls.expect("this mode has some"),
-            channel: statements.channel.clone(),
-            patience: patience(bound),
-            proven: AtomicBool::new(false),
-            warned: AtomicBool::new(false),
-        };
-        let server = Arc::new(Server::new(&address.places, site, statements, login, bound));
+        let server = Arc::new(Server::new(address, request_timeout)?);
         let lock = address.advisory_lock.map(|key| Advisory::new(key, &server)).transpose()?;
         Ok(Self::new(Rows::new(server, lock.map(|lock| Box::new(lock) as Box<dyn ForeignLock>))))
     }
-}
-
-/// A name, with quotes unless it certainly needs none.
-fn quoted(name: &str) -> String {
-    if PLAIN.contains(&name) { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
-/// The channel of a table. Its name has room for 63 bytes; a longer one is replaced by a hash.
-fn channel(address: &Address) -> String {
-    let whole = format!("leaderrun {}.{}", address.schema, address.table);
-    if whole.len() <= LONGEST_NAME { whole } else { format!("leaderrun {:016x}", fnv1a(whole.bytes())) }
-}
-
-/// What a connection needs to know, and what connections found out about the way to the server.
-pub struct Login {
-    address: Address,
-    tls: MakeRustlsConnect,
-    channel: String,
-    /// How long the server waits for a lock.
-    patience: Duration,
-    /// A notification has arrived where there may be a pooler.
-    proven: AtomicBool,
-    /// It was reported that none arrives.
-    warned: AtomicBool,
 }
 
 pub struct Connection {
@@ -155,10 +89,8 @@ pub struct Connection {
     descriptor: OwnedFd,
     /// The server sees our own socket: there is no pooler in between.
     direct: bool,
-    /// LISTEN was sent on it.
-    listens: AtomicBool,
-    /// Whether notifications arrive; empty until that was tested.
-    pushes: OnceLock<bool>,
+    /// Whether notifications arrive, once LISTEN was sent. None where that is not certain.
+    hears: OnceCell<Option<bool>>,
     /// The settings with which a request begins.
     settings: String,
     has_timeline: bool,
@@ -173,23 +105,12 @@ impl Drop for Connection {
 
 #[async_trait::async_trait]
 impl client::Connection for Connection {
-    type Login = Login;
-    type Subscription = Listener;
-    const KIND: &'static str = "PostgreSQL";
     const TAKES_SEVERAL: bool = true;
 
-    async fn begin(
-        login: &Login,
-        site: Site,
-        place: &Place,
-        deadline: Instant,
-        reached: &AtomicBool,
-    ) -> Result<Self, StoreError> {
-        let Login { address, channel, .. } = login;
-        let socket = place.reach(deadline).await.map_err(|error| site.unreachable(Self::KIND, &error))?;
-        reached.store(true, Ordering::Relaxed);
+    async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError> {
+        let address = &server.address;
         let local = socket.local_port().and_then(|port| Ok((port, socket.descriptor()?)));
-        let (port, descriptor) = local.map_err(|error| site.unreachable(Self::KIND, &error))?;
+        let (port, descriptor) = local.map_err(|error| site.unreachable(&error))?;
         let mut config = Config::new();
         config.user(&site.user).dbname(&address.database).application_name(&address.application_name);
         if let Some(password) = address.password() {
@@ -202,17 +123,18 @@ impl client::Connection for Connection {
             (Some(_), _) => SslMode::Require,
         });
         let name = place.name().unwrap_or_default();
-        let Ok(tls) = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(&mut login.tls.clone(), name);
+        let mut tls = MakeRustlsConnect::new(ClientConfig::clone(&server.tls));
+        let Ok(tls) = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(&mut tls, name);
         let allowance = Allowance::of(MOST);
         let (client, mut driver) = match config.connect_raw(Counted::new(socket, &allowance), tls).await {
             Ok(connected) => connected,
             Err(_) if allowance.is_exceeded() => {
-                return Err(StoreError::not_applied(allowance.complaint(&site.server, Self::KIND)));
+                return Err(StoreError::not_applied(allowance.complaint(&site.server, site.kind)));
             }
             Err(error) => return Err(unconnected(&site, address, &error)),
         };
         let (news, _) = broadcast::channel(INBOX);
-        let (inbox, channel) = (news.downgrade(), channel.clone());
+        let (inbox, channel) = (news.downgrade(), server.statements.channel.clone());
         let is_alone = Arc::new(AtomicBool::new(false));
         let warned = Arc::clone(&is_alone);
         let task = tokio::spawn(async move {
@@ -241,12 +163,11 @@ impl client::Connection for Connection {
             inbox,
             descriptor,
             direct: false,
-            listens: AtomicBool::new(false),
-            pushes: OnceLock::new(),
+            hears: OnceCell::new(),
             settings: String::new(),
             has_timeline: true,
         };
-        connection.greet(login, port).await?;
+        connection.greet(port, patience(server.bound)).await?;
         Ok(connection)
     }
 
@@ -255,100 +176,62 @@ impl client::Connection for Connection {
     }
 
     fn listens(&self) -> bool {
-        self.listens.load(Ordering::Relaxed)
+        self.hears.initialized()
     }
 
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        let rows = self.ask(statements).await.map_err(|error| self.failure(&error))?;
+        let rows = self.ask(&format!("{}; {statements}", self.settings)).await.map_err(|error| self.failure(&error))?;
         if self.is_alone.load(Ordering::Relaxed) {
-            return Err(self
-                .site
-                .failure(Meaning::Unknown, "a commit whose wait for a synchronous standby was cancelled"));
+            let cancelled = "a commit whose wait for a synchronous standby was cancelled";
+            return Err(self.site.failure(Meaning::Unknown, cancelled));
         }
         Ok(rows)
     }
 
-    fn transaction(&self, statements: &str) -> String {
-        format!("{}; {statements}", self.settings)
-    }
-
-    async fn subscribe(server: &Server<Self>) -> Result<Listener, StoreError> {
+    async fn subscribe(server: &Server<Self>) -> Result<News, StoreError> {
         watch::listen(server).await
     }
 
-    async fn has_table(&self) -> Result<bool, Failure> {
-        let table = Dialect::Postgres.word(&self.site.table);
-        let question = format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = to_regclass({table})");
-        let rows = self.tell(&question).await?;
-        if rows.is_empty() || is_true(&rows, 0) {
-            return Ok(!rows.is_empty());
-        }
-        Err(self.site.failure(Meaning::AnotherTable, "it is not a table"))
-    }
-
-    async fn keeps(self) -> Result<bool, Failure> {
-        let table = Dialect::Postgres.word(&self.site.table);
-        let question = format!(
-            "SELECT count(*) > 0 FROM pg_rewrite AS r WHERE r.ev_class = to_regclass({table}) AND r.rulename = '{KEEP}' \
-             AND r.ev_type = '4' AND r.ev_enabled IN ('O', 'A')"
-        );
-        Ok(is_true(&self.tell(&question).await?, 0))
-    }
-
-    async fn version(&self) -> Result<(String, Option<&'static str>), Failure> {
-        let rows = self.tell("SHOW server_version").await?;
-        let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
-        let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|number| number.parse::<u32>().ok());
-        Ok((version, major.is_none_or(|major| major < OLDEST).then_some("PostgreSQL 12")))
-    }
-
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        let table = Dialect::Postgres.word(&self.site.table);
-        let question = format!(
-            "SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', \
-             current_setting('synchronous_commit') <> 'off', \
-             current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication), \
-             (SELECT relpersistence = 'p' FROM pg_class WHERE oid = to_regclass({table})), \
-             (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())"
+        let is_table = &server.statements.is_table;
+        let is_logged = format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})");
+        let not_logged = format!(
+            "table {} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init",
+            self.site.table
         );
-        let rows = server.tell(self, &question).await?;
-        let mut findings = Vec::new();
-        if !is_true(&rows, 0) {
-            findings.push(Finding::bad(
-                "fsync is off, so a crash of the server's machine may forget or break leases: turn it on",
-            ));
-        }
-        if !is_true(&rows, 1) {
-            findings.push(Finding::doubtful(
-                "full_page_writes is off, so a crash of the server's machine may break the table",
-            ));
-        }
-        if !is_true(&rows, 2) {
-            findings.push(Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"));
-        }
-        if !is_true(&rows, 3) {
-            findings.push(Finding::doubtful(
-                "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for one \
-                 lease duration; that is enough unless the old primary still serves clients",
-            ));
-        }
-        if !is_true(&rows, 4) {
-            let table = &self.site.table;
-            findings.push(Finding::bad(format!(
-                "table {table} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl \
-                 store init"
-            )));
-        }
+        let conditions = [
+            (
+                "current_setting('fsync') = 'on'",
+                Finding::bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"),
+            ),
+            (
+                "current_setting('full_page_writes') = 'on'",
+                Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"),
+            ),
+            (
+                "(SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')",
+                Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"),
+            ),
+            (
+                "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)",
+                Finding::doubtful(
+                    "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for \
+                     one lease duration; that is enough unless the old primary still serves clients",
+                ),
+            ),
+            (is_logged.as_str(), Finding::bad(not_logged)),
+        ];
+        let mut findings = unmet(server, self, conditions).await?;
         if self.direct {
-            let options = ["sslmode=verify-full", "sslrootcert"];
-            findings.extend(encryption(is_true(&rows, 5), &server.login.address, options));
+            let rows = server.tell(self, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await?;
+            findings.extend(server.address.encryption(is_true(&rows, 0)));
         }
         if !self.has_timeline {
             findings.push(Finding::doubtful(
                 "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
             ));
         }
-        findings.push(if watch::listen(server).await?.pushes {
+        findings.push(if watch::hears(server, self).await? == Some(true) {
             Finding::good("notifications arrive: standbys hear of a release at once")
         } else {
             let pause = lease::show(POLL);
@@ -362,7 +245,7 @@ impl client::Connection for Connection {
 
 impl Connection {
     /// Asks what is on the other side, and how that tells its timeline.
-    async fn greet(&mut self, login: &Login, port: Option<u16>) -> Result<(), StoreError> {
+    async fn greet(&mut self, port: Option<u16>, patience: Duration) -> Result<(), StoreError> {
         let question = |timeline: &str| {
             format!(
                 "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, \
@@ -382,7 +265,7 @@ impl Connection {
             return Err(self.site.explained(Meaning::NoWrites, "it is a standby, or read-only by its settings"));
         }
         self.direct = is_true(&rows, 1);
-        let patience = login.patience.as_millis().max(1);
+        let patience = patience.as_millis().max(1);
         self.settings = format!(
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT set_config('lock_timeout', '{patience}', true), \
              set_config('statement_timeout', '{patience}', true), set_config('leaderrun.timeline', {timeline}, true), \
@@ -408,7 +291,7 @@ impl Connection {
 
     fn failure(&self, error: &Error) -> Failure {
         if self.allowance.is_exceeded() {
-            let complaint = self.allowance.complaint(&self.site.server, <Self as client::Connection>::KIND);
+            let complaint = self.allowance.complaint(&self.site.server, self.site.kind);
             return Failure { meaning: Meaning::Lost, error: StoreError::unknown(complaint) };
         }
         let Some(said) = error.as_db_error() else { return self.site.lost(error) };
@@ -421,10 +304,6 @@ impl Connection {
     fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
         self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
     }
-}
-
-fn is_true(rows: &[Cells], column: usize) -> bool {
-    rows.first().and_then(|row| row.get(column)?.as_deref()) == Some("t")
 }
 
 /// For servers with another log than PostgreSQL's, and for servers that do not let every user see it.
@@ -451,14 +330,14 @@ fn unconnected(site: &Site, address: &Address, error: &Error) -> StoreError {
     let Site { server, user, .. } = site;
     let failure = match error.as_db_error() {
         Some(said) => refused(site, said),
-        None => TLS.failure(server, error).unwrap_or_else(|| match innermost_of(error, "PostgreSQL").as_str() {
+        None => TLS.failure(server, error).unwrap_or_else(|| match innermost_of(error, site.kind).as_str() {
             "password missing" => StoreError::denied(format!("{server} wants a password of user {user}")),
             "unsupported authentication method" | "unsupported SASL mechanism" => StoreError::misconfigured(format!(
                 "{server} wants user {user} to show who it is in a way that leaderrun does not know: allow a password \
                  (scram-sha-256) or a certificate in its pg_hba.conf"
             )),
             "server does not support TLS" => site.without_tls("sslmode=prefer"),
-            _ => site.unreachable("PostgreSQL", error),
+            _ => site.unreachable(error),
         }),
     };
     match address.about_password().filter(|_| failure.message.contains("password")) {
@@ -493,39 +372,6 @@ fn refused(site: &Site, said: &DbError) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{self, Fate};
-
-    #[test]
-    fn any_name_is_quoted_so_that_nothing_ends_it_early() {
-        fuzz::run_a_tenth("name of a table", |source, input| {
-            let seeds: [&[u8]; 5] = [b"leaderrun", b"public", b"my \"own\"", b"user", b"a\"; DROP TABLE b; --"];
-            let name = &*String::from_utf8_lossy(&source.bend(&seeds)).into_owned();
-            input.show(|| name.to_owned());
-
-            let text = quoted(name);
-            if text == name {
-                assert!(PLAIN.contains(&name));
-                return Fate::Refused;
-            }
-            let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).expect("it has quotes");
-            assert_eq!(inner.replace("\"\"", ""), name.replace('"', ""));
-            assert_eq!(inner.replace("\"\"", "\""), name);
-            assert!(channel(&address(name)).len() <= 63);
-            Fate::Accepted
-        });
-    }
-
-    fn address(name: &str) -> Address {
-        let address = Address::read(Dialect::Postgres, "//h/db").unwrap();
-        Address { table: name.to_owned(), ..address }
-    }
-
-    #[test]
-    fn a_channel_has_a_name_that_postgresql_does_not_cut() {
-        assert_eq!(channel(&address("leaderrun")), "leaderrun public.leaderrun");
-        assert_eq!(channel(&address(&"x".repeat(62))), "leaderrun 540ef498b640fe20");
-        assert_ne!(channel(&address(&"x".repeat(62))), channel(&address(&"x".repeat(63))));
-    }
 
     #[test]
     fn a_failure_that_may_pass_was_not_applied_and_a_table_of_something_else_is_named() {

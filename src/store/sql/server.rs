@@ -12,13 +12,19 @@
 //! - A connection may have ended unnoticed. Then the request is sent once more: see `kept_connection`.
 //! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
 
+use super::address::Address;
 use super::client::{Cells, Connection};
 use super::failure::{Failure, Meaning, Site};
 use super::statements::Statements;
 use crate::store::error::{unanswered, worst};
-use crate::store::kept_connection::{Kept, once_more};
+use crate::store::kept_connection::{self, Kept, once_more};
 use crate::store::socket::Place;
+use crate::store::tls::install_provider;
+use crate::store::tls_mode::{self, TlsMode};
+use crate::store::url::TlsFiles;
 use crate::store::{ErrorKind, StoreError};
+use futures_util::future::{ready, select};
+use rustls::ClientConfig;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,11 +40,14 @@ const MOST_BESIDE: usize = 8;
 const MOST_OVERTAKEN: usize = 4;
 
 pub struct Server<C: Connection> {
+    pub address: Address,
     pub site: Site,
     pub statements: Statements,
-    pub login: C::Login,
-    /// Not empty.
-    places: Vec<Place>,
+    pub tls: Arc<ClientConfig>,
+    /// A notification has arrived where there may be a pooler.
+    pub notifies: AtomicBool,
+    /// It was reported that none arrives.
+    pub warned: AtomicBool,
     /// The place that worked last.
     preferred: AtomicUsize,
     /// The most time for one request, including its connection.
@@ -47,82 +56,49 @@ pub struct Server<C: Connection> {
     kept: Kept<Shared<C>>,
 }
 
-/// A connection, and how many requests are under way on it.
-struct Shared<C> {
-    connection: C,
-    in_use: AtomicUsize,
-    /// The last request whose end is known was given up before its answer came.
-    is_doubted: AtomicBool,
+/// A connection. Its server answers one request after another, so what was asked before the last answer is over.
+pub struct Shared<C> {
+    pub connection: C,
+    /// How many requests were sent on it.
+    asked: AtomicUsize,
+    /// Which of them was the last to be answered.
+    answered: AtomicUsize,
 }
 
 impl<C: Connection> Shared<C> {
     fn is_idle(&self) -> bool {
-        let is_busy = self.in_use.load(Ordering::Relaxed) > 0 || self.is_doubted.load(Ordering::Relaxed);
+        let is_busy = self.asked.load(Ordering::Relaxed) > self.answered.load(Ordering::Relaxed);
         self.connection.is_open() && !is_busy
-    }
-}
-
-/// The use of a connection for one request.
-pub struct PooledConnection<'a, C: Connection> {
-    server: &'a Server<C>,
-    shared: Arc<Shared<C>>,
-    end: End,
-}
-
-/// How a request ended on its connection.
-enum End {
-    Answered,
-    Failed,
-    /// Nobody waits for the answer any more.
-    GivenUp,
-}
-
-impl<'a, C: Connection> PooledConnection<'a, C> {
-    fn of(server: &'a Server<C>, shared: Arc<Shared<C>>) -> Self {
-        shared.in_use.fetch_add(1, Ordering::Relaxed);
-        Self { server, shared, end: End::Failed }
-    }
-
-    pub fn connection(&self) -> &C {
-        &self.shared.connection
-    }
-
-    pub fn give_back(mut self) {
-        self.end = End::Answered;
-    }
-}
-
-impl<C: Connection> Drop for PooledConnection<'_, C> {
-    fn drop(&mut self) {
-        self.shared.in_use.fetch_sub(1, Ordering::Relaxed);
-        match self.end {
-            End::Answered => {
-                self.shared.is_doubted.store(false, Ordering::Relaxed);
-                let listens = self.shared.connection.listens();
-                let is_better = |kept: &Shared<C>| kept.is_idle() && (kept.connection.listens() || !listens);
-                self.server.kept.keep_unless(&self.shared, is_better);
-            }
-            End::GivenUp if C::TAKES_SEVERAL => self.shared.is_doubted.store(true, Ordering::Relaxed),
-            End::Failed | End::GivenUp => {
-                self.server.kept.forget(&self.shared);
-            }
-        }
     }
 }
 
 impl<C: Connection> Server<C> {
     /// Prepares the server. Makes no connection yet.
-    pub fn new(places: &[Place], site: Site, statements: Statements, login: C::Login, bound: Duration) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// Misconfigured: no user, or files for TLS that cannot be used.
+    pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        install_provider();
+        let statements = Statements::of(address);
+        let site = Site::new(address, &statements)?;
+        let without = TlsFiles::default();
+        let (mode, files) = match address.tls_mode {
+            // PostgreSQL's library wants some, and leaves it alone.
+            TlsMode::Disable => (TlsMode::Prefer, &without),
+            mode => (mode, &*address.tls_files),
+        };
+        Ok(Self {
+            address: address.clone(),
             site,
             statements,
-            login,
-            places: places.to_vec(),
+            tls: Arc::new(tls_mode::config(mode, files)?.expect("this mode has some")),
+            notifies: AtomicBool::default(),
+            warned: AtomicBool::default(),
             preferred: AtomicUsize::new(0),
-            bound,
+            bound: kept_connection::bound(request_timeout),
             beside: Semaphore::new(MOST_BESIDE),
             kept: Kept::default(),
-        }
+        })
     }
 
     pub fn deadline(&self) -> Instant {
@@ -131,35 +107,41 @@ impl<C: Connection> Server<C> {
 
     /// A new connection, to a server that accepts writes: each place is tried once.
     pub async fn connect(&self, deadline: Instant) -> Result<C, StoreError> {
+        let places = &self.address.places;
         let first = self.preferred.load(Ordering::Relaxed);
-        let count = self.places.len();
         let mut failures = Vec::new();
-        for tried in 0..count {
-            let index = (first + tried) % count;
-            let place = &self.places[index];
+        for tried in 0..places.len() {
+            let index = (first + tried) % places.len();
             // A host that is silent must leave time for the others.
-            let left = u32::try_from(count - tried).unwrap_or(u32::MAX);
+            let left = u32::try_from(places.len() - tried).unwrap_or(u32::MAX);
             let share = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
-            let site = Site { server: format!("{} at {place}", C::KIND), ..self.site.clone() };
-            let (server, reached) = (site.server.clone(), AtomicBool::new(false));
-            match timeout_at(share, C::begin(&self.login, site, place, share, &reached)).await {
-                Ok(Ok(connection)) => {
+            match self.connect_to(&places[index], share).await {
+                Ok(connection) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Ok(Err(failure)) => failures.push(failure),
-                Err(_) => failures.push(unanswered(&server, reached.into_inner(), C::KIND)),
+                Err(failure) => failures.push(failure),
             }
         }
         // The next attempt begins elsewhere: this one may have spent its time on the first host.
-        self.preferred.store((first + 1) % count, Ordering::Relaxed);
+        self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
         Err(worst(&failures))
     }
 
+    async fn connect_to(&self, place: &Place, deadline: Instant) -> Result<C, StoreError> {
+        let kind = self.site.kind;
+        let site = Site { server: format!("{kind} at {place}"), ..self.site.clone() };
+        let silent = |reached| unanswered(&site.server, reached, kind);
+        let socket = timeout_at(deadline, place.reach(deadline)).await.map_err(|_| silent(false))?;
+        let socket = socket.map_err(|error| site.unreachable(&error))?;
+        let begun = timeout_at(deadline, C::begin(self, site.clone(), place, socket)).await;
+        begun.map_err(|_| silent(true))?
+    }
+
     /// The kept connection if it is idle, or a new one.
-    pub async fn borrow(&self, deadline: Instant) -> Result<PooledConnection<'_, C>, StoreError> {
+    pub async fn borrow(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
         match self.kept().await.filter(|kept| kept.is_idle()) {
-            Some(kept) => Ok(PooledConnection::of(self, kept)),
+            Some(kept) => Ok(kept),
             None => self.borrow_new(deadline).await,
         }
     }
@@ -173,12 +155,30 @@ impl<C: Connection> Server<C> {
         self.kept.get().filter(|kept| kept.connection.is_open())
     }
 
-    async fn borrow_new(&self, deadline: Instant) -> Result<PooledConnection<'_, C>, StoreError> {
+    async fn borrow_new(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
         let connection = self.connect(deadline).await?;
-        Ok(PooledConnection::of(
-            self,
-            Arc::new(Shared { connection, in_use: AtomicUsize::new(0), is_doubted: AtomicBool::new(false) }),
-        ))
+        Ok(Arc::new(Shared { connection, asked: AtomicUsize::default(), answered: AtomicUsize::default() }))
+    }
+
+    /// Begins a request, and returns its number. If nobody [ends](Self::end) it, it was given up: then a connection that
+    /// takes several is busy until a later answer, and another one is closed.
+    pub fn begin(&self, shared: &Arc<Shared<C>>) -> usize {
+        if !C::TAKES_SEVERAL {
+            self.kept.forget(shared);
+        }
+        shared.asked.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Keeps the connection of a request that was answered. After a failure its transaction may be open, or its server a
+    /// standby by now.
+    pub fn end(&self, shared: &Arc<Shared<C>>, number: usize, is_answered: bool) {
+        if !is_answered {
+            self.kept.forget(shared);
+            return;
+        }
+        shared.answered.fetch_max(number, Ordering::Relaxed);
+        let listens = shared.connection.listens();
+        self.kept.keep_unless(shared, |kept| kept.is_idle() && (kept.connection.listens() || !listens));
     }
 
     /// Sends the statements of a request, which must be safe to apply twice.
@@ -199,53 +199,43 @@ impl<C: Connection> Server<C> {
         });
         let Some(kept) = self.kept().await else { return anew.await };
         if kept.is_idle() {
-            let first = self.ask_over(PooledConnection::of(self, kept), statements, read, deadline);
+            let first = self.ask_over(kept, statements, read, deadline);
             return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
         }
-        if !C::TAKES_SEVERAL {
-            return anew.await;
-        }
-        let behind = async { Ok(self.ask_over(PooledConnection::of(self, kept), statements, read, deadline).await?) };
+        let behind = async { Ok(self.ask_over(kept, statements, read, deadline).await?) };
         let beside = async {
             sleep(HEAD_START).await;
             anew.await
         };
-        let (mut behind, mut beside) = (pin!(behind), pin!(beside));
-        let (first, second): (Result<_, StoreError>, _) = tokio::select! {
-            answer = &mut behind => if answer.is_ok() { return answer } else { (answer, beside.await) },
-            answer = &mut beside => if answer.is_ok() { return answer } else { (answer, behind.await) },
-        };
-        match (first, second) {
-            (Err(first), Err(second)) if first.kind == ErrorKind::Unknown => {
-                Err(StoreError { kind: ErrorKind::Unknown, ..second })
-            }
-            (_, second) => second,
-        }
+        let (behind, beside) = (pin!(behind), pin!(beside));
+        let (first, other) = select(behind, beside).await.factor_first();
+        once_more(ready(first), |_| true, other).await
     }
 
     async fn ask_over<T>(
         &self,
-        mut pooled: PooledConnection<'_, C>,
+        shared: Arc<Shared<C>>,
         statements: &str,
         read: &(impl Fn(Vec<Cells>) -> Option<T> + Sync),
         deadline: Instant,
     ) -> Result<T, Failure> {
-        let transaction = pooled.connection().transaction(statements);
-        pooled.end = End::GivenUp;
         let mut attempt = 0;
-        let answer = loop {
-            match timeout_at(deadline, pooled.connection().tell(&transaction)).await {
-                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => attempt += 1,
+        loop {
+            let number = self.begin(&shared);
+            let answer = match timeout_at(deadline, shared.connection.tell(statements)).await {
+                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => {
+                    attempt += 1;
+                    continue;
+                }
                 Ok(answer) => {
                     let garbled = || Failure { meaning: Meaning::Lost, error: self.site.not_understood() };
-                    break answer.and_then(|rows| read(rows).ok_or_else(garbled));
+                    answer.and_then(|rows| read(rows).ok_or_else(garbled))
                 }
-                Err(_) => break Err(self.site.silent().into()),
-            }
-        };
-        // After a failure its transaction may be open, or its server a standby by now.
-        pooled.end = if answer.is_ok() { End::Answered } else { End::Failed };
-        answer
+                Err(_) => Err(self.site.silent().into()),
+            };
+            self.end(&shared, number, answer.is_ok());
+            return answer;
+        }
     }
 
     /// Sends statements over a connection of one's own, outside of an election.

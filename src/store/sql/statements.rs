@@ -34,6 +34,7 @@
 //! committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may write
 //! alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
 
+use super::address::Address;
 use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
@@ -55,6 +56,15 @@ const LEASE: &str = "lease";
 const LED: &str = "led";
 const STANDBY: &str = "standby/";
 const SCRATCH: &str = "check/";
+
+/// The longest name of a channel: PostgreSQL cuts longer ones off.
+const LONGEST_CHANNEL: usize = 63;
+/// Names that need no quotes in PostgreSQL. Its reserved words (table "user", schema "all") need them.
+const PLAIN: [&str; 2] = ["public", "leaderrun"];
+/// Which server of MySQL it is. MySQL has a number for each server; MariaDB shows its place. (The comments are statements
+/// for MySQL 8 alone, and for MariaDB alone.)
+const SERVER: &str =
+    "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
 /// Which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +145,38 @@ impl Dialect {
         }
     }
 
+    /// A name, which nothing ends early. Without quotes where it certainly needs none.
+    #[must_use]
+    pub fn quoted(self, name: &str) -> String {
+        match self {
+            Self::Postgres if PLAIN.contains(&name) => name.to_owned(),
+            Self::Postgres => format!("\"{}\"", name.replace('"', "\"\"")),
+            Self::MySql => format!("`{}`", name.replace('`', "``")),
+        }
+    }
+
+    /// Shows the server's version, for people.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Postgres => "SHOW server_version",
+            Self::MySql => "SELECT VERSION()",
+        }
+    }
+
+    /// The oldest versions that will do, if this one is too old: the tests are run with so much, or the documentation
+    /// promises no older one.
+    #[must_use]
+    pub fn needs_newer(self, version: &str) -> Option<&'static str> {
+        let (oldest, names) = match self {
+            Self::Postgres => ((12, 0), "PostgreSQL 12"),
+            Self::MySql if version.contains("MariaDB") => ((10, 6), "MySQL 8.0 or MariaDB 10.6"),
+            Self::MySql => ((8, 0), "MySQL 8.0 or MariaDB 10.6"),
+        };
+        let mut numbers = version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u32>().ok());
+        let is_new = numbers.next().is_some_and(|major| (major, numbers.next().unwrap_or(0)) >= oldest);
+        (!is_new).then_some(names)
+    }
+
     fn number(number: u64) -> u64 {
         number.min(i64::MAX.unsigned_abs())
     }
@@ -143,17 +185,50 @@ impl Dialect {
 /// The statements for one table.
 pub struct Statements {
     pub dialect: Dialect,
-    /// Quoted, as the schema (of PostgreSQL alone) and the table are.
-    pub database: String,
+    /// Quoted, as the schema and the table are. MySQL's schema is its database.
+    database: String,
     pub schema: String,
     pub table: String,
+    /// The condition that a row of pg_class, or a row `i` of the information schema, is of the table.
+    pub is_table: String,
     /// What tells this life of the server and of the table, in SQL.
-    pub life: String,
+    life: String,
     /// The channel on which changes are announced, where there is such a thing.
     pub channel: String,
 }
 
 impl Statements {
+    pub fn of(address: &Address) -> Self {
+        let dialect = address.dialect;
+        let database = dialect.quoted(&address.database);
+        let schema = match dialect {
+            Dialect::Postgres => dialect.quoted(&address.schema),
+            Dialect::MySql => database.clone(),
+        };
+        let table = format!("{schema}.{}", dialect.quoted(&address.table));
+        let (is_table, life) = match dialect {
+            Dialect::Postgres => (
+                format!("oid = to_regclass({})", dialect.word(&table)),
+                "current_setting('leaderrun.timeline')".to_owned(),
+            ),
+            Dialect::MySql => {
+                let (database, table) = (dialect.word(&address.database), dialect.word(&address.table));
+                let is_table = format!("i.table_schema = {database} AND i.table_name = {table}");
+                // The time that is shown depends on the session's time zone, and this takes it back.
+                let life = format!(
+                    "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
+                     FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
+                );
+                (is_table, life)
+            }
+        };
+        // A name that is too long is replaced by a hash.
+        let whole = format!("leaderrun {}.{}", address.schema, address.table);
+        let hashed = || format!("leaderrun {:016x}", fnv1a(whole.bytes()));
+        let channel = if whole.len() > LONGEST_CHANNEL { hashed() } else { whole };
+        Self { dialect, database, schema, table, is_table, life, channel }
+    }
+
     fn word(&self, text: &str) -> String {
         self.dialect.word(text)
     }
@@ -227,11 +302,8 @@ impl Statements {
             _ => format!(" AND sequence = {} AND ends IS NULL", ours.sequence),
         });
         let (at, judged) = (self.at(place), judged.unwrap_or_default());
-        let values = format!(
-            "{}, {}, {version}, {text}, {session}, {term}, {sequence}, {ends}",
-            self.word(&place.shard),
-            self.word(&place.part)
-        );
+        let (shard, part) = (self.word(&place.shard), self.word(&place.part));
+        let values = format!("{shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends}");
         let sets = format!(
             "version = {version}, text = {text}, session = {session}, term = {term}, sequence = {sequence}, ends = {ends}"
         );
@@ -345,8 +417,34 @@ impl Statements {
                      term BIGINT NOT NULL, sequence BIGINT NOT NULL, ends BIGINT NULL, PRIMARY KEY (shard, part)) \
                      ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
                 ),
-                format!("CREATE, TRIGGER, {PRIVILEGES} ON {database}.*"),
+                format!("CREATE, TRIGGER, {PRIVILEGES} ON {schema}.*"),
             )],
+        }
+    }
+
+    /// Shows one row if there is such a table, and whether it is one.
+    pub fn kind_of_table(&self) -> String {
+        let is_table = &self.is_table;
+        match self.dialect {
+            Dialect::Postgres => format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE {is_table}"),
+            // A connection is refused where it is another one.
+            Dialect::MySql => format!("SELECT 1 FROM information_schema.tables AS i WHERE {is_table}"),
+        }
+    }
+
+    /// Shows whether [`Statements::guard`] is in force, or fails by it.
+    pub fn is_guarded(&self) -> String {
+        let Self { table, is_table, .. } = self;
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "SELECT count(*) > 0 FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM pg_class WHERE {is_table}) \
+                 AND rulename = '{KEEP}' AND ev_type = '4' AND ev_enabled IN ('O', 'A')"
+            ),
+            // It is tried, because only some users are shown the trigger.
+            Dialect::MySql => format!(
+                "INSERT INTO {table} ({NAMES}) VALUES ('', '{LED}', '', '', '', 0, 0, NULL); \
+                 DELETE FROM {table} WHERE shard = '' AND part = '{LED}'; ROLLBACK"
+            ),
         }
     }
 
@@ -377,7 +475,7 @@ impl Statements {
 }
 
 /// The name of what keeps what has to stay from a DELETE.
-pub const KEEP: &str = "leaderrun_keep";
+const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
 /// A row of an answer.
@@ -462,8 +560,27 @@ mod tests {
     }
 
     #[test]
-    fn no_text_ends_early() {
+    fn no_text_and_no_name_ends_early() {
         assert_eq!(Dialect::Postgres.word("a'\\ä"), "E'a''\\\\ä'");
         assert_eq!(Dialect::MySql.word("a'\\ä"), "_utf8mb4 X'61275cc3a4'");
+        assert_eq!(
+            ["public", "user", "a\"b"].map(|name| Dialect::Postgres.quoted(name)),
+            ["public", "\"user\"", "\"a\"\"b\""]
+        );
+        assert_eq!(Dialect::MySql.quoted("my `own`\\"), "`my ``own``\\`");
+    }
+
+    #[test]
+    fn old_versions_are_distinguished_from_new_ones() {
+        for version in ["8.0.36", "8.4.0", "9.1.0-commercial", "10.6.1-MariaDB", "11.4.2-MariaDB-log"] {
+            assert_eq!(Dialect::MySql.needs_newer(version), None, "{version}");
+        }
+        for version in ["5.7.44-log", "10.5.23-MariaDB-1:10.5.23", "5.5.5-MariaDB", "", "x"] {
+            assert!(Dialect::MySql.needs_newer(version).is_some(), "{version}");
+        }
+        assert_eq!(
+            ["12.1", "17devel", "11.9"].map(|version| Dialect::Postgres.needs_newer(version).is_some()),
+            [false, false, true]
+        );
     }
 }

@@ -12,16 +12,14 @@
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
 use super::{MysqlError, unconnected};
-use crate::lease::Session;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
+use crate::store::lease_store::documents::random_name;
 use crate::store::socket::{Bytes, Socket};
 use crate::store::sql::failure::Site;
 use crate::store::tls_mode::TlsMode;
 use rustls::pki_types::ServerName;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -72,6 +70,10 @@ impl Packet {
         stream.flush().await
     }
 
+    fn is_failure(&self) -> bool {
+        self.body.first() == Some(&FAILED)
+    }
+
     /// The same, so many packets later.
     fn later(self, by: u8) -> Self {
         Self { sequence: self.sequence.wrapping_add(by), ..self }
@@ -85,10 +87,10 @@ impl Greeted {
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
         let greeting = Packet::read(&mut stream).await;
         let greeting = greeting.map_err(|error| unconnected(site, error))?;
-        let offers_tls = match (greeting.body.first(), capabilities(&greeting.body)) {
-            (Some(&FAILED), _) => false,
-            (_, None) => return Err(unconnected(site, MysqlError::Garbled)),
-            (_, Some(capabilities)) if capabilities & NEEDED != NEEDED => {
+        let offers_tls = match capabilities(&greeting.body) {
+            _ if greeting.is_failure() => false,
+            None => return Err(unconnected(site, MysqlError::Garbled)),
+            Some(capabilities) if capabilities & NEEDED != NEEDED => {
                 return Err(StoreError::misconfigured(format!(
                     "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
                      several statements at once: use a later one, or name the server itself",
@@ -96,23 +98,18 @@ impl Greeted {
                     NEEDED & !capabilities
                 )));
             }
-            (_, Some(capabilities)) => capabilities & TLS != 0,
+            Some(capabilities) => capabilities & TLS != 0,
         };
         Ok(Self { stream, greeting, offers_tls, is_remote })
     }
 
-    /// Which TLS is to be spoken. As the clients do: what does not leave this machine needs none.
-    pub fn tls<'a>(
-        &self,
-        tls: Option<&'a TlsConnector>,
-        mode: TlsMode,
-        site: &Site,
-    ) -> Result<Option<&'a TlsConnector>, StoreError> {
-        let tls = tls.filter(|_| self.is_remote && self.greeting.body.first() != Some(&FAILED));
-        if tls.is_some() && !self.offers_tls && mode != TlsMode::Prefer {
+    /// Whether TLS is to be spoken. As the clients do: what does not leave this machine needs none.
+    pub fn speaks_tls(&self, mode: TlsMode, site: &Site) -> Result<bool, StoreError> {
+        let wants = self.is_remote && mode != TlsMode::Disable && !self.greeting.is_failure();
+        if wants && !self.offers_tls && mode != TlsMode::Prefer {
             return Err(site.without_tls("ssl-mode=PREFERRED"));
         }
-        Ok(tls.filter(|_| self.offers_tls))
+        Ok(wants && self.offers_tls)
     }
 
     /// Passes on what the library and the server say to each other, until one of them is gone.
@@ -133,12 +130,11 @@ impl Greeted {
         site: &Site,
     ) -> Result<UnixStream, MysqlError> {
         let mut library = door.opened().await?;
-        let mut packet = Packet { sequence: self.greeting.sequence, body: std::mem::take(&mut self.greeting.body) };
         // The request for TLS is one packet that the library knows nothing of.
         let more = u8::from(tls.is_some());
-        packet.write(&mut library).await?;
-        if packet.body.first() != Some(&FAILED) {
-            packet = Packet::read(&mut library).await?;
+        self.greeting.write(&mut library).await?;
+        if !self.greeting.is_failure() {
+            let mut packet = Packet::read(&mut library).await?;
             if let Some((tls, name)) = tls {
                 self.encrypt(&mut packet, &tls, name).await?;
             }
@@ -203,11 +199,12 @@ pub struct Door {
 }
 
 impl Door {
-    pub fn new() -> io::Result<Self> {
-        let name = Session::random().map_err(|error| io::Error::other(error.to_string()))?;
-        let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name.as_str())?)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener: UnixListener::from_std(listener)?, path: format!("\0{}", name.as_str()) })
+    pub fn new() -> Result<Self, StoreError> {
+        let path = format!("\0{}", random_name()?);
+        let listener = UnixListener::bind(&path).map_err(|error| {
+            StoreError::not_applied(format!("the operating system gives no socket: {error}")).because(&error)
+        })?;
+        Ok(Self { listener, path })
     }
 
     async fn opened(self) -> io::Result<UnixStream> {

@@ -20,7 +20,7 @@ use crate::lease::{self, Candidate, Session, Term};
 use crate::store::anchor::Anchor;
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{ForeignLock, Hold};
-use crate::store::sql::client::{Cells, Connection as _};
+use crate::store::sql::client::{Cells, Connection as _, is_true, value};
 use crate::store::sql::failure::Failure;
 use crate::store::sql::server::Server;
 use crate::store::{ErrorKind, Finding, Holder, StoreError};
@@ -110,11 +110,13 @@ impl Advisory {
             let answer = timeout_at(deadline, connection.tell(statement)).await;
             answer.map_err(|_| silent())?.map_err(|Failure { error, .. }| error)
         };
-        let session =
-            word(&ask(&format!("SELECT {SESSION} FROM pg_stat_activity WHERE pid = pg_backend_pid()")).await?, 0);
-        self.remember(&session);
+        let own = ask(&format!("SELECT {SESSION} FROM pg_stat_activity WHERE pid = pg_backend_pid()")).await?;
+        let session = value(&own, 0).to_owned();
+        // From here on this session may hold the lock.
+        self.own.lock().insert(0, session.clone());
+        self.own.lock().truncate(MOST_OWN);
         loop {
-            if word(&ask(&attempt(key, lease)).await?, 0) == "t" {
+            if is_true(&ask(&attempt(key, lease)).await?, 0) {
                 let anchored = self.anchor.hold(&connection.descriptor);
                 anchored.map_err(|error| {
                     StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
@@ -124,11 +126,11 @@ impl Advisory {
                 return Ok(Hold::Held);
             }
             let rows = ask(&lock_holder(key)).await?;
-            let holder = word(&rows, 0);
+            let holder = value(&rows, 0);
             if holder.is_empty() {
                 continue;
             }
-            if !self.own.lock().contains(&holder) {
+            if !self.own.lock().iter().any(|own| own == holder) {
                 self.own.lock().retain(|own| *own != session);
                 return Ok(Hold::Taken(self.stranger(&rows)));
             }
@@ -142,20 +144,13 @@ impl Advisory {
         }
     }
 
-    /// From here on this session may hold the lock.
-    fn remember(&self, session: &str) {
-        let mut own = self.own.lock();
-        own.truncate(MOST_OWN - 1);
-        own.insert(0, session.to_owned());
-    }
-
     /// The holder of the lock, for people.
     fn stranger(&self, rows: &[Cells]) -> Holder {
-        let (session, name, host) = (word(rows, 0), word(rows, 1), word(rows, 2));
+        let [session, name, host] = [0, 1, 2].map(|column| value(rows, column));
         let process = session.split(' ').next().unwrap_or_default();
         Holder {
-            owner: if name.is_empty() { "a program without a name".to_owned() } else { in_short(&name) },
-            host: Some(host).filter(|host| !host.is_empty()),
+            owner: if name.is_empty() { "a program without a name".to_owned() } else { in_short(name) },
+            host: Some(host.to_owned()).filter(|host| !host.is_empty()),
             foreign_lock: Some(format!("advisory lock {}, backend {process}", self.key)),
             ..Holder::default()
         }
@@ -180,7 +175,7 @@ impl ForeignLock for Advisory {
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let own = self.own.lock().clone();
         let rows = self.server.ask(&lock_holder(self.key), Some).await?;
-        Ok((!rows.is_empty() && !own.contains(&word(&rows, 0))).then(|| self.stranger(&rows)))
+        Ok((!rows.is_empty() && !own.iter().any(|own| own == value(&rows, 0))).then(|| self.stranger(&rows)))
     }
 
     /// If it was lost and could be taken again, nobody else has it now: COMMAND goes on.
@@ -220,11 +215,6 @@ impl ForeignLock for Advisory {
         });
         Ok(())
     }
-}
-
-/// A value of the first row. Empty if there is none.
-fn word(rows: &[Cells], column: usize) -> String {
-    rows.first().and_then(|row| row.get(column).cloned()?).unwrap_or_default()
 }
 
 /// A session of the server: its process, and when that started, because another process may get its number later.
@@ -277,11 +267,5 @@ mod tests {
             prop_assert!(Duration::from_secs(silence - interval) >= lease);
             prop_assert!(interval > 0 && Duration::from_secs(silence) < lease * 2 + Duration::from_secs(8));
         }
-    }
-
-    #[test]
-    fn an_advisory_lock_is_found_by_both_halves_of_its_key() {
-        assert!(lock_holder(-1).contains("classid::bigint = 4294967295 AND k.objid::bigint = 4294967295"));
-        assert!(lock_holder(7).contains("classid::bigint = 0 AND k.objid::bigint = 7"));
     }
 }

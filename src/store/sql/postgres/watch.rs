@@ -8,97 +8,60 @@
 //!   pooler.
 //! - Nobody listens while this process leads. Notifications that are not read are dropped, not kept.
 
-use super::{Connection, quoted};
+use super::Connection;
 use crate::lease;
 use crate::store::StoreError;
 use crate::store::lease_store::documents::random_name;
-use crate::store::sql::client::{Subscription, Wake};
+use crate::store::sql::client::News;
 use crate::store::sql::server::Server;
-use crate::store::sql::statements::Dialect;
-use std::future::pending;
+use crate::store::sql::statements::Dialect::Postgres;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// How long a token may take. Without a pooler, it takes one round trip.
 const TOKEN_TIME: Duration = Duration::from_secs(2);
 /// How often a standby looks if notifications do not arrive.
 pub const POLL: Duration = Duration::from_secs(2);
 
-/// A standby's connection that listens.
-pub struct Listener {
-    inbox: Receiver<Arc<str>>,
-    /// Notifications of changes arrive.
-    pub pushes: bool,
-}
-
-#[async_trait::async_trait]
-impl Subscription for Listener {
-    async fn next(&mut self, shards: &[&str]) -> Wake {
-        let Self { inbox, pushes } = self;
-        let change = async {
-            loop {
-                match inbox.recv().await {
-                    Ok(payload) => {
-                        if let Some(index) = shards.iter().position(|&shard| *payload == *shard) {
-                            return Wake::Changed(index);
-                        }
-                    }
-                    // There were more than the inbox holds.
-                    Err(RecvError::Lagged(_)) => return Wake::Look,
-                    Err(RecvError::Closed) => return Wake::Ended,
-                }
-            }
-        };
-        let patience = async { if *pushes { pending().await } else { sleep(POLL).await } };
-        tokio::select! {
-            biased;
-            wake = change => wake,
-            () = patience => Wake::Look,
-        }
-    }
-}
-
 /// Begins to listen, on the kept connection.
-pub async fn listen(server: &Server<Connection>) -> Result<Listener, StoreError> {
-    let pooled = server.borrow(server.deadline()).await?;
-    let connection = pooled.connection();
-    let mut inbox = connection.inbox();
-    if !connection.listens.load(Ordering::Relaxed) {
-        server.tell(connection, &format!("LISTEN {}", quoted(&server.statements.channel))).await?;
-        connection.listens.store(true, Ordering::Relaxed);
-    }
-    let pushes = match connection.pushes.get() {
-        _ if connection.direct => true,
-        Some(known) => *known,
-        None => {
-            let arrives = token_arrives(server, connection, &mut inbox).await? == Some(true);
-            *connection.pushes.get_or_init(|| arrives)
-        }
-    };
-    pooled.give_back();
-    if !pushes && !server.login.warned.swap(true, Ordering::Relaxed) {
+pub async fn listen(server: &Server<Connection>) -> Result<News, StoreError> {
+    let shared = server.borrow(server.deadline()).await?;
+    let inbox = shared.connection.inbox();
+    let number = server.begin(&shared);
+    let heard = hears(server, &shared.connection).await;
+    server.end(&shared, number, heard.is_ok());
+    let pushes = heard? == Some(true);
+    if !pushes && !server.warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "{} does not pass on notifications, as a pooler in transaction mode does not: a release is seen up to {} later",
             server.site.server,
             lease::show(POLL)
         );
     }
-    Ok(Listener { inbox, pushes })
+    Ok(News { inbox: Some(inbox), patience: if pushes { Duration::MAX } else { POLL } })
 }
 
 /// Whether this connection, which no other request uses, always has the same session of the server. None if that cannot be
 /// determined for certain.
 pub async fn is_dedicated(server: &Server<Connection>, connection: &Connection) -> Result<Option<bool>, StoreError> {
-    if connection.direct {
-        return Ok(Some(true));
-    }
-    let mut inbox = connection.inbox();
-    server.tell(connection, &format!("LISTEN {}", quoted(&server.statements.channel))).await?;
-    token_arrives(server, connection, &mut inbox).await
+    if connection.direct { Ok(Some(true)) } else { hears(server, connection).await }
+}
+
+/// Whether notifications arrive on this connection, which no other request uses. The server is asked once.
+pub async fn hears(server: &Server<Connection>, connection: &Connection) -> Result<Option<bool>, StoreError> {
+    let ask = || async {
+        let mut inbox = connection.inbox();
+        server.tell(connection, &format!("LISTEN {}", Postgres.quoted(&server.statements.channel))).await?;
+        if connection.direct || server.notifies.load(Ordering::Relaxed) {
+            return Ok(Some(true));
+        }
+        token_arrives(server, connection, &mut inbox).await
+    };
+    connection.hears.get_or_try_init(ask).await.copied()
 }
 
 /// Sends a token to a connection that listens. None if it did not arrive in time: there may be a pooler, or the server may
@@ -108,9 +71,6 @@ async fn token_arrives(
     connection: &Connection,
     inbox: &mut Receiver<Arc<str>>,
 ) -> Result<Option<bool>, StoreError> {
-    if server.login.proven.load(Ordering::Relaxed) {
-        return Ok(Some(true));
-    }
     // No shard's name begins like this.
     let token = format!("?{}", random_name()?);
     let other = server.connect(server.deadline()).await?;
@@ -119,7 +79,7 @@ async fn token_arrives(
     if server.tell(connection, session).await? == server.tell(&other, session).await? {
         return Ok(Some(false));
     }
-    let channel = Dialect::Postgres.word(&server.statements.channel);
+    let channel = Postgres.word(&server.statements.channel);
     server.tell(&other, &format!("SELECT pg_notify({channel}, '{token}')")).await?;
     let arrival = async {
         loop {
@@ -131,6 +91,6 @@ async fn token_arrives(
         }
     };
     let arrived = timeout(TOKEN_TIME, arrival).await.unwrap_or(false);
-    server.login.proven.fetch_or(arrived, Ordering::Relaxed);
+    server.notifies.fetch_or(arrived, Ordering::Relaxed);
     Ok(arrived.then_some(true))
 }
