@@ -5,8 +5,7 @@ use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn init_can_be_run_again_and_check_is_content() {
-    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--innodb-flush-log-at-trx-commit=1"])).await;
-    let server = server.unwrap();
+    let server = Server::start_with(&["--innodb-flush-log-at-trx-commit=1"]);
     let run = |words: &[&str]| leaderctl().args(["--store", &server.url_with("")]).args(words).said().good();
     let first = run(&["store", "init"]);
     assert!(first.contains(&format!("made table `{DATABASE}`.`leaderrun` in database")), "{first}");

@@ -3,12 +3,11 @@
 use super::*;
 use crate::support::papers::Papers;
 
-async fn server(papers: &Papers) -> Server {
+fn server(papers: &Papers) -> Server {
     crate::support::mysql::SERVANT.gets(papers.directory());
     let option = |name: &str, file: &str| format!("--ssl-{name}={}", papers.path(file));
     let options = [option("ca", "ca.pem"), option("cert", "server.pem"), option("key", "server.key")];
-    let started = tokio::task::spawn_blocking(move || Server::start_with(&options.each_ref().map(String::as_str)));
-    started.await.unwrap()
+    Server::start_with(&options.each_ref().map(String::as_str))
 }
 
 /// How many sessions of this user are encrypted; the status of a session is its own, so the user is asked to be.
@@ -24,7 +23,7 @@ async fn is_encrypted(server: &Server, url: &str) -> bool {
 async fn each_mode_checks_what_it_says() {
     let papers = Papers::issue("IP:127.0.0.1");
     papers.add_authority("other");
-    let server = server(&papers).await;
+    let server = server(&papers);
     open(&server.url_with("")).prepare().await.unwrap();
     let (ca, other) = (papers.path("ca.pem"), papers.path("other.pem"));
     // The certificate is for the address, not for the name.
@@ -62,7 +61,7 @@ async fn each_mode_checks_what_it_says() {
 #[tokio::test]
 async fn a_certificate_of_ours_counts() {
     let papers = Papers::issue("IP:127.0.0.1");
-    let server = server(&papers).await;
+    let server = server(&papers);
     open(&server.url_with("")).prepare().await.unwrap();
     server.age("leaderrun");
     server.sql(&format!("CREATE USER app REQUIRE X509; GRANT ALL ON {DATABASE}.* TO app"));

@@ -6,13 +6,9 @@ const SHORT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn after_a_failover_that_forgot_a_lease_its_leader_goes_on_and_nobody_else_leads_for_a_lease() {
-    let start = |options: &'static [&'static str]| {
-        tokio::task::spawn_blocking(move || {
-            Server::start_with(&[&["--log-bin", "--binlog-format=ROW"], options].concat())
-        })
-    };
-    let mut source = start(&["--server-id=1"]).await.unwrap();
-    let replica = start(&["--server-id=2", "--read-only=1"]).await.unwrap();
+    let start = |options: &[&str]| Server::start_with(&[&["--log-bin", "--binlog-format=ROW"], options].concat());
+    let mut source = start(&["--server-id=1"]);
+    let replica = start(&["--server-id=2", "--read-only=1"]);
     let (port, logs) = (source.port(), source.sql("SHOW BINARY LOGS"));
     let log = logs.split('\t').next().unwrap();
     replica.sql(&if is_mariadb() {

@@ -1,7 +1,8 @@
 //! Servers that are gone, silent, slow, or not the right one.
 
 use super::*;
-use crate::support::process::Process;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
 
 #[tokio::test]
 async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
@@ -9,13 +10,11 @@ async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     let store = open_for(&table.url(), Duration::from_secs(3));
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    let lock =
-        format!("START TRANSACTION; SELECT 1 FROM {} WHERE part = 'lease' FOR UPDATE; SELECT SLEEP(600)", table.name);
-    let client = Process::start(table.server.client().args(["-e", &lock]).stdout(std::process::Stdio::null()));
-    let waits =
-        "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(600)' AND state = 'User sleep'";
-    eventually("the row is locked", async || table.server.sql(waits) != "0").await;
+    let login = Opts::from_url(&format!("mysql://{ADMIN}@{}/{DATABASE}", table.server.address())).unwrap();
+    let mut stranger = Conn::new(login).await.unwrap();
+    let lock = format!("START TRANSACTION; SELECT 1 FROM {} WHERE part = 'lease' FOR UPDATE", table.name);
+    stranger.query_drop(lock).await.unwrap();
     not_applied(store.renew(&one, term, 1).await, "an open transaction holds a lock");
-    drop(client);
+    stranger.disconnect().await.unwrap();
     eventually("it is so", async || store.renew(&one, term, 2).await == Ok(Renewal::Renewed)).await;
 }

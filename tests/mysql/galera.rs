@@ -13,13 +13,9 @@ async fn cluster() -> Option<(Server, Server)> {
         println!("skipped: install the packages galera-4 and rsync");
         return None;
     }
-    let start = || {
-        let group = free_port();
-        let first = node(group, "");
-        let second = node(free_port(), &format!("127.0.0.1:{group}"));
-        (first, second)
-    };
-    let nodes = tokio::task::spawn_blocking(start).await.unwrap();
+    let group = free_port();
+    let first = node(group, "");
+    let nodes = (first, node(free_port(), &format!("127.0.0.1:{group}")));
     eventually("both are members", async || {
         let asked = nodes.1.ask("SHOW STATUS LIKE 'wsrep_local_state_comment'");
         asked.is_ok_and(|state| state.ends_with("Synced"))

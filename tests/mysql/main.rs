@@ -51,18 +51,10 @@ struct Table {
 
 impl Table {
     async fn new() -> Self {
-        let table = Self::young().await;
-        table.server.age(&table.name);
-        table
-    }
-
-    /// It begins to remember now.
-    async fn young() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Starting it waits, which nobody may do here.
-        let server = tokio::task::spawn_blocking(shared).await.expect("the server starts");
-        let table = Self { server, name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
+        let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
         table.store().prepare().await.expect("it can be made");
+        table.server.age(&table.name);
         table
     }
 

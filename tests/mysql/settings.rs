@@ -3,8 +3,8 @@
 use super::*;
 
 /// An election, and notes, on a server with these options.
-async fn works_with(settings: &'static [&'static str]) {
-    let server = tokio::task::spawn_blocking(|| Server::start_with(settings)).await.unwrap();
+async fn works_with(settings: &[&str]) {
+    let server = Server::start_with(settings);
     // For a user with SUPER, the server does not run init_connect.
     server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
     let url = server.url_with("").replace(&format!("//{ADMIN}@"), "//app@");
@@ -45,46 +45,6 @@ async fn works_with(settings: &'static [&'static str]) {
     );
 }
 
-/// A proxy between us and the server that has its own mind about autocommit.
-fn meddling(port: u16) -> u16 {
-    use std::io::{Read, Write};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let own_port = listener.local_addr().unwrap().port();
-    let (ours, theirs) = ("autocommit = 1", "autocommit = 0");
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let mut client = client.unwrap();
-            let mut server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-            let (mut from_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut from_server, &mut to_client));
-            std::thread::spawn(move || {
-                let mut chunk = [0; 16 << 10];
-                while let Ok(length) = client.read(&mut chunk)
-                    && length > 0
-                {
-                    // As bytes: each letter is one.
-                    let said: String = chunk[..length].iter().map(|&byte| char::from(byte)).collect();
-                    let said: Vec<u8> = said.replace(ours, theirs).chars().map(|letter| letter as u8).collect();
-                    server.write_all(&said).unwrap();
-                }
-            });
-        }
-    });
-    own_port
-}
-
-#[tokio::test]
-async fn what_a_proxy_would_keep_from_being_committed_is_committed_all_the_same() {
-    let table = Table::new().await;
-    let port = meddling(table.server.port());
-    let url = table.url_with("ssl-mode=DISABLED").replace(&table.server.port().to_string(), &port.to_string());
-    let (store, one) = (open(&url), candidate("one"));
-    let term = lead(&store, &one).await;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    drop(store);
-    assert_eq!(refused(table.store().claim(&candidate("two")).await.unwrap()).owner, "one");
-}
-
 /// Several in each server: to start one takes longer than all that is asked of it.
 #[tokio::test]
 async fn commits_quotes_strictness_time_zone_and_isolation_may_be_set_in_any_way() {
@@ -114,7 +74,7 @@ async fn commits_quotes_strictness_time_zone_and_isolation_may_be_set_in_any_way
 
 #[tokio::test]
 async fn a_server_that_logs_its_statements_and_lets_nobody_make_a_trigger_is_prepared_without() {
-    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--log-bin"])).await.unwrap();
+    let server = Server::start_with(&["--log-bin"]);
     server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
     let store = open(&server.url_with("").replace(&format!("//{ADMIN}@"), "//app@"));
     let lines = store.prepare().await.unwrap().join("\n");
@@ -124,7 +84,7 @@ async fn a_server_that_logs_its_statements_and_lets_nobody_make_a_trigger_is_pre
 #[tokio::test]
 async fn a_server_that_is_read_only_is_passed_over_for_one_that_is_not() {
     let table = Table::new().await;
-    let server = tokio::task::spawn_blocking(|| Server::start_with(&["--read-only=1"])).await.unwrap();
+    let server = Server::start_with(&["--read-only=1"]);
     not_applied(open(&server.url_with("")).claim(&candidate("one")).await, "does not accept writes: it is a replica");
     let both = format!("@127.0.0.1:{},127.0.0.1:{}/", server.port(), table.server.port());
     let url = table.url().replace(&format!("@127.0.0.1:{}/", table.server.port()), &both);
@@ -133,7 +93,7 @@ async fn a_server_that_is_read_only_is_passed_over_for_one_that_is_not() {
 
 #[tokio::test]
 async fn a_server_that_becomes_read_only_is_left() {
-    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    let server = Server::start();
     server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
     let store = open(&server.url_with("").replace(&format!("//{ADMIN}@"), "//app@"));
     store.prepare().await.unwrap();

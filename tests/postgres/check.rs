@@ -62,7 +62,7 @@ async fn a_check_tells_who_has_the_advisory_lock_and_gives_it_back() {
     let table = Table::new().await;
     let store = open(&table.url_with("advisory_lock=9001")).await;
     finds(&store.check().await.unwrap(), Verdict::Good, "9001 is free");
-    let mut psql = Psql::start(table.server);
-    assert_eq!(psql.say("SELECT pg_try_advisory_lock(9001)"), "t");
-    finds(&store.check().await.unwrap(), Verdict::Good, "psql");
+    let stranger = Stranger::at(table.server).await;
+    assert_eq!(stranger.ask("SELECT pg_try_advisory_lock(9001)").await, "t");
+    finds(&store.check().await.unwrap(), Verdict::Good, "stranger");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::ports::free_port;
+use crate::support::postgres::Bouncer;
 use crate::support::proxy::{NetworkFault, Proxy};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -46,26 +47,30 @@ async fn a_request_that_its_caller_gives_up_on_a_slow_network_costs_no_connectio
 #[tokio::test]
 async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     let table = Table::new().await;
-    let mut psql = Psql::start(table.server);
-    let store = try_open(&table.url_with("application_name=locked"), Duration::from_secs(3)).await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    let mut applied = 0;
-    for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
-        psql.say(&format!("BEGIN; {lock}"));
-        let begun = Instant::now();
-        for more in 1..3 {
-            let error = store.renew(&one, term, applied + more).await.unwrap_err();
-            assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
+    let bouncer = Bouncer::before(table.server, "transaction");
+    for url in [table.url(), bouncer.url_with(&format!("table={}", table.name))] {
+        let stranger = Stranger::at(table.server).await;
+        let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
+        let one = candidate("one");
+        let term = lead(&store, &one).await;
+        let mut applied = 0;
+        for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
+            stranger.ask(&format!("BEGIN; {lock}")).await;
+            let begun = Instant::now();
+            for more in 1..3 {
+                let error = store.renew(&one, term, applied + more).await.unwrap_err();
+                assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
+            }
+            assert!(begun.elapsed() < REQUEST_TIMEOUT, "{:?}", begun.elapsed());
+            let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%$T%'";
+            eventually("nobody waits in the server any more", async || table.sql(waiting) == "0").await;
+            stranger.ask("ROLLBACK").await;
+            let sequence = table.sql("SELECT sequence FROM $T WHERE part = 'lease'").parse::<u64>().unwrap();
+            assert_eq!(sequence, applied, "what was given up was not applied");
+            applied += 10;
+            assert_eq!(store.renew(&one, term, applied).await, Ok(Renewal::Renewed));
         }
-        assert!(begun.elapsed() < REQUEST_TIMEOUT, "{:?}", begun.elapsed());
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locked' AND state = 'active'";
-        eventually("nobody waits in the server any more", async || table.server.sql(waiting) == "0").await;
-        psql.say("ROLLBACK");
-        let sequence = table.sql("SELECT sequence FROM $T WHERE part = 'lease'").parse::<u64>().unwrap();
-        assert_eq!(sequence, applied, "what was given up was not applied");
-        applied += 10;
-        assert_eq!(store.renew(&one, term, applied).await, Ok(Renewal::Renewed));
+        store.release(&one, term).await.unwrap();
     }
 }
 

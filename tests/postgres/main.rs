@@ -25,17 +25,15 @@ use leaderrun::internals::store::{
     StoreError, Verdict,
 };
 use nix::sys::signal::Signal;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::claims::*;
 use support::fleet::leaderctl;
 use support::postgres::{LOCKS, Server, shared};
-use support::process::Process;
 use support::server::Server as _;
 use tokio::time::timeout;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -56,16 +54,10 @@ struct Table {
 
 impl Table {
     async fn new() -> Self {
-        let table = Self::young().await;
-        table.server.age(&table.name);
-        table
-    }
-
-    /// It begins to remember now.
-    async fn young() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
         table.store().await.prepare().await.expect("it can be made");
+        table.server.age(&table.name);
         table
     }
 
@@ -85,12 +77,6 @@ impl Table {
     fn sql(&self, statements: &str) -> String {
         self.server.sql(&statements.replace("$T", &self.name))
     }
-
-    /// How many connections go by that name.
-    fn connections(&self, application_name: &str) -> usize {
-        let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application_name}'");
-        self.server.sql(&count).parse().expect("a number")
-    }
 }
 
 /// A store with a table that has remembered for an hour, on a server of one's own.
@@ -101,33 +87,21 @@ async fn ready(server: &Server) -> Postgres {
     store
 }
 
-/// A psql that stays, with what its session holds.
-struct Psql {
-    child: Process,
-    answers: BufReader<std::process::ChildStdout>,
-}
+/// Another program's session, with what it holds.
+struct Stranger(Client);
 
-impl Psql {
-    fn start(server: &Server) -> Self {
-        let mut command = server.client("postgres");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = Process::start(&mut command);
-        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, answers }
+impl Stranger {
+    async fn at(server: &Server) -> Self {
+        let login = format!("host=127.0.0.1 port={} user=postgres application_name=stranger", server.port());
+        let (client, connection) = tokio_postgres::connect(&login, NoTls).await.expect("it is let in");
+        tokio::spawn(connection);
+        Self(client)
     }
 
-    /// What it says to these statements.
-    fn say(&mut self, statements: &str) -> String {
-        let mut input = self.child.stdin.as_ref().expect("a pipe");
-        writeln!(input, "{statements};\n\\echo (done)").expect("psql listens");
-        let mut said = String::new();
-        loop {
-            let mut line = String::new();
-            assert!(self.answers.read_line(&mut line).expect("psql speaks") > 0, "psql ended: {statements}");
-            if line.trim_end() == "(done)" {
-                return said.trim_end().to_owned();
-            }
-            said.push_str(&line);
-        }
+    /// The first value of the answer to these statements.
+    async fn ask(&self, statements: &str) -> String {
+        let answer = self.0.simple_query(statements).await.expect("an answer");
+        let value = |part| if let SimpleQueryMessage::Row(row) = part { row.get(0).map(str::to_owned) } else { None };
+        answer.into_iter().find_map(value).unwrap_or_default()
     }
 }

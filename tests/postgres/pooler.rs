@@ -56,27 +56,6 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_locked_is_given_up_behind_a_pooler_as_well() {
-    let table = Table::new().await;
-    let bouncer = Bouncer::before(table.server, "transaction");
-    let url = bouncer.url_with(&format!("table={}&application_name=pooled_{}", table.name, table.name));
-    let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    let mut psql = Psql::start(table.server);
-    psql.say(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name));
-    let error = store.renew(&one, term, 1).await.unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{error}");
-    let waiting = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
-        table.name
-    );
-    eventually("nobody waits in the server any more", async || table.server.sql(&waiting) == "0").await;
-    psql.say("ROLLBACK");
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
 async fn an_advisory_lock_is_refused_where_it_would_be_another_clients() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");

@@ -1,6 +1,7 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
+use futures_util::future::join_all;
 
 #[tokio::test]
 async fn schemas_and_tables_may_have_any_name() {
@@ -66,33 +67,23 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
     table.server.sql("CREATE DATABASE strict");
     table.server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");
     let url = table.url().replace("/postgres?", "/strict?");
-    let mut stores = Vec::new();
-    for _ in 0..4 {
-        stores.push(std::sync::Arc::new(open(&url).await));
-    }
+    let stores = join_all((0..4).map(|_| open(&url))).await;
+    let candidates = ["one", "two", "three", "four"].map(candidate);
     stores[0].prepare().await.unwrap();
     stores[0].vouch().await.unwrap();
     for race in 0..25 {
-        let mut claims = tokio::task::JoinSet::new();
-        for (index, store) in stores.iter().enumerate() {
-            let (store, one) = (std::sync::Arc::clone(store), candidate(&index.to_string()));
-            claims.spawn(async move {
-                loop {
-                    match store.claim(&one).await {
-                        Err(error) if error.kind == ErrorKind::NotApplied => {}
-                        answer => return (index, one, answer.expect("it answers, or says that it was not applied")),
-                    }
+        let claims = join_all(stores.iter().zip(&candidates).map(async |(store, candidate)| {
+            loop {
+                match store.claim(candidate).await {
+                    Err(error) if error.kind == ErrorKind::NotApplied => {}
+                    answer => return answer.expect("it answers, or says that it was not applied"),
                 }
-            });
-        }
-        let claims = claims.join_all().await;
-        let mut winners = claims.iter().filter_map(|(index, one, claim)| match claim {
-            Claim::Granted(grant) => Some((index, one, grant.term)),
-            Claim::Refused(_) => None,
-        });
-        let (index, one, term) = winners.next().expect("somebody wins");
-        assert_eq!(winners.next().map(|(index, ..)| index), None, "race {race}");
-        while stores[*index].release(one, term).await.is_err() {}
+            }
+        }));
+        let claims = claims.await;
+        let winners: Vec<_> = (0..4).filter(|&index| matches!(claims[index], Claim::Granted(_))).collect();
+        let [winner] = winners[..] else { panic!("race {race}: {claims:?}") };
+        while stores[winner].release(&candidates[winner], Term(0)).await.is_err() {}
     }
 }
 
