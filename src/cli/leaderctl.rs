@@ -234,7 +234,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Verify(verify) => {
             let Target { named, patience } = target()?;
             let question = verify.question().map_err(Failure::Usage)?;
-            if !question.is_about_this_leadership() {
+            if question.query_socket.is_none() {
                 named.confirm(PROGRAM)?;
             }
             let runtime = start::runtime(&named.location)?;

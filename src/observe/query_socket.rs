@@ -50,16 +50,14 @@ pub struct Statement {
     /// The shard of the leadership, which may be a slot. Without a leadership, the candidate's shard.
     pub shard: String,
     pub slot_of: Option<String>,
-    /// The store as messages name it, without a login. Empty in the statement of an older candidate.
-    #[serde(default)]
+    /// The store as messages name it, without a login.
     pub store: String,
     pub owner: String,
     pub pid: u32,
     /// Some while the candidate has a tree.
     pub leadership: Option<Leads>,
     pub standing: Standing,
-    /// The kill methods, for people. Empty in the statement of an older candidate.
-    #[serde(default)]
+    /// The kill methods, for people.
     pub containment: String,
 }
 

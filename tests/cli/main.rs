@@ -542,6 +542,7 @@ fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
             ("LEADERRUN_SHARD", "shard"),
             ("LEADERRUN_TERM", "1"),
             ("LEADERRUN_SOCKET", "x"),
+            ("LEADERRUN_SOCKET_KEY", "0:00000000-0000-0000-0000-000000000000"),
             (name, secret),
         ]);
         command.arg("verify");

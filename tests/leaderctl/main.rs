@@ -12,7 +12,6 @@ mod verbs;
 mod why;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -382,15 +381,9 @@ on_a_metered_store!(&wait_returns_when_it_is_so_and_gives_up_in_time, &list_and_
 #[test]
 fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {
     let place = Place::local();
-    let script = r#"echo "$LEADERRUN_SOCKET $LEADERRUN_TERM" > "$out/told.new"; mv "$out/told.new" "$out/told"; exec sleep 1000"#;
-    let leader = place.lead(script);
-    let told = place.read("told");
-    let (socket, term) = told.split_once(' ').unwrap();
-    let verify = || {
-        let mut command = leaderctl();
-        command.env("LEADERRUN_SHARD", "shard").env("LEADERRUN_SOCKET", socket).env("LEADERRUN_TERM", term);
-        command.arg("verify").said()
-    };
+    let leader = place.lead(TELLING);
+    let told = place.told();
+    let verify = || verify_as_told(&told, LEADERCTL);
     verify().good();
     kill(leader.pid(), Signal::SIGSTOP).unwrap();
     verify().ended(69);
@@ -444,21 +437,19 @@ impl Place {
         let told = self.read("told");
         told.lines().filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
     }
-
-    /// A statement as the candidate `pid` would make it while it leads, for an hour to come.
-    fn forged(told: &[(String, String)], pid: Pid) -> String {
-        let term: u64 = value(told, "LEADERRUN_TERM").parse().unwrap();
-        let standing = serde_json::json!({"role": "leader", "obstacle": null, "trouble": null, "hindrance": null});
-        let leadership = serde_json::json!({"term": term, "left": {"secs": 3600, "nanos": 0}});
-        let owner = value(told, "LEADERRUN_CANDIDATE");
-        serde_json::json!({"shard": "shard", "owner": owner, "pid": pid.as_raw(), "leadership": leadership,
-            "standing": standing})
-        .to_string()
-    }
 }
 
 fn value<'a>(told: &'a [(String, String)], name: &str) -> &'a str {
     &told.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}: {told:?}")).1
+}
+
+/// What the candidate answers to somebody who connects without a name, as people may.
+fn statement(told: &[(String, String)]) -> String {
+    use std::os::linux::net::SocketAddrExt;
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(value(told, "LEADERRUN_SOCKET")).unwrap();
+    let mut text = String::new();
+    std::os::unix::net::UnixStream::connect_addr(&name).unwrap().read_to_string(&mut text).unwrap();
+    text
 }
 
 /// As COMMAND runs it, with what that was told.
@@ -479,29 +470,14 @@ fn who_answers_in_the_place_of_a_candidate_that_was_killed_is_not_believed() {
         let leader = place.lead(TELLING);
         let told = place.told();
         verify_as_told(&told, LEADERCTL).good();
-        let forged = Place::forged(&told, leader.pid());
+        let statement = statement(&told);
         drop(leader);
-        let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
+        // It says what the candidate said.
+        let _squatter = Squatter::start(user, &statement, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
         verify_as_told(&told, LEADERCTL).refused(69, "another process has taken its place");
         // The store knows better.
         let store = verify_as_told(&told, &format!("{LEADERCTL} --store {}", place.url)).ended(79);
         assert_eq!(store.json()["told_by"], "store", "{store:?}");
-    }
-}
-
-/// An older leaderrun tells COMMAND no key.
-#[test]
-fn without_a_key_only_the_process_of_our_own_user_or_of_root_is_believed_that_an_answer_names() {
-    let place = Place::local();
-    let leader = place.lead(TELLING);
-    let mut told = place.told();
-    told.retain(|(name, _)| name != "LEADERRUN_SOCKET_KEY");
-    verify_as_told(&told, LEADERCTL).good();
-    let forged = Place::forged(&told, leader.pid());
-    drop(leader);
-    for user in [NOBODY, 0] {
-        let _squatter = Squatter::start(user, &forged, &[value(&told, "LEADERRUN_SOCKET").to_owned()]);
-        verify_as_told(&told, LEADERCTL).ended(69);
     }
 }
 
@@ -528,18 +504,17 @@ fn verify_believes_the_candidate_in_other_namespaces_and_as_another_user() {
     nobody.stops();
 }
 
-/// As leaderctl of an earlier version asks, and as people may.
 #[test]
 fn who_connects_to_a_candidate_without_a_name_is_answered_with_one_object() {
-    use std::os::linux::net::SocketAddrExt;
     let place = Place::local();
     let leader = place.lead(TELLING);
-    let told = place.told();
-    let name = std::os::unix::net::SocketAddr::from_abstract_name(value(&told, "LEADERRUN_SOCKET")).unwrap();
-    let mut text = String::new();
-    std::os::unix::net::UnixStream::connect_addr(&name).unwrap().read_to_string(&mut text).unwrap();
+    let mut told = place.told();
+    let text = statement(&told);
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&answer["pid"], &answer["shard"]), (&leader.pid().as_raw().into(), &"shard".into()), "{answer}");
     assert!(!told.iter().any(|(name, key)| name.ends_with("_KEY") && text.contains(key)), "{text}");
+    // Without the key nobody is believed.
+    told.retain(|(name, _)| !name.ends_with("_KEY"));
+    verify_as_told(&told, LEADERCTL).refused(64, "no store named; this runs inside a leadership");
     leader.stops();
 }

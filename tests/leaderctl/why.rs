@@ -350,9 +350,8 @@ fn only_candidates_for_this_shard_in_this_store_are_shown_as_its_own() {
 #[test]
 fn a_process_of_another_user_is_shown_as_what_it_is_and_not_as_what_it_says() {
     let mut place = Place::local();
-    let standing = serde_json::json!({"role": "leader", "obstacle": null, "trouble": null, "hindrance": null});
-    let forged = serde_json::json!({"shard": place.shard(), "owner": "c0", "pid": 1, "leadership": null,
-        "standing": standing});
+    let forged = serde_json::json!({"shard": place.shard(), "store": "a store", "owner": "c0", "pid": 1,
+        "standing": {"role": "leader"}, "containment": "a method"});
     let names = names(&place, &place.shard(), 1);
     let squatter = Squatter::start_apart(NOBODY, &forged.to_string(), &names);
     start_beside(&squatter, &mut place, "c0");

@@ -40,8 +40,8 @@ pub struct Question {
     term: Term,
     least: Duration,
     json: bool,
-    /// The socket of the candidate that can answer, and the key that proves its answer.
-    query_socket: Option<(String, Option<Key>)>,
+    /// The socket of the candidate that this runs under and that can answer, and the key that proves its answer.
+    pub query_socket: Option<(String, Key)>,
 }
 
 impl VerifyFlags {
@@ -65,21 +65,16 @@ impl VerifyFlags {
             )
         };
         let key = own(query_socket::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
-        let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).map(|name| (name, key));
+        let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).zip(key);
         Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })
     }
 }
 
 impl Question {
-    /// The candidate that this runs under can answer it.
-    pub fn is_about_this_leadership(&self) -> bool {
-        self.query_socket.is_some()
-    }
-
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
     pub async fn answer(&self, named: NamedStore, patience: Duration) -> Answer<ExitCode> {
         if let Some((query_socket, key)) = &self.query_socket {
-            match query_socket::ask_own(query_socket, key.as_ref()).await {
+            match query_socket::ask_own(query_socket, key).await {
                 Ok(statement) => return Ok(self.told_by_candidate(statement)),
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(

@@ -275,9 +275,7 @@ impl WhyFlags {
         if let Some(late) = leadership.as_ref().and_then(|leads| leads.late.as_ref()) {
             because.push(format!("{owner}: {late}"));
         }
-        if !containment.is_empty() {
-            because.push(format!("{owner} kills a tree by {containment}"));
-        }
+        because.push(format!("{owner} kills a tree by {containment}"));
     }
 }
 

@@ -9,6 +9,7 @@
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
 use crate::store::parallel;
+use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -75,30 +76,19 @@ impl Peer {
     fn is_ours(self) -> bool {
         [0, nix::unistd::geteuid().as_raw()].contains(&self.user)
     }
-
-    /// True if the statement may be believed. An older leaderrun gives no key; then what the kernel reports is enough.
-    fn is_believed(self, key: Option<&Key>, statement: &Statement) -> bool {
-        match key {
-            Some(key) => self.is_ours() || self.user == key.user,
-            None => self.is_ours() && self.process.is_none_or(|process| process == statement.pid),
-        }
-    }
 }
 
 /// Asks the candidate that gave COMMAND the socket's name and `key`, and believes nobody else.
-pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
+pub async fn ask_own(name: &str, key: &Key) -> io::Result<Statement> {
     let question = format!("{ASKER}{}", Session::random()?.as_str());
     let asked = async {
         let (stream, peer) = reach(name, Some(&question)).await?;
         let text = read_answer(stream).await?;
-        let (statement, proof) = match text.iter().rposition(|&byte| byte == b'\n') {
-            Some(end) => (&text[..end], &text[end + 1..]),
-            None => (&text[..], &[][..]),
-        };
-        let proven = key.is_none_or(|key| key.proves(question.as_bytes(), statement, proof));
-        let read = if proven { serde_json::from_slice(statement).ok() } else { None };
-        let believed = read.filter(|statement| peer.is_believed(key, statement));
-        believed.ok_or_else(|| io::Error::other("another process has taken its place"))
+        let end = text.iter().rposition(|&byte| byte == b'\n').unwrap_or(text.len());
+        let (statement, proof) = (&text[..end], text.get(end + 1..).unwrap_or_default());
+        let believed = (peer.is_ours() || peer.user == key.user) && key.proves(question.as_bytes(), statement, proof);
+        let read = if believed { serde_json::from_slice(statement).ok() } else { None };
+        read.ok_or_else(|| io::Error::other("another process has taken its place"))
     };
     tokio::time::timeout(PATIENCE, asked).await?
 }
@@ -107,31 +97,32 @@ pub async fn ask_own(name: &str, key: Option<&Key>) -> io::Result<Statement> {
 /// `beginnings`: they are asked before the others.
 pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
     let is_meant = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning));
-    let (mut names, meant): (Vec<_>, Vec<_>) = all().unwrap_or_default().into_iter().partition(|name| !is_meant(name));
-    names.extend(meant);
-    let listening = Mutex::new(Vec::new());
-    let answers = Mutex::new(Vec::new());
+    let (mut names, others): (Vec<_>, Vec<_>) = all().unwrap_or_default().into_iter().partition(|name| is_meant(name));
+    names.extend(others);
+    let mut listening = Vec::new();
+    let answers = Mutex::default();
     let asked = async {
-        let mut queues: BTreeMap<u32, Mutex<Vec<String>>> = BTreeMap::new();
+        let mut names_of: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for name in names {
             let process = match reach(&name, None).await {
                 Ok((_, peer)) => {
-                    queues.entry(peer.user).or_default().lock().push(name.clone());
+                    names_of.entry(peer.user).or_default().push(name.clone());
                     peer.process.filter(|_| peer.is_ours())
                 }
                 // Bound but not listening, or gone.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => None,
             };
-            listening.lock().push((name, process));
+            listening.push((name, process));
         }
-        parallel::all(queues.values().flat_map(|queue| (0..AT_ONCE).map(|_| ask_each(queue, &answers)))).await;
+        let of_a_user = |names| stream::iter(names).for_each_concurrent(AT_ONCE, |name| ask(name, &answers));
+        parallel::all(names_of.into_values().map(of_a_user)).await;
     };
     // After a timeout, the answers that have arrived still count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
     let mut survey = Survey::default();
-    let answers: BTreeMap<String, Answer> = std::mem::take(&mut *answers.lock()).into_iter().collect();
-    for (name, process) in listening.lock().drain(..).filter(|(name, _)| !answers.contains_key(name)) {
+    let answers = answers.into_inner();
+    for (name, process) in listening.into_iter().filter(|(name, _)| !answers.contains_key(name)) {
         if is_meant(&name) {
             survey.silent += 1;
             survey.silent_processes.extend(process);
@@ -146,18 +137,13 @@ pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
     survey
 }
 
-async fn ask_each(queue: &Mutex<Vec<String>>, answers: &Mutex<Vec<(String, Answer)>>) {
-    while let Some(name) = { queue.lock().pop() } {
-        if let Ok(answer) = ask(&name).await {
-            answers.lock().push((name, answer));
-        }
+/// Puts the answer with the others, if there is one.
+async fn ask(name: String, answers: &Mutex<BTreeMap<String, Answer>>) {
+    let Ok((stream, peer)) = reach(&name, None).await else { return };
+    let Ok(text) = read_answer(stream).await else { return };
+    if let Ok(statement) = serde_json::from_slice(&text) {
+        answers.lock().insert(name, Answer { statement, peer });
     }
-}
-
-async fn ask(name: &str) -> io::Result<Answer> {
-    let (stream, peer) = reach(name, None).await?;
-    let statement = serde_json::from_slice(&read_answer(stream).await?).map_err(io::Error::other)?;
-    Ok(Answer { statement, peer })
 }
 
 /// Connects to a socket. If its queue is full, this fails at once instead of waiting.
