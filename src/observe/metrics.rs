@@ -82,7 +82,7 @@ impl Metrics {
         Self { candidate: candidate.clone(), lease, state: Mutex::default(), series }
     }
 
-    pub fn saw(&self, now: BootInstant, event: &Event) {
+    fn saw(&self, now: BootInstant, event: &Event) {
         match event {
             Event::Tick
             | Event::Doubted
@@ -130,31 +130,6 @@ impl Metrics {
             known.silent_since = None;
         } else {
             known.silent_since.get_or_insert(asked);
-        }
-    }
-
-    pub fn did(&self, action: &Action) {
-        match action {
-            Action::Start { term, deadline } => {
-                let mut known = self.state.lock();
-                let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == *term);
-                let term = *term;
-                let deadline = *deadline;
-                let shard = self.candidate.shard.clone();
-                known.leadership = Some(Leadership { term, deadline, run: Run::Starting, slot: None, shard, again });
-            }
-            Action::Extend(deadline) => {
-                if let Some(leadership) = &mut self.state.lock().leadership {
-                    leadership.deadline = *deadline;
-                }
-            }
-            Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
-            Action::Ended { how, .. } => {
-                self.state.lock().leadership = None;
-                self.series.ends.with_label_values(&[how.reason().into_str()]).inc();
-            }
-            // Also where it stops in order: the lease is renewed while COMMAND drains.
-            _ => {}
         }
     }
 
@@ -242,11 +217,11 @@ impl Metrics {
 
 /// For an `Arc`, because the HTTP server reads the same metrics.
 impl Observer for Arc<Metrics> {
-    fn began(&mut self, shard: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
-        if let Some(leadership) = &mut self.state.lock().leadership {
-            leadership.shard = shard.clone();
-            leadership.slot = slot;
-        }
+    fn began(&mut self, shard: &Shard, slot: Option<u32>, term: Term, deadline: Deadline) {
+        let mut known = self.state.lock();
+        let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == term);
+        let (shard, run) = (shard.clone(), Run::Starting);
+        known.leadership = Some(Leadership { term, deadline, run, slot, shard, again });
     }
 
     fn saw(&mut self, event: &Event) {
@@ -254,7 +229,20 @@ impl Observer for Arc<Metrics> {
     }
 
     fn did(&mut self, action: &Action) {
-        Metrics::did(self, action);
+        match action {
+            Action::Extend(deadline) => {
+                if let Some(leadership) = &mut self.state.lock().leadership {
+                    leadership.deadline = *deadline;
+                }
+            }
+            Action::Stop(Stop::Losing { .. } | Stop::Kill) | Action::Seize => self.over(Run::Over),
+            Action::Ended { how, .. } => {
+                self.state.lock().leadership = None;
+                self.series.ends.with_label_values(&[how.reason().into_str()]).inc();
+            }
+            // Also where it stops in order: the lease is renewed while COMMAND drains.
+            _ => {}
+        }
     }
 
     fn show(&mut self, view: &View) {
@@ -297,9 +285,10 @@ mod tests {
         Deadline { term_at: at(term_at), kill_at: at(term_at + 5), backstop_at: at(term_at + 6) }
     }
 
-    fn leading(deadline: Deadline) -> Metrics {
-        let metrics = Metrics::new(&Candidate::example(), Duration::from_secs(15));
-        metrics.did(&Action::Start { term: Term(1_763_700_000_001), deadline });
+    fn leading(deadline: Deadline) -> Arc<Metrics> {
+        let candidate = Candidate::example();
+        let mut metrics = Arc::new(Metrics::new(&candidate, Duration::from_secs(15)));
+        metrics.began(&candidate.shard, None, Term(1_763_700_000_001), deadline);
         assert!(!metrics.leads(at(1)).leader, "COMMAND was not started yet");
         metrics.started();
         assert!(metrics.leads(at(1)).leader);
@@ -311,7 +300,7 @@ mod tests {
     #[test]
     fn it_leads_until_the_stop_that_a_loss_begins_and_no_longer() {
         for end in [LOSING, Action::Stop(Stop::Kill), Action::Seize] {
-            let metrics = leading(until(10));
+            let mut metrics = leading(until(10));
             metrics.did(&Action::Stop(Stop::Orderly { reason: Reason::Asked, kill_after: None }));
             assert!(metrics.leads(at(9)).leader, "it is renewed while it drains");
             metrics.did(&end);
@@ -319,14 +308,14 @@ mod tests {
         }
         for end in [TreeEvent::DeadlineReached, TreeEvent::GuardFailed, TreeEvent::Dead] {
             let metrics = leading(until(10));
-            metrics.saw(at(2), &Event::Tree(end.clone()));
+            Metrics::saw(&metrics, at(2), &Event::Tree(end.clone()));
             assert!(!metrics.leads(at(2)).leader, "{end:?}");
         }
     }
 
     #[test]
     fn a_deadline_that_has_come_counts_before_it_is_reported() {
-        let metrics = leading(until(10));
+        let mut metrics = leading(until(10));
         assert!(metrics.leads(at(9)).leader && !metrics.leads(at(10)).leader);
         metrics.did(&Action::Extend(until(20)));
         assert!(metrics.leads(at(19)).leader && !metrics.leads(at(20)).leader);
