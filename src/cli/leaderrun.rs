@@ -9,7 +9,6 @@ pub use options::Flags;
 use options::{Invocation, Observability};
 
 use super::explain;
-use super::flags::NamedStore;
 use super::start::{self, Failure};
 use crate::cli::relinquish::Relinquish;
 use crate::election::{LogEvent, Obstacle, Outcome, Settings, Skipped, StartError};
@@ -18,7 +17,7 @@ use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
 use crate::guard::{foreground, orphan_release};
-use crate::lease::{Candidate, Timing, host_name, show_seconds};
+use crate::lease::{Candidate, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
 use crate::observe::http::{self, Listening};
@@ -33,7 +32,7 @@ use crate::runner::driver::{self, Options};
 use crate::runner::guard_handle::Command;
 use crate::runner::limits;
 use crate::runner::processes::{Observers, Processes};
-use crate::runner::standby_tasks::{Duties, StandbyTasks};
+use crate::runner::standby_tasks::StandbyTasks;
 use crate::slots::Campaign;
 use crate::store::{Answer, Location, StoreError};
 use crate::sys;
@@ -104,12 +103,11 @@ fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containm
     Ok(Arc::new(containment))
 }
 
-/// Prepares a candidate, opens what it needs, lets it take part, and reports how it ended.
+/// Opens what a candidate needs, lets it take part, and reports how it ended.
 fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
-    let prepared = Prepared::new(flags, invocation, containment)?;
-    let runtime = start::runtime(&prepared.store.location)?;
-    let metrics =
-        flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&prepared.candidate, prepared.timing.lease)));
+    let candidate = candidate(flags, &invocation)?;
+    let runtime = start::runtime(&invocation.store.location)?;
+    let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate, candidate.lease)));
     // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
     #[cfg(feature = "watch")]
     let listening = runtime.block_on(listen(flags, metrics.clone()))?;
@@ -119,14 +117,14 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
         return Err(Failure::Usage(lacks.to_owned()));
     }
     let metrics_file = flags.observability.metrics_file.as_deref();
-    let once = prepared.job.as_ref().and_then(Job::once);
+    let once = invocation.job.as_ref().and_then(Job::once);
     let metrics_file = metrics_file
-        .map(|path| MetricsFile::open(path, &prepared.candidate, once, flags.waiting.conflict_exit_code))
+        .map(|path| MetricsFile::open(path, &candidate, once, flags.waiting.conflict_exit_code))
         .transpose();
-    let metrics_file = metrics_file.map_err(Failure::of_os)?;
-    let (program, terminal_group) = (prepared.command.words[0].clone(), prepared.command.terminal_group);
-    let (shard, owner) = (prepared.candidate.shard.clone(), prepared.candidate.owner.clone());
-    let outcome = runtime.block_on(prepared.take_part(flags, metrics, metrics_file));
+    let observers = Observers { metrics, metrics_file: metrics_file.map_err(Failure::of_os)?, ..Observers::default() };
+    let (program, terminal_group) = (invocation.words[0].clone(), foreground::has_terminal().then(getpgrp));
+    let Candidate { shard, owner, .. } = candidate.clone();
+    let outcome = runtime.block_on(take_part(flags, invocation, containment, candidate, terminal_group, observers));
     #[cfg(feature = "watch")]
     drop(listening);
     // A name lookup may hang for a long time, and nobody needs its result.
@@ -141,94 +139,82 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     Ok(death.map_or(ExitCode::from(status), Death::die))
 }
 
-struct Prepared {
-    candidate: Candidate,
-    command: Command,
-    store: NamedStore,
-    timing: Timing,
-    job: Option<Job>,
-    duties: Duties,
-    seed: u64,
+fn candidate(flags: &Flags, invocation: &Invocation) -> anyhow::Result<Candidate> {
+    let Observability { owner, host, .. } = &flags.observability;
+    let host = host.clone().map_or_else(host_name, Ok)?;
+    Ok(Candidate::on(host, invocation.shard.clone(), owner.clone(), invocation.timing.lease)?)
 }
 
-impl Prepared {
-    fn new(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> anyhow::Result<Self> {
-        let Observability { owner, host, .. } = &flags.observability;
-        let host = host.clone().map_or_else(host_name, Ok)?;
-        let candidate = Candidate::on(host, invocation.shard, owner.clone(), invocation.timing.lease)?;
-        let seed = getrandom::u64()?;
-        let duties = flags.duties(invocation.timing.stop_grace, &containment);
-        let command = Command {
-            words: invocation.words,
-            environment: Vec::new(),
-            job: Vec::new(),
-            stop_signal: flags.stopping.signal,
-            grace: invocation.timing.stop_grace,
-            hooks: flags.hooks(),
-            health: flags.health(),
-            measure: None,
-            terminal_group: foreground::has_terminal().then(getpgrp),
-            max_run: flags.stopping.max_run,
-            no_input: false,
-            containment,
-            store_url: None,
-        };
-        let (store, timing, job) = (invocation.store, invocation.timing, invocation.job);
-        Ok(Self { candidate, command, store, timing, job, duties, seed })
-    }
-
-    /// Opens the store, and takes part in the election until the candidate leaves it. Returns how, and the last signal
-    /// that asked for it.
-    async fn take_part(
-        self,
-        flags: &Flags,
-        metrics: Option<Arc<Metrics>>,
-        metrics_file: Option<MetricsFile>,
-    ) -> anyhow::Result<(Outcome, Option<Signal>)> {
-        let Self { candidate, mut command, store, timing, job, duties, seed } = self;
-        let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
-        let campaign = match opened {
-            Ok(campaign) => campaign,
-            Err(error) => return Ok((Outcome::Refused(error), None)),
-        };
-        let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
-        command.measure = expires.then(|| Measure::of(&timing));
-        let relinquish = flags.advanced.relinquish.as_ref();
-        let settings = Settings {
-            timing,
-            expires,
-            delivery,
-            patience: flags.patience(),
-            on_loss: flags.on_loss(),
-            stop_timeout: flags.stopping.stop_timeout,
-            max_run: flags.stopping.max_run,
-            job_gate: job.is_some(),
-            restart: flags.restart(),
-            relinquish_after: relinquish.and_then(Relinquish::after),
-            standby_tasks: !duties.are_none(),
-        };
-        command.store_url = store.url.filter(|_| expires);
-        let Observability { notify, log_format, quiet, .. } = flags.observability;
-        let notifier = Notifier::from_environment(notify, expires.then_some(timing.lease));
-        let line =
-            Some(StatusLine::new(PROGRAM, &candidate, store.location.to_string(), log::is_live(log_format, quiet)));
-        tracing::debug!("a tree is killed by {}", command.containment);
-        let standby_tasks = StandbyTasks::new(duties, &candidate);
-        let query_socket = QuerySocket::new(&candidate, &store.location, &command.containment.to_string())
-            .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
-        let observers = Observers { query_socket: query_socket.ok(), notifier, metrics, metrics_file, line };
-        let mut host = Processes::new(command, standby_tasks, observers)?;
-        let announces = flags.announces(&store.location);
-        let options = Options {
-            announces,
-            counts: announces && store.location.foreign_lock().is_none(),
-            job,
-            schedule: relinquish.and_then(Relinquish::schedule),
-        };
-        let run = driver::run(settings, candidate, campaign, &mut host, options, seed);
-        let outcome = Box::pin(run).await?;
-        Ok((outcome, host.asked()))
-    }
+/// Opens the store, and takes part in the election until the candidate leaves it. Returns how, and the last signal
+/// that asked for it.
+async fn take_part(
+    flags: &Flags,
+    invocation: Invocation,
+    containment: Arc<Containment>,
+    candidate: Candidate,
+    terminal_group: Option<Pid>,
+    observers: Observers,
+) -> anyhow::Result<(Outcome, Option<Signal>)> {
+    let Invocation { timing, store, words, job, .. } = invocation;
+    let seed = getrandom::u64()?;
+    let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
+    let campaign = match opened {
+        Ok(campaign) => campaign,
+        Err(error) => return Ok((Outcome::Refused(error), None)),
+    };
+    let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
+    let duties = flags.duties(timing.stop_grace, &containment);
+    let relinquish = flags.advanced.relinquish.as_ref();
+    let settings = Settings {
+        timing,
+        expires,
+        delivery,
+        patience: flags.patience(),
+        on_loss: flags.on_loss(),
+        stop_timeout: flags.stopping.stop_timeout,
+        max_run: flags.stopping.max_run,
+        job_gate: job.is_some(),
+        restart: flags.restart(),
+        relinquish_after: relinquish.and_then(Relinquish::after),
+        standby_tasks: !duties.are_none(),
+    };
+    let Observability { notify, log_format, quiet, .. } = flags.observability;
+    tracing::debug!("a tree is killed by {containment}");
+    let query_socket = QuerySocket::new(&candidate, &store.location, &containment.to_string())
+        .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+    let line = StatusLine::new(PROGRAM, &candidate, store.location.to_string(), log::is_live(log_format, quiet));
+    let observers = Observers {
+        query_socket: query_socket.ok(),
+        notifier: Notifier::from_environment(notify, expires.then_some(timing.lease)),
+        line: Some(line),
+        ..observers
+    };
+    let command = Command {
+        words,
+        environment: Vec::new(),
+        job: Vec::new(),
+        stop_signal: flags.stopping.signal,
+        grace: timing.stop_grace,
+        hooks: flags.hooks(),
+        health: flags.health(),
+        measure: expires.then(|| Measure::of(&timing)),
+        terminal_group,
+        max_run: flags.stopping.max_run,
+        no_input: false,
+        containment,
+        store_url: store.url.filter(|_| expires),
+    };
+    let announces = flags.announces(&store.location);
+    let options = Options {
+        announces,
+        counts: announces && store.location.foreign_lock().is_none(),
+        job,
+        schedule: relinquish.and_then(Relinquish::schedule),
+    };
+    let mut host = Processes::new(command, StandbyTasks::new(duties, &candidate), observers)?;
+    let run = driver::run(settings, candidate, campaign, &mut host, options, seed);
+    let outcome = Box::pin(run).await?;
+    Ok((outcome, host.asked()))
 }
 
 #[cfg(feature = "watch")]
