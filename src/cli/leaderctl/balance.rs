@@ -15,10 +15,10 @@ use super::shard_notes::{Notes, pauses};
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{Client, asked_to_stop, fail, print_lines, say, shares};
+use super::{Client, asked_to_stop, fail, list, print_lines, say, shares};
 use crate::cli::flags;
 use crate::exit;
-use crate::lease::{BALANCE, Prefix, Shard, Term, show_seconds};
+use crate::lease::{BALANCE, Prefix, Shard, show_seconds};
 use crate::notes::hosts;
 use crate::slots::parent;
 use crate::store::{Answer, Holder, Report, StoreError};
@@ -240,7 +240,6 @@ impl Mover<'_> {
 struct Fleet {
     hosts: Vec<String>,
     families: Vec<Family>,
-    terms: BTreeMap<Shard, Option<Term>>,
     left_alone: Vec<LeftAlone>,
     is_metered: bool,
 }
@@ -251,20 +250,17 @@ impl Fleet {
         let standbys = slots::announced(client, prefix.as_str()).await?.standbys;
         let list = client.store.list(prefix.as_str()).await?;
         let notes = Notes::of(client.store, &list, true).await?;
-        let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
+        let list = list::shown(&list, None, notes.as_ref());
+        let leaders = sessions(list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()));
         let standbys = by_name(&standbys);
         // A cron job that balances must not move itself.
         let own: Option<Shard> = std::env::var("LEADERRUN_SHARD").ok().and_then(|name| name.parse().ok());
         let mut led: BTreeMap<Shard, Vec<(&Shard, &Holder, &str, bool)>> = BTreeMap::new();
         let mut left_alone = Vec::new();
-        for (shard, report) in &list {
+        for (shard, shown) in &list {
             let family = parent(shard).unwrap_or_else(|| shard.clone());
-            let Some(holder) = &report.holder else { continue };
+            let Some(holder) = &shown.report.holder else { continue };
             let is_own = own.as_ref() == Some(shard) || own.as_ref() == Some(&family);
-            let mut shown = Shown { report: report.clone(), ..Shown::default() };
-            if let Some(notes) = &notes {
-                notes.add_to(shard, &mut shown);
-            }
             let goes = emptied.is_some() && holder.host.as_deref() == emptied;
             let uncounted = match (is_own, shown.is_job()) {
                 (true, _) => Some("this command runs under it"),
@@ -276,7 +272,7 @@ impl Fleet {
                 left_alone.extend(why.map(|why| LeftAlone { shard: shard.to_string(), why }));
                 continue;
             }
-            let why = stays(holder, &shown).or_else(|| is_young(holder).filter(|_| emptied.is_none()));
+            let why = stays(holder, shown).or_else(|| is_young(holder).filter(|_| emptied.is_none()));
             let stays = why.is_some() || emptied.is_some() && !goes;
             left_alone.extend(
                 why.filter(|_| emptied.is_none() || goes).map(|why| LeftAlone { shard: shard.to_string(), why }),
@@ -300,14 +296,14 @@ impl Fleet {
             for host in waiting(family) {
                 counts[index(host)] += 1;
             }
-            let led = led.iter();
-            let led =
-                led.map(|(shard, _, host, stays)| Led { shard: (*shard).clone(), on: index(host), stays: *stays });
+            let led = led.iter().map(|&(shard, holder, host, stays)| {
+                let (shard, on, term) = (shard.clone(), index(host), holder.term);
+                Led { shard, on, stays, term }
+            });
             Family { led: led.collect(), waiting: counts }
         });
         Ok(Self {
             families: families.collect(),
-            terms: led.values().flatten().map(|(shard, holder, ..)| ((*shard).clone(), holder.term)).collect(),
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
             left_alone,
             is_metered: client.store.is_metered(),
@@ -348,8 +344,8 @@ impl Fleet {
         let changed = |shard: &Shard, how: &str| {
             Stop(exit::NOT_ACQUIRED, format!("{shard}: {how} since the moves were planned: run this again"))
         };
-        let mut expected: BTreeMap<&Shard, usize> =
-            self.families.iter().flat_map(|family| &family.led).map(|led| (&led.shard, led.on)).collect();
+        let planned = self.families.iter().flat_map(|family| &family.led);
+        let mut expected: BTreeMap<&Shard, usize> = planned.clone().map(|led| (&led.shard, led.on)).collect();
         expected.extend(made.iter().map(|made| (&made.shard, made.to)));
         let list: BTreeMap<Shard, Report> = client.store.list(prefix.as_str()).await?.into_iter().collect();
         for (shard, host) in expected {
@@ -362,7 +358,7 @@ impl Fleet {
         let Some(holder) = operator.inspect().await?.holder else {
             return Err(changed(&next.shard, "its leader has ended"));
         };
-        if Some(&holder.term) != self.terms.get(&next.shard) {
+        if planned.clone().all(|led| (&led.shard, led.term) != (&next.shard, holder.term)) {
             return Err(changed(&next.shard, "its term has changed"));
         }
         let above = slots::parent_pause(client, &next.shard).await?;

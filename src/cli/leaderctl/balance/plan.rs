@@ -5,7 +5,7 @@
 //! be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness. While a
 //! cycle of changes with a negative cost is left, it is carried out; when none is left, no assignment costs less.
 
-use crate::lease::Shard;
+use crate::lease::{Shard, Term};
 use std::cmp::Reverse;
 
 /// A shard, or the slots of one: any of its candidates may lead any of them.
@@ -21,6 +21,7 @@ pub struct Led {
     /// An index among the hosts.
     pub on: usize,
     pub stays: bool,
+    pub term: Option<Term>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,7 +215,7 @@ mod tests {
         let family = |(number, (led, waiting)): (usize, &Drawn)| {
             let slots = led.iter().enumerate().map(|(slot, &(on, stays))| {
                 let shard = format!("queue/{number}#{}", slot + 1).parse().unwrap();
-                Led { shard, on, stays }
+                Led { shard, on, stays, term: None }
             });
             Family { led: slots.collect(), waiting: waiting.clone() }
         };
