@@ -31,6 +31,7 @@ pub struct Leaders {
     pub led: Vec<(Shard, Holder)>,
     /// Why there may be others.
     pub hidden: Option<StoreError>,
+    pub never_led: bool,
 }
 
 impl Leaders {
@@ -51,10 +52,12 @@ impl Operator<'_> {
     }
 
     pub async fn leaders(&self) -> Answer<Leaders> {
-        let whole = self.inspect().await?.holder.map(|holder| (self.shard.clone(), holder));
+        let report = self.inspect().await?;
         let slots = Slots::of(self.client, self.shard).await?;
+        let never_led = never_led(&report, &slots);
+        let whole = report.holder.map(|holder| (self.shard.clone(), holder));
         let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
-        Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden })
+        Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden, never_led })
     }
 
     /// Waits until nobody leads any of these. False if that takes longer than `most`.
@@ -142,15 +145,6 @@ impl Operator<'_> {
 
     pub async fn withdraw_pause(&self, pause: &PauseOrder) {
         let _ = self.client.ask(standbys::withdraw_pause(self.client.store, self.shard, &pause.id)).await;
-    }
-
-    /// As [`look_until`], for what the store reports of the shard.
-    pub async fn wait_until<T>(
-        &self,
-        most: Option<Duration>,
-        mut found: impl FnMut(&Report) -> Option<T>,
-    ) -> Answer<Option<T>> {
-        look_until(most, async || self.inspect().await, |report| found(&report)).await
     }
 
     /// Reports what was done: as a sentence, or as the present state of the shard.

@@ -184,10 +184,8 @@ impl PauseFlags {
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
-        if leaders.led.is_empty()
-            && let Some(unknown) = Unknown::find(client, shard).await
-        {
-            unknown.say(shard);
+        if leaders.never_led {
+            Unknown::warn(client, shard).await;
         }
         if !self.keep {
             let ordered = Ordered::now(history::PAUSE, self.reason.as_deref(), None);

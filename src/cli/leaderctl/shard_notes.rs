@@ -6,7 +6,7 @@
 
 use super::age::ago;
 use super::jobs::words;
-use super::slots::{ParentPause, SlotContext};
+use super::slots::ParentPause;
 use super::status::Shown;
 use crate::lease::{Shard, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
@@ -65,7 +65,7 @@ impl Notes {
                 shown.jobs.clone_from(named);
                 shown.orders = Some(orders.clone());
                 shown.ledger.clone_from(ledger);
-                shown.context = SlotContext { slots: None, pause: above };
+                shown.parent_pause = above;
             }
             Some(Err(error)) => shown.trouble = Some(error.message.clone()),
             None => {}
@@ -95,11 +95,10 @@ pub fn note(shown: &Shown) -> String {
 }
 
 /// The pauses in force, of the shard and of all slots of one, with their words.
-pub fn pauses(Shown { orders, context, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
+pub fn pauses(Shown { orders, parent_pause, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
     let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
     let own = own.map(|pause| (pause, format!("paused {}", paused(pause))));
-    let above = context
-        .pause
+    let above = parent_pause
         .as_ref()
         .map(|ParentPause { parent, pause }| (pause, format!("paused with all slots of {parent} {}", paused(pause))));
     own.into_iter().chain(above)

@@ -4,13 +4,12 @@
 //! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db#2` shows no pause, because
 //! that is a pause of `db`.
 
-use super::{Client, say};
+use super::Client;
 use crate::lease::{Session, Shard};
 use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{self, Announced, Standby};
 use crate::slots;
 use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
-use crate::text::on_one_line;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The slots of a shard that were ever led.
@@ -67,43 +66,10 @@ pub fn listed<'a>(shards: impl Iterator<Item = &'a Shard>) -> String {
     shards.map(Shard::as_str).collect::<Vec<_>>().join(", ")
 }
 
-#[derive(Debug, Default)]
-pub struct SlotContext {
-    /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
-    pub slots: Option<Slots>,
-    pub pause: Option<ParentPause>,
-}
-
 #[derive(Debug)]
 pub struct ParentPause {
     pub parent: Shard,
     pub pause: PauseOrder,
-}
-
-impl SlotContext {
-    /// Of the shard that `report` is about. What is denied is reported and left out.
-    pub async fn of(client: Client<'_>, shard: &Shard, report: &Report) -> Answer<Self> {
-        let slots = match report.holder {
-            None => Some(Slots::of(client, shard).await?),
-            Some(_) => None,
-        };
-        let (slots, hidden): (_, Option<StoreError>) = match slots {
-            Some(Slots { hidden: Some(hidden), .. }) => (None, Some(hidden)),
-            slots => (slots, None),
-        };
-        let pause = match parent_pause(client, shard).await {
-            Err(error) if error.kind == ErrorKind::Denied => {
-                let message = on_one_line(error.message);
-                say(format_args!("{shard}: cannot tell whether a pause of all slots applies to it: {message}"));
-                None
-            }
-            pause => pause?,
-        };
-        if let Some(hidden) = hidden {
-            say(format_args!("{shard}: {}", on_one_line(hidden.message)));
-        }
-        Ok(Self { slots, pause })
-    }
 }
 
 pub async fn parent_pause(client: Client<'_>, shard: &Shard) -> Answer<Option<ParentPause>> {

@@ -3,7 +3,7 @@
 use super::age::dated;
 use super::jobs::{State, words};
 use super::object::{self, object};
-use super::slots::{self, SlotContext, Slots};
+use super::slots::{self, ParentPause, Slots, parent_pause};
 use super::unknown::{Unknown, never_led};
 use super::{Client, print_lines, rfc3339, say};
 use crate::lease::{JobId, Shard, show, show_seconds};
@@ -46,7 +46,9 @@ pub struct Shown {
     pub ledger: Option<Ledger>,
     /// The jobs that run once, the newest first. Read with the orders.
     pub jobs: Vec<Indexed>,
-    pub context: SlotContext,
+    /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
+    pub slots: Option<Slots>,
+    pub parent_pause: Option<ParentPause>,
     /// None if they were not counted.
     pub standbys: Option<usize>,
     /// The standbys themselves; None if they were not counted, or only that.
@@ -85,7 +87,7 @@ impl StatusFlags {
             _ => None,
         };
         shown.waiting = all.map(|all| {
-            let leaders = shown.context.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
+            let leaders = shown.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
             let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
             slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
         });
@@ -104,12 +106,26 @@ impl StatusFlags {
 }
 
 impl Shown {
-    /// All but the standbys.
+    /// All but the standbys. What is denied of slots is reported and left out.
     pub async fn read(client: Client<'_>, shard: &Shard) -> Answer<Self> {
         let report = client.inspect(shard).await?;
         let noted = Self::of_notes(client, shard).await?;
-        let context = SlotContext::of(client, shard, &report).await?;
-        Ok(Self { report, context, ..noted })
+        let slots = match report.holder {
+            None => Some(Slots::of(client, shard).await?),
+            Some(_) => None,
+        };
+        let parent_pause = match parent_pause(client, shard).await {
+            Err(error) if error.kind == ErrorKind::Denied => {
+                let message = on_one_line(error.message);
+                say(format_args!("{shard}: cannot tell whether a pause of all slots applies to it: {message}"));
+                None
+            }
+            pause => pause?,
+        };
+        if let Some(hidden) = slots.as_ref().and_then(|slots| slots.hidden.as_ref()) {
+            say(format_args!("{shard}: {}", on_one_line(hidden.message.clone())));
+        }
+        Ok(Self { report, slots: slots.filter(|slots| slots.hidden.is_none()), parent_pause, ..noted })
     }
 
     /// What the notes of the shard say of its orders and jobs.
@@ -121,7 +137,7 @@ impl Shown {
     }
 
     pub fn is_paused(&self) -> bool {
-        self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.context.pause.is_some()
+        self.orders.as_ref().is_some_and(|orders| orders.pause.is_some()) || self.parent_pause.is_some()
     }
 
     pub fn is_job(&self) -> bool {
@@ -130,12 +146,12 @@ impl Shown {
 
     /// Neither it nor a slot of it. False if the slots were not looked for.
     fn was_never_led(&self) -> bool {
-        self.context.slots.as_ref().is_some_and(|slots| never_led(&self.report, slots))
+        self.slots.as_ref().is_some_and(|slots| never_led(&self.report, slots))
     }
 
     /// Whether the store has seen the shard: a leader, a pause, or a standby. None if not all was read that would tell.
     fn is_known(&self) -> Option<bool> {
-        let slots = self.context.slots.as_ref().is_some_and(|slots| slots.names().next().is_some());
+        let slots = self.slots.as_ref().is_some_and(|slots| slots.names().next().is_some());
         let waits = self.standbys.is_some_and(|count| count > 0);
         let known = self.report != Report::default() || slots || waits || self.is_paused();
         if known { Some(true) } else { self.was_never_led().then_some(false) }
@@ -172,13 +188,13 @@ pub fn object<'a>(shard: &'a Shard, shown: &'a Shown) -> impl Serialize + use<'a
 }
 
 fn noted<'a>(orders: &'a Orders, shown: &'a Shown) -> impl Serialize + use<'a> {
-    let Shown { report, context, ledger, jobs, waiting, .. } = shown;
+    let Shown { report, slots, ledger, jobs, waiting, .. } = shown;
     object! {
         /// None if they were not looked for.
-        led_slots: context.slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect::<Vec<_>>()),
+        led_slots: slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect::<Vec<_>>()),
         paused: orders.pause.is_some(),
         pause: orders.pause.as_ref().map(pause),
-        parent_pause: context.pause.as_ref().map(|above| object! {
+        parent_pause: shown.parent_pause.as_ref().map(|above| object! {
             shard: above.parent.as_str(),
             #[serde(flatten)]
             pause: pause(&above.pause),
@@ -275,7 +291,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     }
     let orders = shown.orders.as_ref();
     add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
-    add("paused", shown.context.pause.as_ref().map(paused_above));
+    add("paused", shown.parent_pause.as_ref().map(paused_above));
     add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     for job in shown.jobs.iter().take(MOST_JOBS) {
@@ -288,7 +304,7 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
 
 /// The most important word first: paused, led, free or never led.
 fn state(shown: &Shown) -> String {
-    let advice = shown.context.slots.as_ref().and_then(Slots::led_as);
+    let advice = shown.slots.as_ref().and_then(Slots::led_as);
     let led = match (&shown.report.holder, advice) {
         (Some(holder), _) => Some(format!("led by {}", holder.named())),
         (None, advice) => advice.map(|slots| format!("led as {slots}")),
@@ -317,7 +333,7 @@ pub fn paused(pause: &PauseOrder) -> String {
 }
 
 /// The same, of all slots of a shard.
-pub fn paused_above(above: &slots::ParentPause) -> String {
+pub fn paused_above(above: &ParentPause) -> String {
     format!("all slots of {}, {}", above.parent, paused(&above.pause))
 }
 

@@ -6,7 +6,7 @@
 //! store does not show that, so the leader may still step down.
 
 use super::balance::Drain;
-use super::operator::{Operator, takes_no_orders};
+use super::operator::{Operator, look_until, takes_no_orders};
 use super::{Client, say};
 use crate::cli::flags;
 use crate::cli::start::Failure;
@@ -189,13 +189,16 @@ impl Handover<'_> {
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return Ok(Progress::Ordered(ordered)) };
         let begun = Instant::now();
-        let told = operator.wait_until(most, |report| {
-            // Until the hold is over, any other candidate only has the lease while it reads the order.
-            let to = self.to.filter(|_| begun.elapsed() < self.hold);
-            successor(report, term, to)
-        });
-        let told = told.await;
-        Ok(match told.map_err(|error| operator.although(&ordered, error))? {
+        let told = look_until(
+            most,
+            async || operator.inspect().await,
+            |report| {
+                // Until the hold is over, any other candidate only has the lease while it reads the order.
+                let to = self.to.filter(|_| begun.elapsed() < self.hold);
+                successor(report, term, to)
+            },
+        );
+        Ok(match told.await.map_err(|error| operator.although(&ordered, error))? {
             Some(successor) => {
                 let told = format!("{holder} stepped down; {successor} leads");
                 Progress::Followed { successor, told }
@@ -282,9 +285,9 @@ async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
 }
 
 /// The leader of a later term. If `to` is some, only a leader with that name.
-fn successor(report: &Report, term: Term, to: Option<&str>) -> Option<Holder> {
+fn successor(report: Report, term: Term, to: Option<&str>) -> Option<Holder> {
     let follows = |holder: &Holder| holder.term.is_none_or(|now| now > term);
-    report.holder.clone().filter(|holder| follows(holder) && to.is_none_or(|to| is_called(holder, to)))
+    report.holder.filter(|holder| follows(holder) && to.is_none_or(|to| is_called(holder, to)))
 }
 
 fn is_called(holder: &Holder, name: &str) -> bool {

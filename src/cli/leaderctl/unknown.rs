@@ -25,14 +25,11 @@ pub fn never_led(report: &Report, slots: &Slots) -> bool {
 }
 
 impl Unknown {
-    /// For a warning: None also if the store does not tell.
-    pub async fn find(client: Client<'_>, shard: &Shard) -> Option<Self> {
-        let report = client.inspect(shard).await.ok()?;
-        let slots = Slots::of(client, shard).await.ok()?;
-        if !never_led(&report, &slots) {
-            return None;
+    /// Warns of a shard that was [`never_led`], for a verb that goes on. It does so also where the store does not tell.
+    pub async fn warn(client: Client<'_>, shard: &Shard) {
+        if let Some(unknown) = Self::of_never_led(client, shard).await.ok().flatten() {
+            unknown.say(shard);
         }
-        Self::of_never_led(client, shard).await.ok()?
     }
 
     /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
@@ -61,7 +58,6 @@ impl Unknown {
         Some(Self { nearest: nearest.and_then(|nearest| names.iter().find(|name| name.as_str() == nearest)).cloned() })
     }
 
-    /// For a verb that goes on.
     pub fn say(&self, shard: &Shard) {
         say(self.told(shard));
     }

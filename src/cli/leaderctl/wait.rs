@@ -59,8 +59,8 @@ impl WaitFlags {
         if watched.never_led {
             if self.free {
                 operator.refuse_never_led().await?;
-            } else if let Some(unknown) = Unknown::of_never_led(client, &self.shard).await.ok().flatten() {
-                unknown.say(&self.shard);
+            } else {
+                Unknown::warn(client, &self.shard).await;
             }
         }
         let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
@@ -94,7 +94,6 @@ struct Watched<'a> {
     shard: &'a Shard,
     /// Slots that cannot be seen are an error if nobody may lead.
     wants_nobody: bool,
-    /// When the slots were last looked for.
     never_led: bool,
     /// Where each request costs money, only the slots are checked that the first check found.
     slots: Option<Vec<Shard>>,

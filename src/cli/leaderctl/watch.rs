@@ -7,9 +7,9 @@
 //! all.
 
 use super::shard_notes::{Notes, pauses};
-use super::slots::{self, PausedShards};
+use super::slots::{self, PausedShards, Slots};
 use super::status::{Shown, as_json};
-use super::unknown::Unknown;
+use super::unknown::{Unknown, never_led};
 use super::{Client, list, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
 use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
@@ -50,13 +50,11 @@ pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
     if let Some(error) = failure {
         return Err(error);
     }
-    for (shard, shown) in &list {
-        if !flags.shards.is_empty()
-            && shown.report == Report::default()
-            && !client.store.is_metered()
-            && let Some(unknown) = Unknown::find(client, shard).await
-        {
-            unknown.say(shard);
+    if !flags.shards.is_empty() && !client.store.is_metered() {
+        for (shard, shown) in list.iter().filter(|(_, shown)| shown.report == Report::default()) {
+            if Slots::of(client, shard).await.is_ok_and(|slots| never_led(&shown.report, &slots)) {
+                Unknown::warn(client, shard).await;
+            }
         }
     }
     let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
@@ -183,7 +181,7 @@ pub async fn until_it_may_have_changed(store: &dyn Store, shards: &[Shard]) {
 }
 
 /// What distinguishes two leaderships. A record may show its term a little later than its owner.
-fn identity(report: &Report) -> Option<(&str, Option<&str>, Option<u64>)> {
+pub fn identity(report: &Report) -> Option<(&str, Option<&str>, Option<u64>)> {
     report.holder.as_ref().map(|Holder { owner, session, since_millis, .. }| {
         (owner.as_str(), session.as_ref().map(Session::as_str), *since_millis)
     })

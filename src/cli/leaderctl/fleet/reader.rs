@@ -9,8 +9,9 @@
 use super::super::Client;
 use super::super::slots::{self, PausedShards, parent_pause, sessions};
 use super::super::status::Shown;
+use super::super::watch::identity;
 use super::{Fleet, Reading, Seen, Snapshot};
-use crate::lease::{Prefix, Session, Shard, Term};
+use crate::lease::{Prefix, Shard};
 use crate::notes::history::{self, Entry};
 use crate::notes::hosts;
 use crate::notes::jobs::index::Indexed;
@@ -92,16 +93,6 @@ struct Known {
     held: BTreeMap<String, PauseOrder>,
     /// Shards that were paused before anybody led them.
     paused: Vec<Shard>,
-}
-
-/// What two leaderships do not have in common, and the last term, which tells of one that came and went.
-type Identity<'a> = (Option<&'a str>, Option<Term>, Option<u64>, Option<Term>);
-
-fn identity(report: &Report) -> Identity<'_> {
-    let holder = report.holder.as_ref();
-    let session = holder.and_then(|holder| holder.session.as_ref()).map(Session::as_str);
-    let since = holder.and_then(|holder| holder.since_millis);
-    (session, holder.and_then(|holder| holder.term), since, report.last_term)
 }
 
 /// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new one
@@ -268,7 +259,7 @@ impl<'a> Reader<'a> {
             let orders = client.ask(orders::read(client.store, shard)).await?;
             (Shown { orders: Some(orders), ..Shown::default() }, None)
         };
-        noted.context.pause = parent_pause(client, shard).await?;
+        noted.parent_pause = parent_pause(client, shard).await?;
         Ok((noted, history))
     }
 }
@@ -300,7 +291,9 @@ impl Snapshot {
         for ((shard, report), standbys) in list.into_iter().zip(counts) {
             let is_new = !self.shards.contains_key(&shard);
             let seen = self.shards.entry(shard).or_default();
-            if is_new || identity(&seen.shown.report) != identity(&report) {
+            // The last term tells of a leadership that came and went.
+            let before = &seen.shown.report;
+            if is_new || identity(before) != identity(&report) || before.last_term != report.last_term {
                 changed = true;
                 let began = report.holder.as_ref().and_then(|holder| holder.since_millis);
                 let is_recent = began.is_some_and(|began| now_millis.saturating_sub(began) < whole_millis(RECENT));
@@ -320,14 +313,14 @@ impl Snapshot {
     fn note(&mut self, shard: &Shard, (noted, history): (Shown, Option<Vec<Entry>>)) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
-        let Shown { orders, context, ledger, jobs, trouble, .. } = &mut seen.shown;
+        let Shown { orders, parent_pause, ledger, jobs, trouble, .. } = &mut seen.shown;
         let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
         let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
         let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
         let mut changed = orders.as_ref().map(told) != noted.orders.as_ref().map(told) || trouble.is_some();
         let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
-        changed |= above(&context.pause) != above(&noted.context.pause);
-        (*orders, context.pause, *trouble) = (noted.orders, noted.context.pause, None);
+        changed |= above(parent_pause) != above(&noted.parent_pause);
+        (*orders, *parent_pause, *trouble) = (noted.orders, noted.parent_pause, None);
         if let Some(history) = history {
             changed |= *jobs != noted.jobs || *ledger != noted.ledger || seen.history != history;
             (*ledger, *jobs, seen.history) = (noted.ledger, noted.jobs, history);
@@ -336,10 +329,10 @@ impl Snapshot {
             let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(CHANGES_WITHIN));
             seen.counters.count(&seen.history, leads, is_final);
             if let Some(ledger) = &seen.shown.ledger {
-                seen.counters.take_in(&Indexed::of_period(ledger), ledger.period);
+                seen.counters.take_in(Indexed::of_period(ledger), ledger.period);
             }
             for job in seen.shown.jobs.iter().filter(|job| job.job.once().is_some()) {
-                seen.counters.take_in(job, None);
+                seen.counters.take_in(job.clone(), None);
             }
             if seen.shown.report.holder.is_none()
                 && let Some(end) = seen.history.last().and_then(|last| last.to_millis)
