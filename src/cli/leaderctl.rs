@@ -266,7 +266,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         Verb::History(history) => target()?.ask(async |client| history.show(client).await),
         Verb::Jobs(jobs) => {
-            let target = if jobs.changes_something() { meant(Ok(())) } else { target() };
+            let target = if jobs.clear.is_some() { meant(Ok(())) } else { target() };
             target?.ask(async |client| jobs.show(client).await)
         }
         #[cfg(feature = "watch")]

@@ -8,7 +8,7 @@ use super::super::completions::Program;
 use super::super::{flags, start};
 use super::Flags;
 use crate::lease::Prefix;
-use clap::Arg;
+use clap::{Arg, ValueEnum};
 use nix::unistd::dup2_stderr;
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,11 +36,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 }
 
 fn asked(mut words: impl Iterator<Item = OsString>) -> Option<Asked> {
-    let program = match words.next()?.to_str()? {
-        "leaderrun" => Program::Leaderrun,
-        "leaderctl" => Program::Leaderctl,
-        _ => return None,
-    };
+    let program = Program::from_str(words.next()?.to_str()?, false).ok()?;
     Asked::find(program, &words.next()?.into_string().ok()?)
 }
 

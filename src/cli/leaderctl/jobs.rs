@@ -33,7 +33,7 @@ pub struct JobsFlags {
 
     /// Forget the runs of this job, so that it may run again
     #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with_all = ["job", "json"])]
-    clear: Option<JobId>,
+    pub clear: Option<JobId>,
 
     /// Print each job as one JSON object
     #[arg(long)]
@@ -84,10 +84,6 @@ pub fn words(job: &Indexed, report: &Report) -> String {
 }
 
 impl JobsFlags {
-    pub fn changes_something(&self) -> bool {
-        self.clear.is_some()
-    }
-
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let operator = &Operator { client, shard: &self.shard, json: self.json };
         match (&self.clear, &self.job) {

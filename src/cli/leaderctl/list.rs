@@ -122,17 +122,25 @@ pub fn shown(
     list.iter().map(shown).collect()
 }
 
-/// What is printed, in parts. Each part is printed at once.
+/// What is printed, in parts. Each part is printed at once: JSON, or aligned lines with one word for each column, whatever
+/// a record contains, so that programs can split them at blanks. What else there is to say comes last.
+///
+/// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
+/// names stay as they are, because a program may search for them or pass them on.
+///
+/// A column is as wide as its widest word so far.
 struct Table {
     json: bool,
-    columns: Columns,
+    width: Option<usize>,
+    widths: [usize; COLUMNS],
+    headed: bool,
     written: io::Result<()>,
 }
 
 impl Table {
     fn new(json: bool) -> Self {
-        let columns = Columns::new(stdout().is_terminal().then(columns));
-        Self { json, columns, written: Ok(()) }
+        let width = stdout().is_terminal().then(columns);
+        Self { json, width, widths: [0; COLUMNS], headed: false, written: Ok(()) }
     }
 
     fn print(&mut self, list: &[(Shard, Shown)]) {
@@ -142,29 +150,10 @@ impl Table {
         let lines = if self.json {
             list.iter().map(|(shard, shown)| as_json(shard, shown)).collect()
         } else {
-            self.columns.lines(list)
+            self.lines(list)
         };
         let mut out = BufWriter::new(stdout().lock());
         self.written = lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
-    }
-}
-
-/// Aligned lines with one word for each column, whatever a record contains, so that programs can split them at blanks.
-/// What else there is to say comes last.
-///
-/// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
-/// names stay as they are, because a program may search for them or pass them on.
-///
-/// In a list that comes in parts, a column is as wide as its widest word so far.
-struct Columns {
-    width: Option<usize>,
-    widths: [usize; COLUMNS],
-    headed: bool,
-}
-
-impl Columns {
-    fn new(width: Option<usize>) -> Self {
-        Self { width, widths: [0; COLUMNS], headed: false }
     }
 
     /// The next lines; the first part begins with the names of the columns.

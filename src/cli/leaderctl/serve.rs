@@ -121,24 +121,15 @@ fn routes(board: &Arc<Board>) -> Router {
     Router::new()
         .route("/", get(fleet_page))
         .route("/shards/{*shard}", get(shard_page))
-        .route("/page.css", get(([(CONTENT_TYPE, "text/css; charset=utf-8")], page::STYLE)))
-        .route("/page.js", get(([(CONTENT_TYPE, "text/javascript; charset=utf-8")], page::SCRIPT)))
-        .route("/icon.svg", get(([(CONTENT_TYPE, "image/svg+xml")], page::ICON)))
-        .route(
-            "/metrics",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, METRICS)], metrics::text(&board.fleet.lock()))),
-        )
+        .route("/page.css", get(of_type("text/css; charset=utf-8", page::STYLE)))
+        .route("/page.js", get(of_type("text/javascript; charset=utf-8", page::SCRIPT)))
+        .route("/icon.svg", get(of_type("image/svg+xml", page::ICON)))
+        .route("/metrics", get(async |State(board): Asked| of_type(METRICS, metrics::text(&board.fleet.lock()))))
         .route("/livez", get("alive\n"))
         .route("/readyz", get(async |State(board): Asked| ready(&board.fleet.lock())))
-        .route("/api/openapi.yaml", get(([(CONTENT_TYPE, "application/yaml")], OPENAPI)))
-        .route(
-            "/api/shards",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::shards(&board.fleet.lock()))),
-        )
-        .route(
-            "/api/hosts",
-            get(async |State(board): Asked| ([(CONTENT_TYPE, JSON)], json::hosts(&board.fleet.lock()))),
-        )
+        .route("/api/openapi.yaml", get(of_type("application/yaml", OPENAPI)))
+        .route("/api/shards", get(async |State(board): Asked| of_type(JSON, json::shards(&board.fleet.lock()))))
+        .route("/api/hosts", get(async |State(board): Asked| of_type(JSON, json::hosts(&board.fleet.lock()))))
         .route("/api/shards/{*history}", get(history))
         .method_not_allowed_fallback(http::REFUSED)
         .fallback(NOTHING)
@@ -182,7 +173,11 @@ async fn history(State(board): Asked, uri: Uri) -> Response {
     let snapshot = board.fleet.lock();
     let name = uri.path().strip_prefix("/api/shards/").and_then(|rest| rest.strip_suffix("/history"));
     let Some((shard, seen)) = name.and_then(|name| find(&snapshot, name)) else { return NOTHING.into_response() };
-    ([(CONTENT_TYPE, JSON)], json::history_of(&snapshot, shard, seen)).into_response()
+    of_type(JSON, json::history_of(&snapshot, shard, seen)).into_response()
+}
+
+fn of_type<T>(kind: &'static str, body: T) -> ([(HeaderName, &'static str); 1], T) {
+    ([(CONTENT_TYPE, kind)], body)
 }
 
 /// The shard that a path names. Names have slashes, so routes cannot tell where one ends.

@@ -21,16 +21,14 @@ pub struct Counters {
     pub jobs: BTreeMap<Option<JobId>, Job>,
 }
 
-/// The last run of a job. Times are milliseconds since 1970.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is known of a job.
+#[derive(Debug)]
 pub struct Job {
-    pub started: u64,
-    pub ended: Option<u64>,
-    pub status: Option<u8>,
-    /// Of the last success; a failure that follows does not change it.
+    pub last: Indexed,
+    /// Of the last run.
+    pub period: Option<Turn>,
+    /// The end of the last success, in milliseconds since 1970; a failure that follows does not change it.
     pub succeeded: Option<u64>,
-    pub due: Option<u64>,
-    pub every: Option<u64>,
 }
 
 impl Counters {
@@ -61,17 +59,11 @@ impl Counters {
         self.counted = Some(counted);
     }
 
-    pub fn take_in(&mut self, run: &Indexed, period: Option<Turn>) {
-        let job = self.jobs.entry(run.job.once().cloned()).or_default();
-        let succeeded = if run.status == Some(0) { run.to_millis.max(job.succeeded) } else { job.succeeded };
-        *job = Job {
-            started: run.from_millis,
-            ended: run.to_millis,
-            status: run.status,
-            succeeded,
-            due: period.map(|turn| turn.due_millis),
-            every: period.map(|turn| turn.every_millis),
-        };
+    pub fn take_in(&mut self, last: Indexed, period: Option<Turn>) {
+        let name = last.job.once().cloned();
+        let before = self.jobs.get(&name).and_then(|job| job.succeeded);
+        let succeeded = if last.status == Some(0) { last.to_millis.max(before) } else { before };
+        self.jobs.insert(name, Job { last, period, succeeded });
     }
 }
 

@@ -151,15 +151,19 @@ impl Metrics<'_> {
         type Value = fn(&Job) -> Option<f64>;
         let families: [(&str, &str, Value); 6] = [
             ("job_last_run_timestamp_seconds", "When the last run of the job began.", |job| {
-                Some(timestamp(job.started))
+                Some(timestamp(job.last.from_millis))
             }),
             ("job_last_success_timestamp_seconds", "When the job last succeeded.", |job| job.succeeded.map(timestamp)),
             ("job_last_duration_seconds", "How long the last run of the job took.", |job| {
-                job.ended.map(|ended| timestamp(ended.saturating_sub(job.started)))
+                job.last.to_millis.map(|ended| timestamp(ended.saturating_sub(job.last.from_millis)))
             }),
-            ("job_last_status", "The exit status of the last run of the job.", |job| job.status.map(f64::from)),
-            ("job_due_timestamp_seconds", "When the period of the last run was due.", |job| job.due.map(timestamp)),
-            ("job_period_seconds", "From one period of the job to the next.", |job| job.every.map(timestamp)),
+            ("job_last_status", "The exit status of the last run of the job.", |job| job.last.status.map(f64::from)),
+            ("job_due_timestamp_seconds", "When the period of the last run was due.", |job| {
+                job.period.map(|turn| timestamp(turn.due_millis))
+            }),
+            ("job_period_seconds", "From one period of the job to the next.", |job| {
+                job.period.map(|turn| timestamp(turn.every_millis))
+            }),
         ];
         for (name, help, value) in families {
             self.family(name, "gauge", help);
