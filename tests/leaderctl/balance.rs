@@ -85,7 +85,7 @@ impl Place {
         assert_eq!(orphans, 0, "{}", self.fleet.logs());
         for shard in 1..=shards {
             let lives = self.fleet.lives_in_slot(shard);
-            assert_eq!(Evidence::of(&lives, until, 0).breach(), None, "{shard}: {lives:?}\n{}", self.fleet.logs());
+            assert_eq!(Evidence::of(&lives, until, 0, 0).breach(), None, "{shard}: {lives:?}\n{}", self.fleet.logs());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Several candidates of one shard, as real processes, and the stamps that their COMMANDs wrote.
 
-use super::evidence::Evidence;
+use super::evidence::{self, Evidence};
 use super::process::told_of;
 pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;
 use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
@@ -198,14 +198,14 @@ impl Fleet {
     pub fn end(&mut self) -> (Vec<Life>, Evidence) {
         let (until, orphans) = self.end_all();
         let lives = self.lives();
-        let evidence = Evidence::of(&lives, until, orphans);
+        let evidence = Evidence::of(&lives, until, orphans, 0);
         self.publish(&evidence);
         (lives, evidence)
     }
 
     pub fn publish(&self, evidence: &Evidence) {
         if let Some((store, fault)) = self.title {
-            evidence.publish(store, fault);
+            evidence::publish(evidence, store, fault);
         }
     }
 

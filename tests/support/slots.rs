@@ -35,9 +35,11 @@ pub fn conclude(mut fleet: Fleet) -> [Vec<Life>; 2] {
 pub fn end(fleet: &mut Fleet) -> [Vec<Life>; 2] {
     let (until, orphans) = fleet.end_all();
     let lives = SLOTS.map(|slot| fleet.lives_in_slot(slot));
-    let [one, two] = [&lives[0], &lives[1]].map(|lives| Evidence::of(lives, until, 0));
+    let [mut one, two] = [&lives[0], &lives[1]].map(|lives| Evidence::of(lives, until, orphans, 0));
     let breaches = [one.breach(), two.breach()];
-    fleet.publish(&Evidence { orphans, ..one.and(two) });
+    (one.terms, one.overlap) = (one.terms + two.terms, one.overlap + two.overlap);
+    one.gaps.extend(two.gaps);
+    fleet.publish(&one);
     let without = fleet.lives();
     assert!(without.is_empty() && orphans == 0, "{orphans} {without:?}\n{}", fleet.logs());
     assert!(!fleet.scratch.path().join("stamps.3").exists(), "{}", fleet.logs());

@@ -72,8 +72,8 @@ pub struct Evidence {
     pub overlap: Duration,
     /// Processes of trees that outlived all candidates.
     pub orphans: usize,
-    /// From the last stamp of a life to the first of the next: the longest.
-    pub handover: Option<Duration>,
+    /// From the last stamp of each life to the first of the next.
+    pub gaps: Vec<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,12 +103,18 @@ impl Evidence {
     /// Of lives in the order of their beginnings. What begins after `until` is the end of the test, and neither a
     /// handover nor one of its leaderships. Every term has to be above `floor`, the highest one of earlier faults.
     pub fn of(lives: &[Life], until: u64, orphans: usize, floor: u64) -> Self {
-        let overlap = overlap(lives);
-        let handover = gaps(lives, until).max();
+        let pairs = || lives.windows(2).map(|pair| (&pair[0], &pair[1]));
         let above = lives.first().is_none_or(|life| life.term > floor);
-        let terms_rise = above && terms_rise(lives);
+        let terms_rise = above && pairs().all(|(one, next)| one.term < next.term);
+        let gaps = pairs().filter(|(_, next)| next.first <= until);
+        let gaps = gaps.map(|(one, next)| Duration::from_nanos(next.first.saturating_sub(one.last))).collect();
         let terms = lives.iter().filter(|life| life.first <= until).count();
-        Self { terms, terms_rise, overlap, orphans, handover }
+        Self { terms, terms_rise, overlap: overlap(lives), orphans, gaps }
+    }
+
+    /// The longest time without a tree. None if nobody took over.
+    pub fn handover(&self) -> Option<Duration> {
+        self.gaps.iter().max().copied()
     }
 
     /// What must hold after every fault, and does not.
@@ -147,18 +153,6 @@ pub fn overlap(lives: &[Life]) -> Duration {
     let pairs =
         lives.iter().enumerate().flat_map(|(index, one)| lives[index + 1..].iter().map(move |other| (one, other)));
     pairs.map(|(one, other)| common(one, other)).sum()
-}
-
-/// From the last stamp of each life to the first of the next, of lives in the order of their beginnings. What begins
-/// after `until` is the end of the test, and no handover.
-pub fn gaps(lives: &[Life], until: u64) -> impl Iterator<Item = Duration> {
-    let pairs = lives.windows(2).filter(move |pair| pair[1].first <= until);
-    pairs.map(|pair| Duration::from_nanos(pair[1].first.saturating_sub(pair[0].last)))
-}
-
-/// Whether each term is higher than the one before, of lives in the order of their beginnings.
-pub fn terms_rise(lives: &[Life]) -> bool {
-    lives.windows(2).all(|pair| pair[0].term < pair[1].term)
 }
 
 pub fn common(one: &Life, other: &Life) -> Duration {

@@ -40,7 +40,7 @@ impl Row {
             terms: evidence.map(|evidence| evidence.terms),
             terms_rise: evidence.map(|evidence| evidence.terms_rise),
             /// Also None if nobody took over.
-            handover_ms: evidence.and_then(|evidence| evidence.handover).map(millis),
+            handover_ms: evidence.and_then(Evidence::handover).map(millis),
         })
     }
 
@@ -63,7 +63,7 @@ impl Row {
             &cell(evidence.map(|evidence| format!("{}ms", millis(evidence.overlap)))),
             &cell(evidence.map(|evidence| evidence.orphans.to_string())),
             &cell(terms.map(str::to_owned)),
-            &cell(evidence.and_then(|evidence| evidence.handover).map(|gap| format!("{}ms", millis(gap)))),
+            &cell(evidence.and_then(Evidence::handover).map(|gap| format!("{}ms", millis(gap)))),
             &verdict,
         ])
     }
