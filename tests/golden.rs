@@ -17,6 +17,8 @@ mod former;
 mod golden;
 #[path = "golden/json.rs"]
 mod json;
+#[path = "golden/manual.rs"]
+mod manual;
 #[path = "golden/metrics.rs"]
 mod metrics;
 #[path = "golden/plain.rs"]

@@ -18,6 +18,7 @@ use support::fleet::{copy_program, leaderctl, leaderrun, wait_until};
 use support::process::Process;
 use support::said::{Runs as _, Said, objects};
 use support::squatting::{NOBODY, as_nobody, by_user, copied};
+use support::verbs::ASKING;
 use tempfile::TempDir;
 
 /// What a run said, and whether COMMAND was started.
@@ -1057,36 +1058,7 @@ fn a_leadership_verifies_another_term_only_in_a_store_that_is_named() {
     verified(&format!("--store '{store}' other --term 7")).ended(79);
 }
 
-/// Every verb that asks a store: what local files show is not what is so in the store that was meant.
-const ASKING: &[&[&str]] = &[
-    &["status", "shard"],
-    &["status", "--json", "shard"],
-    &["list"],
-    &["watch", "shard"],
-    &["watch"],
-    &["wait", "shard", "--free"],
-    &["wait", "shard", "--timeout", "1ms"],
-    &["verify", "shard", "--term", "7"],
-    &["why", "shard"],
-    &["history", "shard"],
-    &["jobs", "shard"],
-    &["jobs", "shard", "id"],
-    &["jobs", "shard", "--clear", "id"],
-    &["serve", "--listen", "127.0.0.1:0"],
-    &["selftest", "--only", "stop"],
-    &["store", "check"],
-    &["pause", "shard", "--wait"],
-    &["resume", "shard"],
-    &["step-down", "shard"],
-    &["step-down", "--host", "web1"],
-    &["resume", "--host", "web1"],
-    &["balance"],
-    &["balance", "--dry-run"],
-    &["revoke", "shard", "--term", "1"],
-    &["forget", "shard"],
-    &["store", "init"],
-];
-
+/// What local files show is not what is so in the store that was meant.
 #[test]
 fn without_a_store_no_verb_answers_where_nobody_reads_the_warning() {
     let home = TempDir::new().unwrap();

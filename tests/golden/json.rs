@@ -1,7 +1,8 @@
 //! What leaderctl prints for programs: the members of every object, in their order, and what kind of value each has. Words
-//! that programs compare are shown; times, numbers and sentences are not.
+//! that programs compare are shown; times, numbers and sentences are not. The manual tells of the same members.
 
 use crate::golden::golden;
+use crate::manual;
 use crate::plain::Plain;
 use crate::support::fleet::{leaderrun, wait_until};
 use crate::support::place::Place;
@@ -62,6 +63,7 @@ impl Told {
     }
 
     fn tell(&mut self, what: &str, objects: &str) {
+        manual::assert_tells_of(what.split(' ').next().expect("a verb"), objects);
         let count = objects.lines().count();
         let members = members(objects, &self.plain);
         self.text.extend([format!("== {what}: {count} lines\n{members}\n")]);
@@ -155,6 +157,7 @@ fn what_leaderctl_prints_as_json_stays_as_it_is() {
     told.ask(&["verify", "--json", "--term", "1", &shard]);
     told.ask(&["why", "--json", &shard]);
     told.ask(&["why", "--json", "--host", "elsewhere", &shard]);
+    told.ask(&["wait", "--json", &shard]);
     told.ask(&["history", "--json", &shard]);
     told.ask(&["pause", "--json", "--keep", "--for", "1h", "--reason", "a sentence", &shard]);
     told.ask(&["status", "--json", &shard]);

@@ -4,23 +4,19 @@ use crate::golden::golden;
 use crate::json::members;
 use crate::plain::Plain;
 use crate::support::fleet::{leaderrun, wait_until_or};
+use crate::support::http::ask;
 use crate::support::place::Place;
 use crate::support::ports::free_port;
 use crate::support::world::TIMING;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 /// The body of an answer, or nothing while there is none.
 fn get(port: u16, path: &str) -> String {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
+    let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket has a timeout");
-    let mut answer = String::new();
-    let asked = stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n").as_bytes());
-    if asked.and_then(|()| stream.read_to_string(&mut answer)).is_err() {
-        return String::new();
-    }
-    answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())
+    let answer = ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: probe\r\n\r\n"));
+    answer.map_or(String::new(), |answer| answer.body)
 }
 
 /// Without values, and the same for each version.

@@ -132,6 +132,8 @@ fn status_begins_with_what_matters_most(place: &Place) {
     let term = place.read("term");
     let (told, _) = status(&["nc-prod"]);
     assert!(told.starts_with("nc-prod: led by ") && told.contains("Z (") && told.contains("s ago)"), "{told}");
+    let renewed = told.lines().find(|line| line.starts_with("  renewed    "));
+    assert_eq!(renewed.is_some_and(|line| line.ends_with(" ago")), place.server.is_some(), "{told}");
 
     // Somebody who waits, and says so where that costs money, too.
     let mut command = leaderrun();

@@ -43,6 +43,7 @@ pub mod server;
 pub mod shell;
 pub mod slots;
 pub mod squatting;
+pub mod verbs;
 #[cfg(any(feature = "dynamodb", feature = "bucket"))]
 pub mod wire;
 pub mod world;
