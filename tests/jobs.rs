@@ -115,6 +115,7 @@ fn a_run_that_failed_is_repeated_as_often_as_is_allowed(place: &Place) {
     assert_eq!(place.last_run()["exit_status"], 137);
     assert_eq!(place.attempt("f", 0, &["--every", "366d", "--retry-failed", "4"], "").0, 0);
     place.skips("g", &["--every", "366d", "--retry-failed", "99"], "leave --every out to run besides");
+    assert_eq!(place.attempt("h", 0, &["--every", "366d", "--done-exit-code", "7"], "").0, 7);
     let lines = place.lines();
     let runs: Vec<String> =
         lines.iter().map(|line| format!("{} {}", &line[..1], line.split_once("Z ").unwrap().1)).collect();

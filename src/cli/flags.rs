@@ -338,14 +338,3 @@ pub fn takes_next(command: &Command, word: &str) -> bool {
     let takes = |letter: char| takes(&|arg| arg.get_short() == Some(letter));
     letters.find(takes).is_some_and(|at| letters[at..].chars().count() == 1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sum_of_durations_that_is_too_long_is_refused() {
-        assert_eq!(duration("584542046090y 500ms 18446744073709551615.5s").ok(), None);
-        assert_eq!(duration("1m30s").ok(), Some(Duration::from_secs(90)));
-    }
-}

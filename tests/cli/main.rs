@@ -110,6 +110,7 @@ fn wrong_flags_are_usage_errors() {
         (&["-w", "soon"], "write a duration"),
         (&["-w", "-5"], "write a duration"),
         (&["-w", "99999999999999999999999999s"], "write a duration"),
+        (&["-w", "584542046090y 500ms 18446744073709551615.5s"], "write a duration"),
         (&["-n", "-w", "5"], "exclude each other: use one of them"),
         (&["-q", "-v"], "exclude each other: use one of them"),
         (&["-E", "256"], "'256' for '--conflict-exit-code <CODE>': write an exit status from 0 to 255"),
@@ -150,6 +151,15 @@ fn wrong_flags_are_usage_errors() {
         (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
         (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
         (&["--relinquish", "soon"], "a crontab's five fields"),
+        (&["--relinquish", ""], "write a duration"),
+        (&["--relinquish", "@every"], "@every DURATION"),
+        (&["--relinquish", "@every soon"], "write a duration"),
+        (&["--relinquish", "* * * *"], "write a duration"),
+        (&["--relinquish", "* * * * * * *"], "write a duration"),
+        (&["--relinquish", "* * * * 1 Nowhere/Land"], "failed to find timezone Nowhere/Land"),
+        (&["--relinquish", "5-1 * * * *"], "ascending"),
+        (&["--relinquish", "*/0 * * * *"], "not a crontab's five fields"),
+        (&["--relinquish", "\u{a0}* * * * \u{e9}"], "letters, digits"),
         (&["--relinquish", "0s", "--once", "a"], "at least 1s"),
         (&["--relinquish", "@reboot"], "@hourly"),
         (&["--relinquish", "61 * * * *"], "0..=59"),
@@ -193,26 +203,6 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
     ] {
         run_with(&[], "shard", |command| {
             command.env(name, value);
-        })
-        .refused(64, words);
-    }
-}
-
-#[test]
-fn options_that_exclude_each_other_are_named_as_they_were_given() {
-    for (variables, flags, words) in [
-        (&[("EVERY", "5m"), ("ONCE", "a")][..], &[][..], "LEADERRUN_EVERY and LEADERRUN_ONCE exclude each other"),
-        (&[("EVERY", "5m"), ("RELINQUISH", "6h")], &[], "LEADERRUN_EVERY and LEADERRUN_RELINQUISH exclude each other"),
-        (&[("SLOTS", "2"), ("ONCE", "a")], &[], "LEADERRUN_SLOTS and LEADERRUN_ONCE exclude each other"),
-        // `false` is a job's name and a command, too.
-        (&[], &["--once", "false", "--restart", "always"], "--once and --restart exclude each other"),
-        (&[], &["--once", "false", "--relinquish", "1h"], "--once and --relinquish exclude each other"),
-        (&[], &["--slots", "2", "--once", "false"], "--slots and --once exclude each other"),
-        (&[], &["--slots", "2", "--on-leader-change", "false"], "--slots and --on-leader-change exclude"),
-        (&[], &["--every", "5m", "--once", "false"], "--every and --once exclude each other"),
-    ] {
-        run_with(flags, "shard", |command| {
-            command.envs(variables.iter().map(|(name, value)| (format!("LEADERRUN_{name}"), value)));
         })
         .refused(64, words);
     }
@@ -299,6 +289,7 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
         (&["status", "\u{1b}[31mX"][..], "invalid value '\\u{1b}[31mX' for '<SHARD>...'"),
         (&["status", &long], "xxx...' for "),
         (&["--request-timeout", "-1", "list"], "'-1' for '--request-timeout <DURATION>': write a duration"),
+        (&["why", "--host", "", "shard"], "'--host <NAME>'"),
         (&["revoke", "shard", "--term", "x"], "write a whole number"),
         (&["revoke", "shard", "--term", "-1"], "invalid value '-1' for '--term <N>': write a whole number"),
         (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),

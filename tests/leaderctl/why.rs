@@ -231,11 +231,6 @@ fn a_directory_that_denies_has_answered() {
     place.fleet.conclude();
 }
 
-#[test]
-fn an_empty_host_is_refused() {
-    Place::local().ctl(&["why", "--host", "", "shard"]).said().ended(64).tells("'--host <NAME>'");
-}
-
 /// Names of a candidate's sockets.
 fn names(place: &Place, shard: &str, count: usize) -> Vec<String> {
     let store = Location::from_url(&place.url).unwrap();

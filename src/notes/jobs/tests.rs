@@ -42,50 +42,10 @@ fn every(started_millis: u64, retry_failed: Option<u32>) -> Job {
     Job { frequency: Frequency::Every(period(started_millis)), retry_failed, done_exit_code: 0 }
 }
 
-fn judge(job: &Job, ledger: Option<&Ledger>, session: &str, behind: Option<u64>) -> Verdict {
-    let behind = &Behind { session: None, term: behind.map(Term) };
-    let (shard, session) = ("db/a".parse().unwrap(), Session::from_record(session));
-    job.judge(ledger, Asking { shard: &shard, session: Some(&session), behind })
-}
-
-#[track_caller]
-fn assert_skips(verdict: Verdict, status: u8, words: &str) {
-    let Verdict::Skip(skipped) = verdict else { panic!("{verdict:?}") };
-    assert!(skipped.status == status && skipped.said.contains(words), "{skipped:?}");
-}
-
 #[test]
 fn the_longest_ledger_is_no_longer_than_a_note_may_be() {
     let ledger = Ledger { succeeded: Some(run(&"s".repeat(36), Some(0))), ..ledger(u64::MAX, u32::MAX, Some(1)) };
     assert!(ledger.text().len() <= notes::LONGEST, "{}", ledger.text().len());
-}
-
-#[test]
-fn a_period_runs_again_until_it_succeeds_or_reaches_its_limit_of_failures() {
-    let due = 100 * 5 * MINUTE;
-    let later = Turn { due_millis: due + 5 * MINUTE, next_millis: due + 10 * MINUTE, every_millis: 5 * MINUTE };
-    let now = Turn { due_millis: due, next_millis: due + 5 * MINUTE, every_millis: 5 * MINUTE };
-    assert_eq!(judge(&every(due, None), None, "b", None), Verdict::Run(1, Some(now)));
-    let failed = |attempts, status| ledger(due, attempts, status);
-    assert_eq!(
-        judge(&every(due + 5 * MINUTE, None), Some(&failed(9, Some(1))), "b", None),
-        Verdict::Run(1, Some(later))
-    );
-    let done = Job { done_exit_code: 7, ..every(due + 1000, Some(9)) };
-    assert_skips(judge(&done, Some(&failed(1, Some(0))), "b", None), 7, "leave --every out to run besides");
-    for status in [Some(1), None] {
-        for job in [every(due + 1000, None), every(due + 1000, Some(0))] {
-            assert_skips(judge(&job, Some(&failed(1, status)), "b", None), 0, "--retry-failed 1 allows another");
-        }
-        // The repeat belongs to the period that it repeats.
-        let once_more = every(due + 1000, Some(1));
-        assert_eq!(judge(&once_more, Some(&failed(1, status)), "b", Some(1)), Verdict::Run(2, Some(now)));
-        assert_skips(judge(&once_more, Some(&failed(2, status)), "b", None), 0, "--retry-failed 2 allows another");
-    }
-    let late = Ledger { succeeded: Some(run("c", Some(0))), ..failed(2, Some(1)) };
-    assert_skips(judge(&every(due, Some(9)), Some(&late), "b", None), 0, "skipped: ");
-    assert_eq!(judge(&every(due, None), Some(&failed(1, None)), "a", None), Verdict::Ours);
-    assert_skips(judge(&every(due, None), Some(&failed(1, Some(3))), "a", None), 0, "failed on");
 }
 
 fn candidate(session: &str) -> Candidate {
