@@ -436,7 +436,7 @@ impl Guard {
             self.signal_group(signal);
         }
         // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for them.
-        self.tree.ask(signals, self.group, self.policy.wake_at());
+        self.tree.ask(signals, self.group, self.policy.asks_until());
     }
 
     fn signal_group(&self, signal: Signal) {

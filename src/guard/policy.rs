@@ -210,6 +210,12 @@ impl Policy {
         }
     }
 
+    /// Until when the guard may look for processes to ask. Among busy processes, one that has used a processor waits many
+    /// times as long for its next turn, and the kill must not be that late.
+    pub fn asks_until(&self) -> BootInstant {
+        self.wake_at().minus(self.caution.extra())
+    }
+
     /// The latest instant at which COMMAND may be started.
     pub fn start_by(&self) -> BootInstant {
         self.deadline().term_at

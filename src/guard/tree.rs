@@ -315,8 +315,11 @@ impl Tree {
     }
 
     /// Sends `signals` once to each process of the tree, except those in the process group `except` and those in a PID
-    /// namespace, where the init passes them on. Looks for them until `until` at most.
+    /// namespace, where the init passes them on. Looks for them until `until` at most, and not at all after it.
     pub fn ask(&mut self, signals: [Signal; 2], except: Option<Pid>, until: BootInstant) {
+        if BootInstant::now() >= until {
+            return;
+        }
         let passed_over: HashSet<Pid> = self.earlier_children.iter().copied().chain(self.init).collect();
         let is_of_group = |pid| except.is_some() && getpgid(Some(pid)).ok() == except;
         let mut asked = HashSet::new();
@@ -329,7 +332,8 @@ impl Tree {
                 }
             };
             let found = (0..WALKS_TO_ASK).map(|_| walk.down(Pid::this(), &passed_over, until, &mut ask));
-            if found.take_while(|found| *found != Found::Nothing).any(|found| found == Found::Part) {
+            let misses_some = |found| matches!(found, Found::Many | Found::Part);
+            if found.take_while(|found| *found != Found::Nothing).any(misses_some) {
                 walk.below(Pid::this(), &passed_over, until, ask);
             }
         }

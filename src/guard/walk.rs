@@ -11,7 +11,8 @@
 //! - *A frozen helper reaps nothing.* A tree whose processes end as fast as they fork then leaves tens of thousands of
 //!   ended ones. If each of them took as long as one that lives, those would be others before the walk gets to them. So
 //!   the walks pass over what has ended: it forks no more, and its children have another parent. `/proc` can lie about
-//!   that as well, so a child of ours is reported all the same.
+//!   that as well, so a child of ours is reported all the same. Once all of them were, nobody reads `/proc` whole: they are
+//!   reaped first, and what was missed is found in a moment.
 //! - *Thousands that are killed at once wait for each other*, since all have the same libraries mapped (`i_mmap_rwsem`), and
 //!   each waits for a processor when it is its turn: on a busy machine, for seconds. So what is killed is given a real-time
 //!   priority first: the one below our own, for a lower one may never have its turn beside others' real-time processes.
@@ -64,8 +65,18 @@ pub enum Found {
     /// Nothing that the walk before it had not found.
     Nothing,
     New,
+    /// Every child of ours, and so many that nobody looked below them all.
+    Many,
     /// Something of the tree could not be read, or it is too large.
     Part,
+}
+
+/// How far a walk down went.
+#[derive(Default)]
+struct Reach {
+    threads: usize,
+    /// There were more children of ours than it looked at.
+    many: bool,
 }
 
 /// A process below the top of a walk.
@@ -102,33 +113,33 @@ impl Walk {
         mut each: impl FnMut(&mut Process<'_>),
     ) -> Found {
         self.seen.clear();
-        let mut threads = 0;
-        let mut whole = self.add_children(top.as_raw(), earlier_children, until, &mut threads, &mut each).is_some();
+        let mut reach = Reach::default();
+        let mut whole = self.add_children(top.as_raw(), earlier_children, until, &mut reach, &mut each).is_some();
         let mut at = 0;
-        while at < self.seen.len() && threads < MOST_THREADS {
+        while at < self.seen.len() && reach.threads < MOST_THREADS {
             let Seen { pid, ended, .. } = self.seen[at];
-            whole &= ended || self.add_children(pid, earlier_children, until, &mut threads, &mut each).is_some();
+            whole &= ended || self.add_children(pid, earlier_children, until, &mut reach, &mut each).is_some();
             at += 1;
         }
-        for &Seen { pid, parent, started, ended, .. } in &self.seen {
-            if BootInstant::now() >= until {
-                return Found::Part;
-            }
-            let [pid, parent] = [pid, parent].map(Pid::from_raw);
-            each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
+        if BootInstant::now() >= until {
+            return Found::Part;
         }
         let found = self.found_down.replace(self.seen.iter().filter(|seen| !seen.ended));
-        if whole && threads < MOST_THREADS { found } else { Found::Part }
+        match reach {
+            Reach { threads, .. } if threads >= MOST_THREADS || !whole => Found::Part,
+            Reach { many: true, .. } => Found::Many,
+            Reach { many: false, .. } => found,
+        }
     }
 
-    /// Adds the children of all threads of `pid`. None if they cannot all be read, or if they are too many. Of ours, those
-    /// that are too many go to `each` at once: at the end of a long list are those that were forked last.
+    /// Adds the children of all threads of `pid`. None if they cannot all be read. Of ours, those that are too many only go
+    /// to `each`: at the end of a long list are those that were forked last.
     fn add_children(
         &mut self,
         pid: i32,
         earlier_children: &HashSet<Pid>,
         until: BootInstant,
-        threads: &mut usize,
+        reach: &mut Reach,
         each: &mut impl FnMut(&mut Process<'_>),
     ) -> Option<()> {
         if BootInstant::now() >= until {
@@ -137,20 +148,19 @@ impl Walk {
         let Some(tasks) = open_at(self.proc.as_fd(), format_args!("{pid}/task")) else { return is_gone(pid) };
         let is_ours = pid == Pid::this().as_raw();
         let mut shows_itself = false;
-        let mut whole = true;
         loop {
             let length = sys::read_directory(tasks.as_fd(), &mut self.entries).ok()?;
             if length == 0 {
                 // Something is mounted over it.
-                return if shows_itself { whole.then_some(()) } else { is_gone(pid) };
+                return if shows_itself { Some(()) } else { is_gone(pid) };
             }
             let mut rest = &self.entries[..length];
             while let Some((name, after)) = entry(rest) {
                 rest = after;
                 let Some(thread) = number(name) else { continue };
                 shows_itself |= thread == pid;
-                *threads += 1;
-                if *threads > MOST_THREADS {
+                reach.threads += 1;
+                if reach.threads > MOST_THREADS {
                     return None;
                 }
                 let Some(children) = open_at(tasks.as_fd(), format_args!("{thread}/children")) else {
@@ -165,7 +175,7 @@ impl Walk {
                         return;
                     }
                     if is_ours && self.seen.len() >= MOST_THREADS {
-                        whole = false;
+                        reach.many = true;
                         let [pid, parent] = [child, pid].map(Pid::from_raw);
                         each(&mut Process { pid, parent, ended: false, started: None, proc: self.proc.as_fd() });
                         return;
@@ -178,7 +188,11 @@ impl Walk {
                     } else {
                         seen.filter(|seen| !seen.ended)
                     };
-                    self.seen.extend(seen);
+                    if let Some(seen) = seen {
+                        // At once: what is found next may take long, and what it has found may fork meanwhile.
+                        each(&mut Process::of(seen, self.proc.as_fd()));
+                        self.seen.push(seen);
+                    }
                 })?;
             }
         }
@@ -198,10 +212,9 @@ impl Walk {
                 return Found::Part;
             }
             let place = place(&mut self.seen, index, top, earlier_children);
-            let Seen { pid, parent, started, ended, .. } = self.seen[index];
-            let [pid, parent] = [pid, parent].map(Pid::from_raw);
-            if place == Place::Below && (!ended || parent == Pid::this()) {
-                each(&mut Process { pid, parent, ended, started, proc: self.proc.as_fd() });
+            let mut process = Process::of(self.seen[index], self.proc.as_fd());
+            if place == Place::Below && (!process.ended || process.parent == Pid::this()) {
+                each(&mut process);
             }
         }
         if BootInstant::now() >= until {
@@ -256,7 +269,13 @@ impl Alive {
     }
 }
 
-impl Process<'_> {
+impl<'a> Process<'a> {
+    fn of(seen: Seen, proc: BorrowedFd<'a>) -> Self {
+        let Seen { pid, parent, started, ended, place: _ } = seen;
+        let [pid, parent] = [pid, parent].map(Pid::from_raw);
+        Self { pid, parent, ended, started, proc }
+    }
+
     /// False if it is gone, and its number may be another process's.
     pub fn signal(&self, signal: Signal) -> bool {
         // A child keeps its number until it is reaped, and only the caller reaps.
@@ -421,6 +440,26 @@ mod tests {
             assert_eq!(found, Found::Part);
             drop(sender);
         });
+    }
+
+    #[test]
+    fn ended_children_that_are_many_are_reported_without_a_look_at_each() {
+        let mut children: Vec<_> =
+            (0..MOST_THREADS + 50).map(|_| std::process::Command::new("true").spawn().unwrap()).collect();
+        let pids: HashSet<_> = children.iter().map(|child| Pid::from_raw(child.id().cast_signed())).collect();
+        for &pid in &pids {
+            waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        }
+        let mut walk = Walk::open().unwrap();
+        // Other tests start threads of this process as well, at times more than a walk down looks at.
+        let found = std::iter::repeat_with(|| found_below(&mut walk, Pid::this(), &HashSet::new()))
+            .find(|(_, found)| *found != Found::Part);
+        let (reported, found) = found.unwrap();
+        assert_eq!(found, Found::Many);
+        assert!(pids.is_subset(&reported.into_iter().collect()));
+        for child in &mut children {
+            child.wait().unwrap();
+        }
     }
 
     #[test]

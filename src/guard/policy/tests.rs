@@ -146,6 +146,18 @@ fn a_guard_that_is_woken_late_acts_earlier_and_so_does_its_kill_timer() {
 }
 
 #[test]
+fn a_guard_that_is_woken_late_looks_for_processes_to_ask_only_if_that_leaves_it_time_to_kill() {
+    let mut policy = cautious();
+    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: Some(millis(500)) }));
+    let kill_at = at(1).plus(millis(500));
+    assert_eq!(policy.asks_until(), kill_at);
+    let _ = policy.handle(at(1), Input::Late(millis(50)));
+    assert_eq!(policy.asks_until(), kill_at.minus(millis(200)));
+    let _ = policy.handle(at(1), Input::Order(Order::Late(millis(9000))));
+    assert_eq!(policy.asks_until(), kill_at.minus(millis(1000)), "there is no time");
+}
+
+#[test]
 fn lateness_that_is_over_gives_the_time_back() {
     let mut policy = cautious();
     let _ = policy.handle(at(1), Input::Late(millis(200)));
