@@ -419,14 +419,15 @@ async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<
 
 /// Returns when a signal asks to stop, so that what was set up can be put back.
 async fn asked_to_stop() {
-    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
-    let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds else {
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+    let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup), Ok(mut quit)] = kinds.map(signal) else {
         return std::future::pending().await;
     };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         _ = hangup.recv() => {}
+        _ = quit.recv() => {}
     }
 }
 

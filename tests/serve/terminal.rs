@@ -50,6 +50,11 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     shell.keys(&["q"]);
     shell.wait_for("ready>");
     shell.shows("clear; echo status $?; stty -a | grep -c ' icanon'", "status 0\n1");
+    // A signal ends it as `q` does, and the terminal is put back.
+    let quit = "clear; echo as before; timeout --foreground -s QUIT 4 leaderctl top --interval 200ms";
+    shell.shows(quit, "2 shards: 2 free");
+    shell.wait_for("as before");
+    shell.shows("clear; echo icanon $(stty -a | grep -c ' icanon')", "icanon 1");
 }
 
 #[test]
