@@ -211,6 +211,7 @@ const fn throttled(words: &'static [&'static str], host: &'static [&'static str]
 on_the_walk!(throttled, [is_cut_off], {
     busy_190_under_a_quota_of_20_ms: throttled(&["deaf", "busy", "190"], &["quota=20"]),
     busy_150_under_a_quota_of_10_ms: throttled(&["deaf", "busy", "150"], &["quota=10"]),
+    busy_150_apart_under_a_quota_of_10_ms: throttled(&["deaf", "apart", "busy", "150"], &["quota=10"]),
     busy_190_on_the_only_processor: throttled(&["deaf", "busy", "190"], &["cpu=1"]).alone(),
 });
 

@@ -1,5 +1,6 @@
 /*
- * hog [deaf] [fifo N] busy N: processes that never sleep; with `fifo`, at this real-time priority.
+ * hog [deaf] [apart] [fifo N] busy N: processes that never sleep; `apart`: in sessions of their own; `fifo`: at this
+ * real-time priority.
  */
 #include "life.h"
 
@@ -20,7 +21,10 @@ int main(int argc, char **argv) {
     for (int i = 1; i < number("busy"); i++) {
         pid_t child = bear();
         must(child >= 0, "fork");
-        if (child == 0) spin();
+        if (child == 0) {
+            if (has("apart")) setsid();
+            spin();
+        }
     }
     ready(1);
     spin();
