@@ -113,7 +113,7 @@ if [ -z "$binaries" ] && [ ! -e "$root/Cargo.toml" ]; then
     binaries=$root/bin
 fi
 if [ -z "$binaries" ]; then
-    command -v cargo >/dev/null || fail 69 'cargo is not there: install Rust, or name built ones with --binaries DIR'
+    command -v cargo >/dev/null || fail 69 'cargo was not found: install Rust, or name built programs with --binaries DIR'
     target=$(absolute "${CARGO_TARGET_DIR:-$root/target}")
     cargo build --profile dist --locked --manifest-path "$root/Cargo.toml" --target-dir "$target"
     binaries=$target/dist
