@@ -1,8 +1,8 @@
-//! CPU quotas.
+//! The CPU quotas of the cgroups that this process is in.
 //!
 //! The hazard: in a cgroup that has used up its quota nothing runs until the next period, whatever its priority, and
-//! among many busy processes a helper may wait for many periods. So a quota below one processor counts as lateness until
-//! that was measured.
+//! among many busy processes a helper may wait for many periods. So a quota below one processor counts as lateness
+//! before any was measured.
 //!
 //! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst.
 

@@ -9,16 +9,16 @@
 //! - *Memory may be short when a kill is due.* So a walk allocates only when it is opened, unless the machine has more
 //!   processes than were planned for.
 //! - *A frozen helper reaps nothing.* A tree whose processes end as fast as they fork then leaves tens of thousands of
-//!   ended ones. If each of them took as long as one that lives, those would be others before the walk gets to them. So
-//!   the walks pass over what has ended: it forks no more, and its children have another parent. `/proc` can lie about
-//!   that as well, so a child of ours is reported all the same. Once all of them were, nobody reads `/proc` whole: they are
-//!   reaped first, and what was missed is found in a moment.
-//! - *Thousands that are killed at once wait for each other*, since all have the same libraries mapped (`i_mmap_rwsem`), and
-//!   each waits for a processor when it is its turn: on a busy machine, for seconds. So what is killed is given a real-time
-//!   priority first: the one below our own, for a lower one may never have its turn beside others' real-time processes.
-//!   By its number, so whether it was the right process is looked at afterwards.
-//! - *A walk that looks for processes to ask to stop may take until they must be killed*: among many busy processes, the
-//!   kernel lets this one run for a few milliseconds every few seconds. So a walk can be given an end.
+//!   zombies, and while a walk looks at each of them, the tree forks on. So a walk passes over zombies: they fork no
+//!   more, and their children have another parent. `/proc` can lie about that as well, so a child of ours is reported
+//!   all the same. If there are too many children to look below each, they are only reported ([`Found::Many`]): the
+//!   caller reaps them, and the next walk finds what was missed.
+//! - *Thousands that are killed at once wait for each other*, since all have the same libraries mapped
+//!   (`i_mmap_rwsem`), and then for a processor: on a busy machine, for seconds. So what is killed is first given a
+//!   real-time priority: the one below our own, because at a lower one it might wait for others' real-time processes. A
+//!   priority is set by number, so whether it was the right process is checked afterwards.
+//! - *A walk that sends the stop signal may last until SIGKILL is due*: among many busy processes, the kernel lets this
+//!   one run for a few milliseconds every few seconds. So a walk can be given an end.
 //! - *COMMAND may unmount `/proc`, or mount something over it.* So the walk keeps the directory open.
 //! - *COMMAND may mount something over `/proc/PID`*, which hides that process. So for a number that cannot be read, the
 //!   walk asks the kernel whether it is our child. Every descendant becomes our child once its other ancestors are

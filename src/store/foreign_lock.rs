@@ -3,13 +3,13 @@
 //! The hazards:
 //!
 //! - The lock must be held for as long as our tree may live. So it is taken after the lease, each renewal of the lease is
-//!   followed by one of the lock, and it is given back before the lease. An operator who revokes the lease leaves it.
+//!   followed by one of the lock, and it is given back before the lease. Revoking the lease does not free the lock.
 //! - A lock that lives as long as a session of its server is freed as soon as its connection ends, though our tree still
 //!   runs. So the guard keeps the connection open ([`ForeignLock::descriptor`]).
-//! - A lock that is gone while we lead was taken away, or forgotten, and another program may have led meanwhile. So the
-//!   leadership is lost. But our tree lives on for a while: what finds the lock gone takes it again, so that no other
-//!   program begins before the tree is dead. Should the answer to that be lost, the next renewal must not take the lock for
-//!   one that was held all the time: so it is taken in such a way that shows ([`Hold::Lost`]).
+//! - If the lock is gone while we lead, another program may have led meanwhile. So the leadership is lost. But our tree
+//!   lives on for a while, so the lock is taken again, and no other program begins before the tree is dead. If the answer
+//!   to that is lost, the next renewal must not believe that the lock was held all the time. So a lock that was taken
+//!   again shows that ([`Hold::Lost`]).
 //! - Another program that gives the lock back tells nobody. So a standby looks again and again while one holds it.
 
 use super::{Finding, Holder, StoreError};

@@ -2,14 +2,14 @@
 //! seen.
 //!
 //! The hazard: a bucket has no leases. It compares revisions, and stamps each message with its clock. So a renewal is a
-//! write too, at the revision of the write before. A lease ends so long after its stamp as the message says.
+//! write too, at the revision of the write before. A message says how long after its stamp its lease ends.
 //!
-//! - A revision is another one for each write. `store init` makes them begin at the microsecond at which the bucket is
-//!   made, so one that was dropped and made again does not repeat the old ones. Only the absence of a message has the same
-//!   version in both: what was written over that asks afterwards which bucket it is in.
-//! - The server tells what time it is only if it is asked about the bucket. That is asked when the time is known badly:
-//!   beside the reads of who looks, and beside the renewals of a leader. In a cluster, servers whose clocks differ may
-//!   stamp and tell; so there it is earlier than it was told, by as much as they may differ (`Info::slack`).
+//! - Each write has a revision of its own. `store init` makes them begin at the microsecond at which the bucket is made,
+//!   so a bucket that was dropped and made again repeats none. Only the absence of a message has the same version in
+//!   both: a write over an absence asks afterwards which bucket it is in.
+//! - The server tells the time only in an answer about the bucket. So a candidate that looks, or renews, also requests
+//!   that if it does not know the time well. In a cluster, one server may stamp a message and another one tell the time;
+//!   so there the time counts as earlier, by as much as their clocks may differ (`Info::slack`).
 //! - The server pushes what changes to a standby. So a standby looks at what was pushed last, and asks nothing.
 //!
 //! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine

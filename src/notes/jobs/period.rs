@@ -5,9 +5,9 @@
 //! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. Two hosts that start it for
 //!   one time must run it once, and a host whose clock is early must not take the start for one of the period before.
 //!   So the ledger keeps when the next run is due, `next`, by the clock of a host that ran it. A start that comes more
-//!   than half a period before that belongs to the run that was.
-//! - People start a job by hand, and some start it far more often than it runs. Were half a period counted from the
-//!   last run, hourly starts of a daily job would run it twice a day. So `next` moves on by whole periods.
+//!   than half a period before that does nothing: its period has had its run.
+//! - People start a job by hand, and some start it far more often than it runs. If a start only had to be half a period
+//!   after the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a period.
 //! - One host's clock may be a year ahead, and its run would then keep the job from all others for a year. So the
 //!   store, by its own clock, forgets the ledger two periods after the run (see [`Period::lasts`]), and the next start
 //!   runs the job whatever its clock shows.

@@ -1,10 +1,10 @@
 //! Locks on files: open file description locks (fcntl(2)) on the whole of a file, for writing. They are tried, not
 //! waited for.
 //!
-//! The hazard: a file that every user may open for reading, as one from a backup may be, every user may lock for reading.
-//! Such a lock is not a lease, and it lasts as long as its holder likes. So a file that is locked for reading is moved out
-//! of the way, and another one takes its place. Processes that had the first file open find that the path no longer names
-//! it.
+//! The hazard: a user who may read a file may also lock it for reading, for as long as they like, and a file that was
+//! restored from a backup may be readable to all. Such a lock is not a lease. So a file that is locked for reading is moved
+//! out of the way, and another one takes its place. Processes that had the first file open find that the path no longer
+//! names it.
 
 use super::explain;
 use super::files::{beside, names, open_lock, remove};

@@ -2,8 +2,8 @@
 //!
 //! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time bound
 //! here. A request that is unanswered for a while is sent over a new connection as well, and the first answer counts: so
-//! neither a dead peer nor a slow one is a problem. The writer is told, for the second sending of a write finds what the
-//! first has done.
+//! neither a dead peer nor a slow one is a problem. The writer learns that its write was sent twice, because the second
+//! one may find what the first has written.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
 //! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and could

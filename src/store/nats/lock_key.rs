@@ -4,9 +4,9 @@
 //! Such programs create the key if nothing is in it, update it at the revision that they wrote last, and delete it when
 //! they stop. It ends by itself, because the server forgets it.
 //!
-//! Some of them do not wait for that: they read in the record when it expires, by their own clock, and then replace it.
-//! To them a record without that time has expired since the year 1. So ours has it under each name that they may look
-//! for, later by a lease than the server forgets the record, because clocks differ; and every renewal says so again.
+//! Some of them do not wait for that: the record says when it expires, and they replace it after that time by their own
+//! clock. A record without a time counts as expired. So ours has one under each name that they may look for, one lease
+//! later than the server forgets the record, because clocks differ; and every renewal moves it.
 //!
 //! The hazards:
 //!
@@ -14,7 +14,7 @@
 //!   shorter than the lease, and a bucket that forgets nothing would keep it for ever: both are refused. Our own
 //!   documents must not be forgotten, so they are in another bucket, unless the server can forget single messages.
 //! - Several renewals may be under way. One follows the other here: each names the revision that the last one made.
-//! - A renewal that arrives after the release must not take the key for nobody.
+//! - A renewal that arrives after the release must not take the key again.
 
 use super::bucket::{Bucket, Info};
 use super::document::is_deletion;

@@ -6,8 +6,8 @@
 //!
 //! The hazards:
 //!
-//! - The library takes that socket for a safe place, and shows it a password that the server has to see. So no login that
-//!   ends in such a question, or might another time, goes on where the way to the server is a network without TLS.
+//! - The library takes that socket for a safe one, and sends a password over it in the clear if the server asks for it.
+//!   So where the way to the server is a network without TLS, a login in which the server may ask for it ends.
 //! - Another process may find the socket. Only this one is listened to, and the name is random.
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
