@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! leaderrun            the candidate: elects, renews, forwards signals
-//! └─ lr-guard       the backstop: does the guard's work when the guard does not
-//!    └─ lr-guard    the guard
+//! └─ lr-guard          the backstop: does the guard's work when the guard does not
+//!    └─ lr-guard       the guard
 //!       └─ COMMAND ... the tree
 //! ```
 //!
