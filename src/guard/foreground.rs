@@ -8,16 +8,16 @@
 //! has the terminal, otherwise to the candidate's.
 //!
 //! *The foreground.* COMMAND gets it at its start if standard input and output are terminals and the candidate's group
-//! has it. Otherwise COMMAND gets it when it is stopped for want of it (SIGTTIN, SIGTTOU). In `leaderrun S COMMAND |
-//! less`, `less` is in the candidate's group and needs the terminal as well, and in `leaderrun A ... | leaderrun B ...`
-//! so does the other COMMAND: the first keeps it, and the second waits, stopped. If nobody of our job has the terminal,
-//! we are a background job: COMMAND stays stopped, and the whole job stops, so that the shell shows it. The candidate
-//! gets the foreground back when COMMAND ends or stops.
+//! has it. Otherwise COMMAND gets it when the kernel stops COMMAND because it has not got it (SIGTTIN, SIGTTOU). In
+//! `leaderrun S COMMAND | less`, `less` is in the candidate's group and needs the terminal as well, and in `leaderrun
+//! A ... | leaderrun B ...` so does the other COMMAND: the first keeps it, and the second waits, stopped. If no process of
+//! our job has the terminal, we are a background job: COMMAND stays stopped, and the whole job stops, so that the shell
+//! shows it. The candidate gets the foreground back when COMMAND ends or stops.
 //!
 //! *The keyboard.* A process in COMMAND's group sees what the keyboard sends (see `keyboard`). What
 //! Ctrl-C or Ctrl-\ ends, with whatever status, is not started again. If the signal itself ended COMMAND, it is
 //! repeated to the candidate's group, because a script that ran COMMAND itself would have been in the foreground, too.
-//! A signal that somebody sent to COMMAND is not. Ctrl-Z stops COMMAND, and then the candidate's group. So
+//! A signal that another process sent to COMMAND is not. Ctrl-Z stops COMMAND, and then the candidate's group. So
 //! does a SIGSTOP of a COMMAND that has the foreground, such as `suspend` in a shell.
 //!
 //! *A terminal that is closed* is not watched, because `leaderrun ... & exit` leaves it on purpose. SIGHUP is the

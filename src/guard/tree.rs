@@ -14,7 +14,7 @@
 //! - *No single check proves that the tree is dead.* "No child left" misses a process that entered another PID
 //!   namespace and was adopted by its init. An empty cgroup misses a process that left it. So both must hold.
 //! - *A process may not die*: the kernel waits for a device or a server, or the process may not be signalled. So what was
-//!   killed again and again is looked at ever more seldom, unless something new is found beside it.
+//!   killed again and again is looked at less and less often, unless a look finds something new.
 //! - *Memory may be short when the kill is due.* So a kill allocates nothing ([`walk`](super::walk)).
 
 use super::cgroup::Leaf;

@@ -6,8 +6,9 @@
 //! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment. The status
 //! line is never kept: by then something else may stand in its place.
 //!
-//! No thread writes, as in tracing-appender: on a busy machine COMMAND's first line then stands before ours about its
-//! start (in 23 of 300 runs), and that crate tells of a stuck reader on the standard output, which is COMMAND's.
+//! Unlike tracing-appender, this does not write in a thread of its own: on a busy machine, COMMAND's first line then came
+//! before ours about its start (in 23 of 300 runs). And that crate reports a stuck reader on standard output, which is
+//! COMMAND's.
 
 use crate::observe::stderr::Outlet;
 use crate::sys;

@@ -5,16 +5,16 @@
 //! write too; ends are written from the upper bound of the server's clock (`server_clock`) and judged by the lower. Several
 //! API servers are several clocks.
 //!
-//! - A write names `resourceVersion` and `uid`: by the first alone, the Lease would be made again that somebody deleted.
+//! - A write names `resourceVersion` and `uid`: with the first alone, it would create a Lease again that was deleted.
 //! - Other electors may use a shard's Lease, and anybody may delete it. So its led mark says what would be lost with it, and
 //!   a Lease that another elector holds has ended once it stood unchanged for its duration on our own clock.
 //! - A namespace that was made again, or restored from a copy, has a marker with another `uid`. That is the incarnation.
-//! - A cluster has other work to do. So standbys do not announce themselves unasked, and a standby that is pushed what
-//!   changes asks nothing.
+//! - A cluster has other work to do. So standbys announce themselves only on request, and a standby to which the server
+//!   pushes changes requests nothing.
 //!
-//! What the store cannot prevent: an etcd of the cluster that is restored from a copy has forgotten leaderships, and only
-//! those who were there know it. And an elector that goes by a shorter duration than the Lease says may lead while our
-//! tree is being stopped.
+//! What the store cannot prevent: if the cluster's etcd is restored from a copy, it has forgotten leaderships, and only a
+//! candidate that saw them can know that. And an elector that uses a shorter duration than the Lease says may lead while
+//! our tree is being stopped.
 
 mod address;
 mod check;

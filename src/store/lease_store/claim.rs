@@ -1,9 +1,9 @@
 //! Claims, looks and releases.
 //!
-//! The hazard: a claim that is granted says that no other tree runs. Before the write it is judged that nobody holds the
-//! lease, and that the store has not forgotten anybody; the write applies over exactly what was judged. What can only be
-//! known once the document is ours (whether an earlier one was deleted, whether the store forgot meanwhile) is read
-//! after that, and then costs a wait, which is written down before the claim is answered.
+//! The hazard: a claim that is granted says that no other tree runs. So a claim first reads, and judges that nobody holds
+//! the lease and that the store has forgotten no leader; its write applies only over exactly what was judged. What can
+//! only be known once the document is ours (whether an earlier one was deleted, whether the store forgot meanwhile) is
+//! read after the write. It may cost a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};

@@ -2,14 +2,14 @@
 //!
 //! The hazard: a renewal that does not find its leadership does not say why. It was revoked, or deleted by hand, or
 //! another candidate leads: then it is lost. Or the server restarted empty, or with an older copy: then COMMAND must not
-//! be stopped for that. In the time in which nobody is granted because of it, the leader puts its own document back, over
-//! exactly what it saw, and with what stood there besides: orders that came meanwhile, and a wait.
+//! be stopped for that. While nobody is granted because of that, the leader writes its own document again, over exactly
+//! what it saw, and keeps what else was there: orders that came meanwhile, and a wait.
 //!
-//! Where a renewal is a put, several that are under way name one write, and only one of them is applied. All are sent, for
-//! a connection may hang; but once one is known to be applied, the others are not waited for.
+//! Where a renewal is a put, several that are under way name one write, and only one of them is applied. All are sent,
+//! because a connection may hang; but once one is known to be applied, nobody waits for the others.
 //!
-//! A renewal that a server answers in an incarnation that the marker does not name proves nothing, for others may lead in
-//! the one that it names. It counts once the marker names the same.
+//! A renewal that a server answers in an incarnation that the marker does not name proves nothing, because another
+//! candidate may lead in the one that it names. It counts once the marker names the same.
 
 use super::claim::Author;
 use super::document::{Document, LedMark};

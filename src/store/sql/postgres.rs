@@ -7,8 +7,8 @@
 //! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must give up
 //!   too. And a server that does not wait for its disk may forget what it confirmed. So each request begins with settings
 //!   for its own transaction.
-//! - A commit may be answered that no synchronous standby has, since somebody cancelled the wait for one. Only a warning
-//!   says so. So this answer counts as unknown, and all that come later on the connection.
+//! - A commit may be confirmed although no synchronous standby has it, because a user cancelled the wait. Only a warning
+//!   says so. So this answer counts as unknown, and so do all later ones on the connection.
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
 //!   an earlier request left behind in the session, unless the connection has proven to be direct.
 
