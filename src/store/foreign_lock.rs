@@ -29,6 +29,9 @@ pub enum Hold {
 /// A lock that other programs take too.
 #[async_trait::async_trait]
 pub trait ForeignLock: Send + Sync {
+    /// What it is called, for people. All candidates of a shard write the same.
+    fn name(&self) -> String;
+
     /// Who has it, if it is not `session`.
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError>;
 

@@ -46,6 +46,7 @@ use marker::{Marker, Reader};
 use parking_lot::Mutex;
 use seen::{Seen, Standing};
 use std::collections::HashMap;
+use std::sync::Once;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -64,6 +65,8 @@ pub struct LeaseStore<D> {
     renewed: Notify,
     /// Notifies that a look found something else than a watch showed: it may be silent for ever, on a connection that hangs.
     is_behind: Notify,
+    /// It was said that the leader holds another lock beside the lease.
+    other_lock: Once,
 }
 
 impl<D: Documents> LeaseStore<D> {
@@ -71,7 +74,8 @@ impl<D: Documents> LeaseStore<D> {
         let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (renewed, is_behind) = (Notify::new(), Notify::new());
         let properties = documents.properties();
-        Self { documents, properties, seen, marker, known_notes, renewed, is_behind }
+        let other_lock = Once::new();
+        Self { documents, properties, seen, marker, known_notes, renewed, is_behind, other_lock }
     }
 
     /// What is below the protocol.

@@ -30,6 +30,10 @@ fn is_led(server: &Server) -> bool {
 
 #[async_trait::async_trait]
 impl ForeignLock for Lock {
+    fn name(&self) -> String {
+        "the lock".to_owned()
+    }
+
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let has = self.has.lock().unwrap().clone();
         let other = has.filter(|of| session.is_none_or(|session| of != session.as_str()));

@@ -28,6 +28,23 @@ fn millis_left(server: &Server, key: &str) -> u64 {
 }
 
 #[tokio::test]
+async fn a_candidate_that_names_another_lock_than_the_leader_says_so() {
+    let server = old_server();
+    lead(&sharing(&server).await, &candidate("one")).await;
+    let said_of = |query: &str| {
+        let url = format!("{}{query}", server.own_url());
+        leaderrun().args(["-n", "--store", &url, shard().as_str(), "true"]).said().ended(75).err
+    };
+    for (query, own) in [("", "no other lock"), ("?lock_key=other", "the key other")] {
+        let wanted = format!("one holds the key {KEY} beside the lease, and this candidate would hold {own}: give");
+        let said = said_of(query);
+        assert_eq!(said.matches(&wanted).count(), 1, "{said}");
+    }
+    let said = said_of(&format!("?lock_key={KEY}"));
+    assert!(!said.contains("beside the lease"), "{said}");
+}
+
+#[tokio::test]
 async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named() {
     let server = old_server();
     let store = sharing(&server).await;

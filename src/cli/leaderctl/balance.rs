@@ -80,7 +80,7 @@ struct LeftAlone {
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Even,
-    /// Uneven, and no standby can change that.
+    /// Uneven, and no shard can be moved now.
     Impossible,
     Planned,
     Moved,
@@ -162,7 +162,7 @@ impl BalanceFlags {
             let (before, after) = (fleet.told(&before), fleet.told(&after));
             match result {
                 Verdict::Even => lines.push(format!("even enough: {before}")),
-                Verdict::Impossible => lines.push(format!("uneven, and no standby can change that: {before}")),
+                Verdict::Impossible => lines.push(format!("uneven, and no shard can be moved now: {before}")),
                 Verdict::Planned => {
                     lines.push(format!("now {before}"));
                     lines.extend(moves.iter().map(|Move { shard, from, to }| {

@@ -3,15 +3,30 @@
 
 use super::LeaseStore;
 use super::documents::Documents;
+use super::seen::Standing;
 use crate::lease::{BALANCE, Candidate, Shard, Term};
 use crate::store::foreign_lock::{ForeignLock, Hold};
 use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, StoreError};
+use crate::text::on_one_line;
 
 impl<D: Documents> LeaseStore<D> {
     /// The lock that a leader of this shard holds as well. What leaderctl leads has nothing to do with other programs, and
     /// the leaders that it moves have their lock.
     pub(super) fn lock_of(&self, shard: &Shard) -> Option<&dyn ForeignLock> {
         self.documents.lock().filter(|_| shard.as_str() != BALANCE)
+    }
+
+    /// Says once that this candidate would lead without the lock that the leader holds, or beside another one.
+    pub(super) fn compare_locks(&self, shard: &Shard, standing: &Standing) {
+        let Some(leader) = standing.document.as_ref().and_then(|document| document.lease.as_ref()) else { return };
+        let own = self.lock_of(shard).map(ForeignLock::name);
+        if leader.lock != own {
+            let [theirs, own] = [&leader.lock, &own].map(|lock| lock.as_deref().unwrap_or("no other lock"));
+            let said = format!("{} holds {theirs} beside the lease, and this candidate would hold {own}", leader.owner);
+            self.other_lock.call_once(|| {
+                tracing::warn!("{}: give all candidates of a shard the same store URL", on_one_line(said));
+            });
+        }
     }
 
     /// Which other program has the lock.

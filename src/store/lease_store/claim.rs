@@ -142,6 +142,7 @@ impl<D: Documents> LeaseStore<D> {
             }
             let marker = self.marker_for(&standing, sent, candidate.lease).await?;
             if let Some(holder) = self.in_the_way(candidate, &standing, &marker, sent) {
+                self.compare_locks(shard, &standing);
                 return Ok(Claim::Refused(holder));
             }
             if let Some(grant) = self.attempt(candidate, &standing, &marker, is_taken).await? {
@@ -297,7 +298,8 @@ impl<D: Documents> LeaseStore<D> {
         let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
         let now_millis = if is_vague { time.least_server_millis() } else { time.server_millis(now) };
         draft.term = draft.term.max(highest).max(now_millis) + 1;
-        draft.lease = Some(Lease::new(candidate, self.documents.wall_clock_millis()));
+        let lock = self.lock_of(shard).map(ForeignLock::name);
+        draft.lease = Some(Lease::new(candidate, lock, self.documents.wall_clock_millis()));
         draft.forgotten = false;
         let sent = BootInstant::now();
         let ends = Ends::In(candidate.lease);

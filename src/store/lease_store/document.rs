@@ -49,6 +49,9 @@ pub struct Lease {
     pub session: Session,
     pub host: String,
     pub pid: u32,
+    /// The lock of other programs that it holds as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<String>,
     #[serde(rename = "lease_ms")]
     millis: u64,
     since_ms: u64,
@@ -233,12 +236,13 @@ impl Document {
 }
 
 impl Lease {
-    pub fn new(candidate: &Candidate, since_millis: u64) -> Self {
+    pub fn new(candidate: &Candidate, lock: Option<String>, since_millis: u64) -> Self {
         Self {
             owner: candidate.owner.clone(),
             session: candidate.session.clone(),
             host: candidate.host.clone(),
             pid: candidate.pid,
+            lock,
             millis: millis(candidate.lease),
             since_ms: since_millis,
         }

@@ -86,10 +86,6 @@ impl LockKey {
         Self { bucket, key, state: Mutex::default() }
     }
 
-    fn name(&self) -> String {
-        format!("the key {} of bucket {}", self.key, self.bucket.name)
-    }
-
     /// What is in the key, and not only the mark of a deletion; and the revision to write over.
     async fn look(&self) -> Result<(Option<StreamMessage>, u64), StoreError> {
         let found = self.bucket.get(&self.key).await?;
@@ -161,6 +157,10 @@ impl LockKey {
 
 #[async_trait::async_trait]
 impl ForeignLock for LockKey {
+    fn name(&self) -> String {
+        format!("the key {} of bucket {}", self.key, self.bucket.name)
+    }
+
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         match self.look().await?.0 {
             Some(message) if !session.is_some_and(|session| is_of(&message, session)) => {

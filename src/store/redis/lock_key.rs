@@ -163,6 +163,10 @@ impl LockKey {
 
 #[async_trait::async_trait]
 impl ForeignLock for LockKey {
+    fn name(&self) -> String {
+        format!("the key {}", self.keys.key)
+    }
+
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let looked = self.ask(&["look", session.map_or("", Session::as_str)], 0).await?;
         Ok(if let Hold::Taken(holder) = looked { Some(holder) } else { None })

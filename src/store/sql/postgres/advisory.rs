@@ -151,7 +151,7 @@ impl Advisory {
         Holder {
             owner: if name.is_empty() { "a program without a name".to_owned() } else { in_short(name) },
             host: Some(host.to_owned()).filter(|host| !host.is_empty()),
-            foreign_lock: Some(format!("advisory lock {}, backend {process}", self.key)),
+            foreign_lock: Some(format!("{}, backend {process}", self.name())),
             ..Holder::default()
         }
     }
@@ -172,6 +172,10 @@ impl Advisory {
 
 #[async_trait::async_trait]
 impl ForeignLock for Advisory {
+    fn name(&self) -> String {
+        format!("advisory lock {}", self.key)
+    }
+
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let own = self.own.lock().clone();
         let rows = self.server.ask(&lock_holder(self.key), Some).await?;
