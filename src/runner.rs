@@ -11,4 +11,4 @@ pub mod rotation;
 pub mod signals;
 pub mod standby_tasks;
 mod tasks;
-mod trace;
+pub mod trace;

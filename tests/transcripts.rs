@@ -1,27 +1,42 @@
 //! Stories of the election that people can read: tests/transcripts/*.txt.
 //!
 //! A file begins with a few sentences that say what it shows. A line that begins with a time is an event, and the indented
-//! lines below it are the actions that the machine answers. Times are seconds from the start. A line `timer` stands where
-//! the machine had asked to be woken: the test writes those lines too, so only the other events are input.
+//! lines below it are the actions that the machine answers, in the words of `leaderrun -vv`. Times are seconds from the
+//! start. A line `timer` stands where the machine had asked to be woken: the test writes those lines too, so only the
+//! other events are input.
 //!
 //! `TEST_GOLDEN=write cargo test --test transcripts` writes timers and actions into the files, and fails: read what
 //! changed, and run it again without the variable.
 
 #[path = "transcripts/events.rs"]
 mod events;
-#[path = "transcripts/words.rs"]
-mod words;
 
 use events::{event, settings, time};
 use leaderrun::internals::election::{Action, Election, Event};
+use leaderrun::internals::runner::trace;
 use leaderrun::internals::time::BootInstant;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use words::{in_words, seconds};
 
 /// The same for each story, so that pauses which are spread at random are the same in each run.
 const SEED: u64 = 42;
+
+/// `12.5s`.
+fn seconds(instant: BootInstant) -> String {
+    let millis = instant.since(BootInstant::from_nanos(0)).as_millis();
+    let tenths = format!("{}.{:03}", millis / 1000, millis % 1000);
+    let digits = tenths.trim_end_matches('0');
+    format!("{}{}s", digits, if digits.ends_with('.') { "0" } else { "" })
+}
+
+/// As `leaderrun -vv` logs it.
+fn in_words(action: &Action, now: BootInstant) -> String {
+    match action {
+        Action::Say(notice) => format!("log: {notice}"),
+        action => trace::done(action, now).expect("it has words"),
+    }
+}
 
 /// An election, and what was written down of it.
 struct Story {
@@ -45,7 +60,7 @@ impl Story {
         }
         writeln!(self.text, "{} {said}", seconds(now)).unwrap();
         for action in actions {
-            writeln!(self.text, "  {}", in_words(&action)).unwrap();
+            writeln!(self.text, "  {}", in_words(&action, now)).unwrap();
             if matches!(action, Action::Claim | Action::Renew { .. }) {
                 self.sent.push(seconds(now));
             }

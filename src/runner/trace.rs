@@ -83,7 +83,7 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
 }
 
 /// None for log lines: they are logged.
-fn done(action: &Action, now: BootInstant) -> Option<String> {
+pub fn done(action: &Action, now: BootInstant) -> Option<String> {
     Some(match action {
         Action::Say(_) => return None,
         Action::Claim => "claim the lease".to_owned(),
