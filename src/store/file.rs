@@ -20,7 +20,6 @@
 //!   for the disk). Terms rise all the same: each is at least the number of milliseconds since 1970.
 
 mod administration;
-mod check;
 mod claim;
 mod files;
 mod listeners;
@@ -168,14 +167,6 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shards_keep_to_their_directory() {
-        let store = FileStore::open(Path::new("/d")).unwrap();
-        let path = |name: &str| store.path(&name.parse().unwrap(), "lock");
-        assert_eq!(path("a/b:c"), Path::new("/d/a=b:c.lock"));
-        assert_ne!(path("a/b"), path("a.b"));
-    }
 
     #[test]
     fn a_file_of_a_shard_shows_its_name_and_drafts_and_other_files_do_not() {

@@ -1,13 +1,16 @@
-//! What operators do with a directory of leases: list, forget, `leaderctl store init`.
+//! What operators do with a directory of leases: list, forget, `leaderctl store init` and `store check`.
 //!
 //! The hazard: the kernel keeps a lease for as long as a process holds it open, whatever happens to its files. So
 //! `revoke` names the process to end, and `forget` removes the file only while its own candidate holds the lock.
 
-use super::{FileStore, check, explain, files};
+use super::lock::{self, Lock};
+use super::network_file_system::refuse_network;
+use super::{FileStore, explain, files};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError, steps};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
+use std::{fs, io};
 
 #[async_trait::async_trait]
 impl Administration for FileStore {
@@ -74,8 +77,36 @@ impl Administration for FileStore {
         Ok(vec![if existed { steps::is_there(directory) } else { steps::made(directory) }])
     }
 
+    /// Tries everything that an election relies on.
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        check::check(self)
+        let directory = self.directory.display();
+        match fs::metadata(&self.directory) {
+            // It may be there. As with a server that lets nobody in, there is nothing to find.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(explain("cannot look for", &self.directory, &error));
+            }
+            Ok(_) | Err(_) => {}
+        }
+        if !self.directory.is_dir() {
+            return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
+        }
+        let mut findings = vec![Finding::good(format!("{directory} exists"))];
+        findings.push(match refuse_network(&self.directory) {
+            Ok(()) => Finding::good("it is on a local file system".to_owned()),
+            Err(error) => Finding::bad(error.message),
+        });
+        let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
+        // A second open file description of the same file must not get the lock.
+        let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
+        let _ = fs::remove_file(&scratch);
+        findings.push(match tried {
+            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => {
+                Finding::good("it can be written, and locks exclude each other".to_owned())
+            }
+            Ok(_) => Finding::bad(format!("locks in {directory} do not exclude each other")),
+            Err(error) => Finding::bad(error.message),
+        });
+        Ok(findings)
     }
 }
 
