@@ -9,12 +9,10 @@ mod error;
 mod host;
 mod leadership;
 mod role;
-mod roles;
 
 pub use error::{Detail, Error};
 pub use leadership::Leadership;
-pub use role::{Ending, Leader, Overrun, Role};
-pub use roles::Roles;
+pub use role::{Ending, Leader, Overrun, Role, Roles};
 
 use crate::lease::{Candidate, Shard, Term, Timing, TimingOptions};
 use crate::store::Location;

@@ -2,7 +2,9 @@
 
 use crate::store::Holder;
 use crate::text::on_one_line;
+use std::fmt;
 use strum::Display;
+use tokio::sync::watch;
 
 /// The state of a [`Member`](crate::Member).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,5 +83,49 @@ impl From<&Holder> for Leader {
         let host = holder.host.clone().map(on_one_line);
         let owner = on_one_line(holder.owner.clone());
         Self { owner, host, pid: holder.pid, term: holder.term.map(|term| term.0) }
+    }
+}
+
+/// The roles of a [`Member`](crate::Member), one after the other. Made by [`Member::watch`](crate::Member::watch).
+//
+// Every role that leaves it is a copy: a borrowed one is locked, and the next change of it would wait, in the thread that
+// renews the lease.
+#[derive(Clone)]
+pub struct Roles {
+    changes: watch::Receiver<Role>,
+    /// [`Role::Stopped`] was seen. Nothing follows.
+    over: bool,
+}
+
+impl Roles {
+    pub(super) fn new(mut changes: watch::Receiver<Role>) -> Self {
+        let over = *changes.borrow_and_update() == Role::Stopped;
+        Self { changes, over }
+    }
+
+    /// The current role.
+    #[must_use]
+    pub fn current(&self) -> Role {
+        self.changes.borrow().clone()
+    }
+
+    /// Waits for a role that this has not returned yet. It returns the latest: a slow reader may miss those in between.
+    /// None after [`Role::Stopped`], which is the last.
+    ///
+    /// Cancel-safe.
+    pub async fn changed(&mut self) -> Option<Role> {
+        if self.over {
+            return None;
+        }
+        self.changes.changed().await.ok()?;
+        let role = self.changes.borrow_and_update().clone();
+        self.over = role == Role::Stopped;
+        Some(role)
+    }
+}
+
+impl fmt::Debug for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Roles").field(&self.current()).finish()
     }
 }
