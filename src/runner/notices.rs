@@ -4,6 +4,7 @@ use crate::election::{CommandEnd, LogEvent, Notice};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::Holder;
 use std::env;
+use std::mem::take;
 
 pub(super) struct Log {
     owner: String,
@@ -14,20 +15,13 @@ pub(super) struct Log {
     /// The leader of the same shard in whose COMMAND this runs.
     outer: Option<String>,
     term: Option<Term>,
+    /// The log has not said yet that the candidate leads. It says so when COMMAND starts, or when there is something else to
+    /// say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
+    unsaid: bool,
     /// In this wait, whom the candidate waits for.
     waiting: bool,
     /// The leader that the candidate saw last in this wait.
     leader: Option<(String, Option<Term>)>,
-    leading: Leading,
-}
-
-/// Whether the log has said that the candidate leads. It says so when COMMAND starts, or when there is something else
-/// to say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leading {
-    No,
-    Unsaid(Term),
-    Said,
 }
 
 /// What the environment of its COMMAND says.
@@ -46,9 +40,9 @@ impl Log {
             has_slots,
             outer: outer(&candidate.shard),
             term: None,
+            unsaid: false,
             waiting: false,
             leader: None,
-            leading: Leading::No,
         }
     }
 
@@ -63,8 +57,7 @@ impl Log {
     }
 
     pub fn say_leading(&mut self, important: bool) {
-        let Leading::Unsaid(term) = self.leading else { return };
-        self.leading = Leading::Said;
+        let Some(term) = self.term.filter(|_| take(&mut self.unsaid)) else { return };
         let shard = self.led.as_str();
         let owner = self.owner.as_str();
         let notice = Notice::Leading(term);
@@ -78,22 +71,16 @@ impl Log {
 
     /// `led` is the shard that the candidate leads, if it does.
     pub fn say(&mut self, notice: &Notice, led: &Shard, logs_waiting: bool) {
-        match notice {
-            Notice::Leading(term) => {
-                self.term = Some(*term);
-                self.led = led.clone();
-                self.waiting = false;
-                self.leader = None;
-                self.leading = Leading::Unsaid(*term);
-                return;
-            }
-            // Nothing was started.
-            Notice::Released(_) if matches!(self.leading, Leading::Unsaid(_)) => {
-                self.say_leading(false);
-                self.leading = Leading::No;
-            }
-            _ => self.say_leading(true),
+        if let Notice::Leading(term) = notice {
+            self.term = Some(*term);
+            self.led = led.clone();
+            self.waiting = false;
+            self.leader = None;
+            self.unsaid = true;
+            return;
         }
+        let nothing_was_led = matches!(notice, Notice::Released(_)) && (self.unsaid || self.term.is_none());
+        self.say_leading(!nothing_was_led);
         let changed = matches!(notice, Notice::Waiting(holder) if self.is_change(holder));
         let shard = self.led.as_str();
         let owner = self.owner.as_str();
@@ -114,9 +101,7 @@ impl Log {
                 tracing::info!(event, shard, owner, "{notice}");
             }
             Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(event, shard, owner, "{notice}"),
-            Notice::Released(_) if self.leading == Leading::No => {
-                tracing::debug!(event, shard, term, owner, "{notice}");
-            }
+            Notice::Released(_) if nothing_was_led => tracing::debug!(event, shard, term, owner, "{notice}"),
             Notice::Leading(_)
             | Notice::HoldingBack(..)
             | Notice::TroubleOver
@@ -130,7 +115,6 @@ impl Log {
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
             self.term = None;
-            self.leading = Leading::No;
             self.led = self.shard.clone();
         }
     }
