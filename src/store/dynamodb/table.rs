@@ -187,16 +187,3 @@ impl Table {
         failure::failure(&place, action, error)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_of_an_expression_is_found_once() {
-        let names = names("SET #ttl = :ttl, #beat = :beat #session = :me AND #beat < :beat");
-        let mut found = names.iter().map(|(short, long)| format!("{short}={long}")).collect::<Vec<_>>();
-        found.sort();
-        assert_eq!(found, ["#beat=beat", "#session=session", "#ttl=ttl"]);
-    }
-}

@@ -69,9 +69,6 @@ impl FileStore {
 mod tests {
     use super::*;
     use crate::fuzz;
-    use crate::lease::Candidate;
-    use crate::store::{Leases, Observation};
-    use std::fs;
 
     fn record(term: u64) -> Record {
         Record {
@@ -84,18 +81,6 @@ mod tests {
             since_millis: 1_795_268_611_017,
             released: false,
         }
-    }
-
-    #[tokio::test]
-    async fn a_record_with_the_highest_possible_term_is_refused_and_no_lower_one_follows() {
-        let scratch = tempfile::TempDir::new().unwrap();
-        let store = FileStore::open(scratch.path()).unwrap();
-        let text = serde_json::to_vec(&record(u64::MAX)).unwrap();
-        fs::write(scratch.path().join("db=main.json"), text).unwrap();
-        let candidate = Candidate { shard: "db/main".parse().unwrap(), ..Candidate::example() };
-        let error = store.claim(&candidate).await.unwrap_err();
-        assert!(error.message.contains("db=main.json was written by something else (its term"), "{error}");
-        assert_eq!(store.observe(&candidate.shard).await, Ok(Observation::Free));
     }
 
     #[test]

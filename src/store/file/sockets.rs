@@ -225,21 +225,4 @@ mod tests {
         assert!(!shows_member("Uid:\t7\t0\t0\t0\nGid:\t3\t3\t3\t3\n", 7, 3), "of a program that is another user's");
         assert!(!shows_member("", 0, 0));
     }
-
-    #[test]
-    fn the_first_to_bind_keeps_a_path_and_other_paths_stay_free() {
-        let scratch = tempfile::TempDir::new().unwrap();
-        let at = |name: &str, shard: &str| {
-            fs::create_dir_all(scratch.path().join(name)).unwrap();
-            PathSockets::of(&scratch.path().join(name), &shard.parse().unwrap()).unwrap()
-        };
-        let Taken::Ours(Some(socket)) = at("a/store", "s").take() else { panic!("nobody listens there") };
-        assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
-        fs::rename(scratch.path().join("a"), scratch.path().join("away")).unwrap();
-        assert!(matches!(at("a/store", "s").take(), Taken::Theirs));
-        assert!(matches!(at("a/store", "other").take(), Taken::Ours(_)));
-        assert!(matches!(at("b/store", "s").take(), Taken::Ours(_)));
-        drop(socket);
-        assert!(matches!(at("a/store", "s").take(), Taken::Ours(_)));
-    }
 }

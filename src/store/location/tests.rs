@@ -60,43 +60,9 @@ fn a_directory_does_not_depend_on_where_the_program_runs() {
     assert!(error.ends_with("write file:/DIR"), "{error}");
 }
 
-#[cfg(feature = "dynamodb")]
-#[test]
-fn a_table_may_have_options() {
-    let url = "dynamodb://locks?region=eu-west-1&endpoint=http%3A%2F%2F127.0.0.1%3A8000&profile=p";
-    let expected = Location::DynamoDb(super::super::dynamodb::Address {
-        table: "locks".into(),
-        region: Some("eu-west-1".into()),
-        endpoint: Some("http://127.0.0.1:8000".into()),
-        profile: Some("p".into()),
-    });
-    assert_eq!(Location::from_url(url), Ok(expected));
-}
-
 #[test]
 fn nonsense_is_refused() {
-    for bad in [
-        "",
-        "locks",
-        ":",
-        "://",
-        "file://host/x",
-        "dynamodb:locks",
-        "dynamodb://",
-        "dynamodb://ab",
-        "dynamodb://a/b/c",
-        "dynamodb://locks?region",
-        "dynamodb://locks?region=",
-        "dynamodb://locks?zone=1",
-        "dynamodb://locks?region=a&region=b",
-        "dynamodb://locks?endpoint=nowhere",
-        "dynamodb://locks?endpoint=http://user:secret@host",
-        "zookeeper://h",
-        "FILE:/x",
-        "dynamodb://user:secret@locks",
-        "file:/a\0b",
-        "file:/a\nb",
-    ] {
+    for bad in ["", ":", "://", "FILE:/x", "file:/a\0b", "file:/a\nb", "dynamodb://a/b/c", "dynamodb://locks?region"] {
         assert!(Location::from_url(bad).is_err(), "{bad}");
     }
 }

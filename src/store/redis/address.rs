@@ -206,16 +206,6 @@ mod tests {
     }
 
     #[test]
-    fn the_record_beside_the_lock_of_maplefile_needs_no_option() {
-        let address = read("redis://h?lock_key=maplefile:leader:lock").unwrap();
-        let expected = Keys { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) };
-        assert_eq!(address.lock_key, Some(Box::new(expected)));
-        for url in ["redis+unix:///s?lock_key=a%20b", "rediss+sentinel://one/m?lock_key=a%20b"] {
-            assert_eq!(*read(url).unwrap().lock_key.unwrap(), Keys { key: "a b".into(), info: None });
-        }
-    }
-
-    #[test]
     fn nonsense_is_refused() {
         for bad in [
             "redis:",
@@ -247,11 +237,5 @@ mod tests {
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_password_without_a_user_is_the_default_users() {
-        let login = read("redis://:pw@h").unwrap().login;
-        assert_eq!((login.user, login.password.unwrap().expose()), (None, "pw"));
     }
 }
