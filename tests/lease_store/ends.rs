@@ -7,15 +7,6 @@ use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
 use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
 
 #[test]
-fn who_comes_after_a_crash_need_not_watch_the_lease_for_all_of_its_length() {
-    each([SCRIPTED, COMPARING, LEASED, STAMPING], |world| {
-        let term = world.client().lead(&candidate("one"));
-        advance(LEASE + SLACK);
-        assert!(world.client().lead(&candidate("two")) > term);
-    });
-}
-
-#[test]
 fn a_server_clock_that_is_set_forward_ends_no_lease() {
     each_led([SCRIPTED, COMPARING, STAMPING], |world, client, one, term| {
         advance(seconds(3));

@@ -14,6 +14,7 @@
 use crate::memory::{Contents, Memory, Server, Step, Style, Way};
 use crate::world::*;
 use Deviation::{Copied, Deleted, FailsOver, Late, Lost, Nothing, RestartsEmpty, Revoked, Stalls, Unheard, Wiped};
+use futures_util::FutureExt;
 use leaderrun::internals::lease::{Candidate, Term, kept, usable};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration, Claim, Leases, Renewal, StoreError};
@@ -22,7 +23,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -192,14 +193,9 @@ impl Actor {
     /// Takes in what was answered. Some once the work is done.
     fn hears(&mut self) -> Option<(Done, BootInstant)> {
         let (work, since) = self.waits.as_mut()?;
-        let since = *since;
-        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => None,
-            Poll::Ready(done) => {
-                self.waits = None;
-                Some((done, since))
-            }
-        }
+        let heard = (work.as_mut().now_or_never()?, *since);
+        self.waits = None;
+        Some(heard)
     }
 
     fn finishes(&mut self, done: Done, since: BootInstant) {

@@ -4,21 +4,7 @@ use crate::memory::{Name, Step, Style};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::documents::Marking;
-use leaderrun::internals::store::{Administration, Claim, Doubt, ErrorKind, Leases, Observation, Release, Renewal};
-
-#[test]
-fn nobody_leads_on_a_server_that_was_not_tried() {
-    let world = World::new(COMPARING);
-    let client = world.client();
-    let error = now(client.store.claim(&candidate("one"))).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("store init"), "{error}");
-    let done = now(client.store.prepare()).unwrap();
-    assert!(done[0].contains("64 races"), "{done:?}");
-    assert_eq!(client.refused(&candidate("one")).doubt, Some(Doubt::FirstUse));
-    now(client.store.vouch()).unwrap();
-    client.lead(&candidate("one"));
-}
+use leaderrun::internals::store::{Administration, Claim, Doubt, ErrorKind, Leases, Release, Renewal};
 
 #[test]
 fn a_claim_that_crosses_a_failover_does_not_take_a_term_again() {
@@ -147,18 +133,6 @@ fn terms_go_on_rising_after_a_failover_to_an_older_copy() {
         // Whoever comes now has seen none of them.
         let (grant, took) = world.client().in_time(&candidate("two"));
         assert!(grant.term > last && took >= LEASE, "{grant:?} after {last}");
-    });
-}
-
-#[test]
-fn a_leader_writes_its_document_again_only_while_its_lease_counts() {
-    each_led(LIVING, |world, client, one, term| {
-        advance(LEASE - seconds(3));
-        world.restarts_empty();
-        world.client().refused(&candidate("two"));
-        // The store would keep the lease for longer.
-        advance(seconds(1));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Lost(None));
     });
 }
 
@@ -342,21 +316,6 @@ fn a_store_and_a_leader_that_die_together_cost_one_lease() {
 }
 
 #[test]
-fn a_renewal_that_is_the_first_to_meet_a_new_life_marks_it() {
-    each_led(LIVING, |world, client, one, term| {
-        let marker = || world.server.contents().get(&Name::Marker).unwrap().text.clone();
-        let before = marker();
-        world.server.restart();
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        assert_ne!(marker(), before);
-        let known = marker();
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
-        world.client().refused(&candidate("two"));
-        assert_eq!(marker(), known);
-    });
-}
-
-#[test]
 fn a_look_does_not_mark_where_looks_may_go_to_another_node() {
     let world = World::old(Style { marking: Marking::ByWriters, ..SCRIPTED });
     let (client, one, term) = leader(&world);
@@ -426,64 +385,6 @@ fn a_marker_is_young_to_one_process_for_no_longer_than_a_lease() {
         let (_, took) = client.in_time(&candidate("one"));
         assert!(took < LEASE + SLACK, "{style:?}: {took:?}");
     }
-}
-
-#[test]
-fn who_saw_a_higher_term_than_the_document_shows_waits_a_lease_and_takes_a_higher_one() {
-    each(ALL, |world| {
-        let (client, one, first) = leader(&world);
-        now(client.store.release(&one, first)).unwrap();
-        let yesterday = world.server.contents();
-        for _ in 0..5 {
-            client.leads_once(&one);
-        }
-        let (leader, two, standby) = (world.client(), candidate("two"), world.client());
-        let term = leader.lead(&two);
-        standby.refused(&one);
-        // The marker is restored with all the rest, so no life of the server has ended.
-        let marker = yesterday.get(&Name::Marker).unwrap().clone();
-        world.server.restore(yesterday);
-        let holder = standby.refused(&one);
-        assert_eq!(holder.doubt, Some(Doubt::Forgotten), "{holder:?}");
-        assert_eq!(world.server.contents().get(&Name::Marker), Some(&marker));
-        let (grant, took) = standby.in_time(&one);
-        assert!(grant.term > term, "{grant:?} after {term}");
-        assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
-        // The leader finds another session's lease, and gives up.
-        assert!(matches!(leader.renew(&two, term, 1), Renewal::Lost(Some(_))));
-    });
-}
-
-#[test]
-fn terms_rise_for_who_saw_them_even_if_the_clock_is_set_back_too() {
-    each([SCRIPTED, STAMPING], |world| {
-        let (client, one, first) = leader(&world);
-        now(client.store.release(&one, first)).unwrap();
-        let yesterday = world.server.contents();
-        advance(LEASE);
-        let term = client.leads_once(&one);
-        world.server.restore(yesterday);
-        world.server.step(-3_600_000);
-        let (grant, _) = client.in_time(&one);
-        assert!(grant.term > term, "{grant:?} after {term}");
-    });
-}
-
-#[test]
-fn a_leader_outlives_a_restored_document_unless_another_lease_stands_there() {
-    each(ALL, |world| {
-        let (before, zero) = (world.client(), candidate("zero"));
-        let earlier = before.lead(&zero);
-        let led = world.server.contents();
-        now(before.store.release(&zero, earlier)).unwrap();
-        let released = world.server.contents();
-        let (client, one, term) = leader(&world);
-        world.server.restore(released);
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        world.server.restore(led);
-        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 2) else { panic!("it leads beside zero") };
-        assert_eq!(holder.session, Some(zero.session));
-    });
 }
 
 /// The older copy names another leader, whose lease has ended by then.
@@ -662,22 +563,6 @@ fn a_led_mark_that_cannot_be_read_says_that_the_shard_was_led() {
 }
 
 #[test]
-fn a_shard_that_was_led_and_deleted_between_look_and_write_makes_its_next_leader_wait() {
-    for style in ALL {
-        let world = std::sync::Arc::new(World::old(style));
-        let client = world.client();
-        let between = std::sync::Arc::clone(&world);
-        let act = move || {
-            between.client().lead(&candidate("one"));
-            between.delete();
-        };
-        client.line.next(put_of_shard, Fate::After(Box::new(act)));
-        let grant = client.granted(&candidate("two"));
-        assert!(wait_of(&grant) > LEASE - seconds(1), "{style:?} {grant:?}");
-    }
-}
-
-#[test]
 fn a_pause_on_a_deleted_shard_does_not_hide_that_it_was_led() {
     each_led(ALL, |world, client, one, term| {
         world.delete();
@@ -685,34 +570,6 @@ fn a_pause_on_a_deleted_shard_does_not_hide_that_it_was_led() {
         let grant = world.client().waits(&candidate("two"));
         assert!(grant.term > term, "{grant:?}");
         assert!(matches!(client.renew(&one, term, 1), Renewal::Lost(Some(_))));
-    });
-}
-
-#[test]
-fn a_first_claim_is_five_requests_and_a_later_one_two_and_a_renewal_one() {
-    each_led(ALL, |world, client, one, term| {
-        assert_eq!(client.line.steps().len(), 5);
-        // The led mark of a shared document is written with it.
-        let shared = usize::from(world.style.is_shared);
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        assert_eq!(client.line.steps().len(), 1);
-        now(client.store.release(&one, term)).unwrap();
-        assert_eq!(client.line.steps().len(), 1 + shared);
-        let standby = world.client();
-        assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free));
-        standby.line.steps();
-        let marker = usize::from(!world.lives());
-        let term = standby.lead(&one);
-        // What the look showed is enough, but for the marker where a look does not ask for it.
-        assert_eq!(standby.line.steps().len(), 1 + marker + 2 * shared);
-        now(standby.store.release(&one, term)).unwrap();
-        standby.leads_once(&one);
-        assert_eq!(standby.line.steps().len(), 3 + 3 * shared);
-        client.line.steps();
-        let longer = Candidate { lease: LEASE * 2, ..candidate("two") };
-        client.lead(&longer);
-        let steps = client.line.steps();
-        assert!(steps.len() <= 6 + shared, "{steps:?}");
     });
 }
 
@@ -751,28 +608,6 @@ fn who_waits_for_the_tree_of_an_earlier_leader_gives_way_once_that_one_has_writt
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         assert!(matches!(next.renew(&two, grant.term, 1), Renewal::Lost(Some(_))));
         assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
-    });
-}
-
-#[test]
-fn of_two_that_come_after_two_deletions_the_later_one_has_the_higher_term() {
-    each(ALL, |world| {
-        leader(&world);
-        world.delete();
-        let first = world.client().granted(&candidate("two"));
-        world.delete();
-        let second = world.client().granted(&candidate("three"));
-        assert!(second.term > first.term, "{first:?} {second:?}");
-    });
-}
-
-#[test]
-fn a_claim_after_an_answer_that_took_long_has_a_term_of_now() {
-    each(ALL, |world| {
-        let client = world.client();
-        client.line.next(|step| matches!(step, Step::Get { .. }), Fate::After(Box::new(|| advance(seconds(20)))));
-        let term = client.lead(&candidate("one"));
-        assert!(term.0 < world.server.now() + 8_000, "{term} at {}", world.server.now());
     });
 }
 

@@ -5,7 +5,7 @@ use crate::world::*;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
 use leaderrun::internals::store::{
-    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Store,
+    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,21 +28,6 @@ fn paused(world: &World) -> Client {
     let operator = world.client();
     operator.order("pause --keep");
     operator
-}
-
-#[test]
-fn a_term_and_a_pause_survive_another_programs_lease_and_nobody_waits() {
-    let world = World::old(SHARED);
-    let (client, one, term) = leader(&world);
-    paused(&world);
-    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
-    another_leads_and_releases(&world);
-    let other = world.client();
-    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
-    let report = now(other.store.inspect(&shard())).unwrap();
-    assert_eq!((report.holder, report.last_term), (None, Some(term)));
-    assert!(other.lead(&candidate("two")) > term);
-    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
 }
 
 #[test]
@@ -78,20 +63,6 @@ fn orders_are_given_and_taken_back_while_another_program_leads_and_leave_its_doc
     let leader = world.client();
     leader.lead(&candidate("one"));
     assert_eq!(leader.orders().as_deref(), Some("pause --keep"));
-}
-
-#[test]
-fn the_led_marks_of_many_shards_are_read_with_one_more_request() {
-    let world = World::old(SHARED);
-    world.write_foreign(Some(held_by_another(&world, LEASE)), "");
-    let operator = paused(&world);
-    let others = ["second", "third"].map(|shard| shard.parse().unwrap());
-    let wanted: Vec<_> = others.into_iter().chain([shard()]).map(|shard| (shard, Page::Orders)).collect();
-    operator.line.steps();
-    let read = now(operator.store.read_notes(&wanted)).unwrap();
-    assert_eq!(operator.line.steps().len(), 2);
-    let texts: Vec<_> = read.into_iter().map(|note| note.unwrap().map(|note| note.text)).collect();
-    assert_eq!(texts, [None, None, Some("pause --keep".to_owned())]);
 }
 
 #[test]
@@ -145,35 +116,6 @@ fn who_gives_up_while_it_has_to_wait_leaves_a_document_that_holds_others_off() {
     let left = kept.ends.unwrap().saturating_sub(world.server.now());
     assert!(Duration::from_millis(left) > LEASE - seconds(1), "{left}");
     // And the tree may still run if the document vanishes.
-    world.delete();
-    world.client().waits(&candidate("three"));
-}
-
-#[test]
-fn a_mark_that_comes_late_says_nothing_of_a_later_leadership() {
-    let world = World::old(SHARED);
-    let (client, one, term) = leader(&world);
-    assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
-    client.line.next(put_of_led, Fate::Late);
-    now(client.store.claim(&one)).unwrap_err();
-    advance(LEASE + SLACK);
-    let (other, two) = (world.client(), candidate("two"));
-    let (grant, _) = other.in_time(&two);
-    client.line.deliver();
-    assert_eq!(other.renew(&two, grant.term, 1), Renewal::Renewed);
-    world.delete();
-    world.client().waits(&candidate("three"));
-}
-
-#[test]
-fn a_release_that_comes_late_does_not_call_a_later_tree_dead() {
-    let world = World::old(SHARED);
-    let (client, one, term) = leader(&world);
-    client.line.next(put_of_led, Fate::Late);
-    now(client.store.release(&one, term)).unwrap_err();
-    advance(LEASE + SLACK);
-    world.client().in_time(&candidate("two"));
-    client.line.deliver();
     world.delete();
     world.client().waits(&candidate("three"));
 }

@@ -2,10 +2,8 @@
 
 use crate::memory::{Name, Style, Tells};
 use crate::world::*;
-use leaderrun::internals::store::lease_store::documents::{Content, Life, Marking};
-use leaderrun::internals::store::{
-    Administration, ErrorKind, Holder, Leases, Note, Notes, Observation, Page, Release, Renewal, Verdict,
-};
+use leaderrun::internals::store::lease_store::documents::{Content, Life};
+use leaderrun::internals::store::{Administration, ErrorKind, Holder, Leases, Note, Notes, Page, Release, Renewal};
 use serde_json::json;
 
 /// Adds a member of a later release.
@@ -100,34 +98,6 @@ fn a_later_format_is_refused_by_name_and_never_replaced() {
 }
 
 #[test]
-fn what_another_program_holds_is_named_and_kept_until_it_ends() {
-    let holder = Holder { owner: "their leader".to_owned(), ..Holder::default() };
-    for style in [SCRIPTED, COMPARING, STAMPING] {
-        let world = World::old(style);
-        let client = world.client();
-        let foreign = |life| Content::Foreign { holder: holder.clone(), sign: "1".to_owned(), life };
-        world.write_foreign(Some(foreign(Life::ForEver)), "");
-        let before = world.server.contents();
-        assert_eq!(client.refused(&candidate("one")).owner, "their leader", "{style:?}");
-        assert!(
-            matches!(now(client.store.observe(&shard())), Ok(Observation::Held(held)) if held.owner == "their leader")
-        );
-        assert_eq!(now(client.store.list("")).unwrap()[0].1.holder.as_ref().unwrap().owner, "their leader");
-        let error = now(client.store.replace(&shard(), &Page::Orders, None, Some(&Note::for_ever("x")))).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured);
-        assert_eq!(world.server.contents(), before);
-        advance(LEASE * 10);
-        client.refused(&candidate("one"));
-
-        let world = World::old(style);
-        let client = world.client();
-        world.write_foreign(Some(foreign(Life::Ends(world.server.now() + 20_000))), "");
-        let (_, took) = client.in_time(&candidate("one"));
-        assert!(took >= seconds(19) && took < seconds(20) + SLACK, "{style:?} {took:?}");
-    }
-}
-
-#[test]
 fn what_another_program_keeps_without_a_date_is_free_once_it_stood_unchanged() {
     let holder = Holder { owner: "their leader".to_owned(), ..Holder::default() };
     for style in [SCRIPTED, Style { tells: Tells::Nothing, ..STAMPING }] {
@@ -158,21 +128,4 @@ fn a_marker_that_something_else_wrote_is_named_and_kept() {
         assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
         assert_eq!(world.server.contents().get(&Name::Marker).unwrap().text, "nonsense");
     });
-}
-
-#[test]
-fn a_check_tells_rights_conditions_and_the_marker() {
-    for style in ALL {
-        let world = World::new(style);
-        let client = world.client();
-        let verdicts = |client: &Client| {
-            let findings = now(client.store.check()).unwrap();
-            findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>()
-        };
-        let missing = if style.marking == Marking::ByInit { Verdict::Bad } else { Verdict::Doubtful };
-        assert_eq!(verdicts(&client), [Verdict::Good, Verdict::Good, missing], "{style:?}");
-        now(client.store.prepare()).unwrap();
-        assert_eq!(verdicts(&client), [Verdict::Good; 3], "{style:?}");
-        assert!(world.server.contents().keys().all(|name| *name == Name::Marker), "{style:?}");
-    }
 }

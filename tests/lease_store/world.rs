@@ -1,6 +1,7 @@
 //! A server in memory, a clock that a story turns, and ways to the server that do what the story says.
 
 use crate::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells, Way};
+use futures_util::FutureExt;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::{Content, Marking};
@@ -10,9 +11,7 @@ use leaderrun::internals::store::{
 use leaderrun::internals::time::{BootInstant, simulate};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, Once};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub const LEASE: Duration = Duration::from_secs(15);
@@ -188,10 +187,7 @@ pub struct Client {
 
 /// Answers without ever waiting.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("it waits for something"),
-    }
+    future.now_or_never().expect("it waits for nothing")
 }
 
 pub fn shard() -> Shard {

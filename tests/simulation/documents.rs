@@ -5,13 +5,12 @@ use crate::clock::{by_the_stores_clock, store_millis};
 use crate::memory::{Contents, Direct, Memory, Name, Server, Step, Style, Way};
 use crate::network::{Network, Refused};
 use crate::world::World;
+use futures_util::FutureExt;
 use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::Marking;
 use leaderrun::internals::store::{Administration, Delivery, Store, StoreError};
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
 /// A server, and a copy of it that is behind.
 pub struct Documents {
@@ -20,21 +19,15 @@ pub struct Documents {
     older: Mutex<Contents>,
 }
 
-/// Nothing lies between an operator on the server's host and the server.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("the memory waits for something"),
-    }
-}
-
 impl Documents {
     pub fn new(style: Style) -> Arc<Self> {
         Arc::new(Self { server: Arc::new(Server::new(style, store_millis)), style, older: Mutex::default() })
     }
 
+    /// Nothing lies between an operator on the server's host and the server.
     fn operate(&self, act: impl AsyncFnOnce(&LeaseStore<Memory>)) {
-        by_the_stores_clock(|| at_once(act(&LeaseStore::new(Memory::new(Arc::clone(&self.server), Direct)))));
+        let store = LeaseStore::new(Memory::new(Arc::clone(&self.server), Direct));
+        by_the_stores_clock(|| act(&store).now_or_never().expect("the memory waits for nothing"));
     }
 
     /// As an operator prepares it; `is_old`: it has remembered for long.
