@@ -41,7 +41,6 @@ mod memory;
 mod network;
 #[path = "../support/note.rs"]
 mod note;
-mod notes;
 mod operator;
 #[path = "../support/random.rs"]
 mod random;
@@ -265,64 +264,37 @@ fn a_shard_costs_what_the_page_says() {
     assert!(all.writes.abs_diff(leaders.writes) < u64::from(SHARDS), "a standby writes nothing");
     let a_second =
         |requests: u64| f64::from(u32::try_from(requests).expect("not so many")) / f64::from(SHARDS * SECONDS);
-    let rates = Rates {
-        leader_writes: a_second(leaders.writes),
-        leader_reads: a_second(leaders.reads),
-        standby: a_second(all.reads - leaders.reads),
-    };
-    let page = include_str!("../../docs/costs.md");
-    let rows = [(1, 3), (100, 3), (10_000, 2), (1, 1001)].map(|(shards, hosts)| rates.row(shards, hosts));
-    for row in &rows {
-        println!("{row}");
-    }
-    for row in &rows {
-        assert!(page.contains(row), "docs/costs.md lacks {row}");
-    }
-}
-
-/// Requests a second: writes and consistent reads of a leader, and eventually consistent reads of a standby.
-struct Rates {
-    leader_writes: f64,
-    leader_reads: f64,
-    standby: f64,
-}
-
-impl Rates {
-    /// On-demand capacity of a table of the standard class in US East (N. Virginia), as on
-    /// <https://aws.amazon.com/dynamodb/pricing/on-demand/>: dollars for a million request units.
-    const WRITE_UNITS: f64 = 0.625;
-    const READ_UNITS: f64 = 0.125;
-    /// Of a month, as AWS counts it: 730 hours.
-    const SECONDS: f64 = 730.0 * 3600.0;
-
-    /// A row of the table.
-    fn row(&self, shards: u32, hosts: u32) -> String {
-        let (writes, looks) = (f64::from(shards) * self.leader_writes, f64::from(shards) * self.leader_reads);
-        let reads = f64::from(shards * (hosts - 1)) * self.standby;
+    let (writes, looks) = (a_second(leaders.writes), a_second(leaders.reads));
+    let reads = a_second(all.reads - leaders.reads);
+    println!("a second: {writes:.3} writes and {looks:.3} reads of a leader, {reads:.3} reads of a standby");
+    let rows: Vec<[f64; 4]> = include_str!("../../docs/costs.md").lines().filter_map(numbers).collect();
+    assert!(rows.len() >= 4, "docs/costs.md lacks shards, hosts, requests and dollars: {rows:?}");
+    for [shards, hosts, requests, dollars] in rows {
+        let (writes, looks, reads) = (shards * writes, shards * looks, shards * (hosts - 1.0) * reads);
         // Of an item below 1 KB, a write is one unit, a consistent read another one, and an eventually consistent read
         // half of one.
-        let read_units = looks + 0.5 * reads;
-        let dollars = Self::SECONDS / 1e6 * (writes * Self::WRITE_UNITS + read_units * Self::READ_UNITS);
-        let (requests, dollars) = (two_digits(writes + looks + reads), two_digits(dollars));
-        format!("| {} | {} | {requests} | ${dollars} |", grouped(&shards.to_string()), grouped(&hosts.to_string()))
+        let cost = MONTH / 1e6 * (writes * WRITE_UNITS + (looks + 0.5 * reads) * READ_UNITS);
+        for (told, counted) in [(requests, writes + looks + reads), (dollars, cost)] {
+            // Two digits.
+            assert_eq!(
+                format!("{told:.1e}"),
+                format!("{counted:.1e}"),
+                "docs/costs.md: {shards} shards, {hosts} hosts"
+            );
+        }
     }
 }
 
-/// As people write it who round to two digits: 0.49, 1.2, 4,100.
-fn two_digits(number: f64) -> String {
-    #[expect(clippy::cast_possible_truncation, reason = "a handful of digits")]
-    let before_the_point = number.log10().floor() as i32 + 1;
-    let scale = 10_f64.powi(2 - before_the_point);
-    let rounded = (number * scale).round() / scale;
-    let decimals = usize::try_from((2 - before_the_point).max(0)).expect("not negative");
-    grouped(&format!("{rounded:.decimals$}"))
-}
+/// On-demand capacity of a table of the standard class in US East (N. Virginia), as on
+/// <https://aws.amazon.com/dynamodb/pricing/on-demand/>: dollars for a million request units.
+const WRITE_UNITS: f64 = 0.625;
+const READ_UNITS: f64 = 0.125;
+/// In seconds, as AWS counts it: 730 hours.
+const MONTH: f64 = 730.0 * 3600.0;
 
-fn grouped(digits: &str) -> String {
-    let (whole, rest) =
-        digits.split_once('.').map_or((digits, String::new()), |(whole, rest)| (whole, format!(".{rest}")));
-    let mut parts: Vec<&str> =
-        whole.as_bytes().rchunks(3).map(|part| std::str::from_utf8(part).expect("digits")).collect();
-    parts.reverse();
-    parts.join(",") + &rest
+/// A row of a table with nothing but numbers: `| 10,000 | 2 | 7,000 | $4,200 |`.
+fn numbers(row: &str) -> Option<[f64; 4]> {
+    let cells = row.strip_prefix('|')?.strip_suffix('|')?.split('|');
+    let numbers = cells.map(|cell| cell.trim().replace(['$', ','], "").parse().ok());
+    numbers.collect::<Option<Vec<f64>>>()?.try_into().ok()
 }
