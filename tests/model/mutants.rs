@@ -78,11 +78,14 @@ fn mutated(mutant: Mutant, store: Kind, faults: Faults) -> World {
 }
 
 macro_rules! mutants {
-    ($($name:ident: $mutant:ident, $store:ident, { $($fault:ident: $times:literal),* } => $breach:ident;)*) => {$(
+    ($($name:ident: $mutant:ident, $store:ident, { $($fault:ident: $times:literal),* } => $breach:ident
+        $(, where $field:ident: $value:expr)?;)*) => {$(
         #[test]
         fn $name() {
             let faults = Faults { $($fault: $times,)* ..Faults::NONE };
-            breaks(Mutant::$mutant, Breach::$breach, mutated(Mutant::$mutant, Kind::$store, faults));
+            let world = mutated(Mutant::$mutant, Kind::$store, faults);
+            $(let world = World { $field: $value, ..world };)?
+            breaks(Mutant::$mutant, Breach::$breach, world);
         }
     )*};
 }
@@ -109,6 +112,12 @@ mutants! {
     orders_that_are_older_than_the_grant: OrdersReadBeforeClaim, Atomic, { orders: 1 } => StartedUnderPause;
     orders_that_come_with_a_renewal_ignored: OrdersWithRenewalIgnored, Atomic, { orders: 1 } => PauseUnheard;
     a_clock_that_stops_in_suspend: ClockStopsInSuspend, Conditional, { suspends: 1 } => TwoTrees;
+    a_frozen_guard_that_no_timer_kills: NoKillTimer, Atomic, { freezes: 3 } => TwoTrees, where contained: true;
+    a_namespace_that_outlives_its_guard: InitOutlivesGuard, Atomic, { kills: 3 } => TwoTrees, where contained: true;
+    what_was_only_asked_to_end_taken_for_dead: StandbyTasksTakenForDead, Atomic, { kills: 1 } => BesideStandby,
+        where has_standby_tasks: true;
+    a_release_of_any_session: ReleaseOfAnySession, Atomic, { stops: 1, doubled: 1 } => TwoTrees,
+        where clocks: vec![vec![55, 60, 60]];
 }
 
 /// They may have been renewed while the claim was under way. Three faults, so depth first: any way to it will do. The
@@ -123,35 +132,6 @@ fn a_wait_counted_from_the_request() {
     println!("WaitFromRequest: {:?} after {} steps ({states} states)\n{}", found.breach, found.steps, found.story);
     // Some way, not the shortest: how long it is says nothing.
     golden_line("model", "mutant WaitFromRequest", &format!("{:?}", found.breach));
-}
-
-fn contained(mutant: Mutant, faults: Faults) -> World {
-    World { contained: true, ..mutated(mutant, Kind::Atomic, faults) }
-}
-
-#[test]
-fn a_frozen_guard_that_no_timer_kills() {
-    let world = contained(Mutant::NoKillTimer, Faults { freezes: 3, ..Faults::NONE });
-    breaks(Mutant::NoKillTimer, Breach::TwoTrees, world);
-}
-
-#[test]
-fn a_namespace_that_outlives_its_guard() {
-    let world = contained(Mutant::InitOutlivesGuard, Faults { kills: 3, ..Faults::NONE });
-    breaks(Mutant::InitOutlivesGuard, Breach::TwoTrees, world);
-}
-
-#[test]
-fn what_was_only_asked_to_end_taken_for_dead() {
-    let world = mutated(Mutant::StandbyTasksTakenForDead, Kind::Atomic, Faults { kills: 1, ..Faults::NONE });
-    breaks(Mutant::StandbyTasksTakenForDead, Breach::BesideStandby, World { has_standby_tasks: true, ..world });
-}
-
-#[test]
-fn a_release_of_any_session() {
-    let faults = Faults { stops: 1, doubled: 1, ..Faults::NONE };
-    let world = mutated(Mutant::ReleaseOfAnySession, Kind::Atomic, faults);
-    breaks(Mutant::ReleaseOfAnySession, Breach::TwoTrees, World { clocks: vec![vec![55, 60, 60]], ..world });
 }
 
 /// The bound of a twelfth is used up to the last tick.
