@@ -44,7 +44,7 @@ use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::claims::{eventually, granted_in_time};
+use support::claims::{eventually, granted_in_time, one_wins_every_race};
 use support::fleet::PATIENCE;
 
 /// Short, for expiry is waited for, but not so short that a busy machine is too slow for it; whole seconds, for some
@@ -324,27 +324,7 @@ async fn a_claim_in_doubt_can_be_released_without_its_term(bench: &Bench) {
 
 async fn of_eight_candidates_one_wins_every_race(bench: &Bench) {
     let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
-    let mut last = Term(0);
-    for race in 0..10 {
-        let candidates: Vec<_> = (0..8).map(|number| candidate("raced", &format!("c{number}"))).collect();
-        let mut claims = tokio::task::JoinSet::new();
-        for (index, (store, candidate)) in stores.iter().zip(&candidates).enumerate() {
-            // A lease that outlasts the race, however slow the machine.
-            let (store, candidate) = (Arc::clone(store), Candidate { lease: LEASE * 60, ..candidate.clone() });
-            claims.spawn(async move { (index, store.claim(&candidate).await.expect("the store answers")) });
-        }
-        let mut winners = Vec::new();
-        while let Some(claim) = claims.join_next().await {
-            if let (index, Claim::Granted(grant)) = claim.unwrap() {
-                winners.push((index, grant.term));
-            }
-        }
-        assert_eq!(winners.len(), 1, "race {race}");
-        let (winner, term) = winners[0];
-        assert!(term > last, "race {race}: term {term} after {last}");
-        last = term;
-        assert_eq!(stores[winner].release(&candidates[winner], term).await, Ok(Release::Released));
-    }
+    one_wins_every_race(&stores, "raced", 10).await;
 }
 
 async fn a_list_tells_of_each_shard_what_a_look_at_it_tells(bench: &Bench) {

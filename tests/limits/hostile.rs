@@ -7,6 +7,7 @@
 
 use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until_it_sleeps, wait_until_or};
 use crate::support::process::told_of;
+use crate::support::random::Random;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -123,14 +124,8 @@ impl Victim {
 
     /// Nothing that anybody understands.
     fn raves(&mut self) -> io::Result<()> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut noise = Vec::with_capacity(64 << 10);
-        while noise.len() < 64 << 10 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            noise.extend(state.to_le_bytes());
-        }
+        let mut random = Random::new(0);
+        let noise: Vec<u8> = (0..8 << 10).flat_map(|_| random.next().to_le_bytes()).collect();
         self.repeats(&noise)
     }
 

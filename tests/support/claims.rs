@@ -3,11 +3,13 @@
 use super::fleet::PATIENCE;
 use super::said::has_all;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
-use leaderrun::internals::store::{Claim, ErrorKind, Finding, Grant, Holder, Renewal, Store, StoreError, Verdict};
+use leaderrun::internals::store::{
+    Claim, ErrorKind, Finding, Grant, Holder, Release, Renewal, Store, StoreError, Verdict,
+};
 use leaderrun::internals::time::BootInstant;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 pub const LEASE: Duration = Duration::from_secs(15);
 
@@ -77,6 +79,45 @@ pub async fn granted_in_time(store: &dyn Store, candidate: &Candidate) -> Grant 
     }
 }
 
+/// Candidates claim at once, each by a store of its own, again and again: each time one wins, in a higher term.
+pub async fn one_wins_every_race(stores: &[Arc<dyn Store>], shard: &str, races: usize) {
+    let mut last = Term(0);
+    for race in 0..races {
+        // A lease that outlasts the race, however slow the machine.
+        let candidate = |index| Candidate {
+            shard: shard.parse().expect("a shard"),
+            ..with_lease(&format!("c{index}"), Duration::from_mins(5))
+        };
+        let candidates: Vec<_> = (0..stores.len()).map(candidate).collect();
+        // Nobody has to look any more, so all of them write at once.
+        for store in stores {
+            eventually("a look is answered", async || store.observe(&candidates[0].shard).await.is_ok()).await;
+        }
+        let mut claims = JoinSet::new();
+        for (index, (store, candidate)) in stores.iter().zip(&candidates).enumerate() {
+            let (store, candidate) = (Arc::clone(store), candidate.clone());
+            claims.spawn(async move {
+                let begun = Instant::now();
+                loop {
+                    match store.claim(&candidate).await {
+                        Ok(claim) => return (index, claim),
+                        Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+                    }
+                }
+            });
+        }
+        let winners = claims.join_all().await.into_iter().filter_map(|(index, claim)| match claim {
+            Claim::Granted(grant) => Some((index, grant.term)),
+            Claim::Refused(_) => None,
+        });
+        let winners: Vec<_> = winners.collect();
+        let [(winner, term)] = winners[..] else { panic!("race {race}: {winners:?}") };
+        assert!(term > last, "race {race}: term {term} after {last}");
+        last = term;
+        assert_eq!(stores[winner].release(&candidates[winner], term).await, Ok(Release::Released));
+    }
+}
+
 /// How long from now a grant makes its leader wait.
 pub fn wait_of(grant: &Grant) -> Duration {
     grant.start_after.map_or(Duration::ZERO, |until| until.since(BootInstant::now()))
@@ -122,24 +163,20 @@ pub fn failed<T>(answer: Result<T, StoreError>, kind: ErrorKind, parts: &str) ->
     error.message
 }
 
-#[track_caller]
-pub fn denied<T>(answer: Result<T, StoreError>, parts: &str) -> String {
-    failed(answer, ErrorKind::Denied, parts)
+macro_rules! failures {
+    ($($name:ident: $kind:ident,)*) => {$(
+        #[track_caller]
+        pub fn $name<T>(answer: Result<T, StoreError>, parts: &str) -> String {
+            failed(answer, ErrorKind::$kind, parts)
+        }
+    )*};
 }
 
-#[track_caller]
-pub fn misconfigured<T>(answer: Result<T, StoreError>, parts: &str) -> String {
-    failed(answer, ErrorKind::Misconfigured, parts)
-}
-
-#[track_caller]
-pub fn not_applied<T>(answer: Result<T, StoreError>, parts: &str) -> String {
-    failed(answer, ErrorKind::NotApplied, parts)
-}
-
-#[track_caller]
-pub fn unknown<T>(answer: Result<T, StoreError>, parts: &str) -> String {
-    failed(answer, ErrorKind::Unknown, parts)
+failures! {
+    denied: Denied,
+    misconfigured: Misconfigured,
+    not_applied: NotApplied,
+    unknown: Unknown,
 }
 
 /// Some of the findings of this kind have each of these parts.

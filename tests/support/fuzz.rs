@@ -18,7 +18,7 @@ mod note;
 mod random;
 
 use note::note;
-use random::Random;
+pub use random::Random as Source;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,23 +58,8 @@ const TOKENS: [&str; 42] = [
     "null", "true", "{}", "\"", "\\", "\\u0000", "[[[[[[[[",
 ];
 
-/// Random numbers, and what is made of them: always the same from the same seed.
-pub struct Source(Random);
-
+/// What is made of random numbers: always the same from the same seed.
 impl Source {
-    pub fn new(seed: u64) -> Self {
-        Self(Random::new(seed))
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0.next()
-    }
-
-    /// Below `end`, which is not zero.
-    pub fn below(&mut self, end: usize) -> usize {
-        self.0.below(end)
-    }
-
     pub fn one_in(&mut self, number: usize) -> bool {
         self.below(number) == 0
     }

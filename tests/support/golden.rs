@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-
-/// How many lines before and after a difference are shown with it.
-const CONTEXT: usize = 2;
+use tempfile::NamedTempFile;
 
 /// Panics where `text` is not what tests/golden/NAME.txt holds.
 #[track_caller]
@@ -68,27 +68,20 @@ fn write(name: &str, text: &str) {
     eprintln!("wrote {}: read the change, and run this again without TEST_GOLDEN", path.display());
 }
 
-/// For people: all from the first line that differs to the last one.
+/// For people, by diff(1).
 fn difference(name: &str, before: &str, now: &str) -> String {
-    let (before, now): (Vec<&str>, Vec<&str>) = (before.lines().collect(), now.lines().collect());
-    let same = |(one, other): &(&&str, &&str)| one == other;
-    let head = before.iter().zip(&now).take_while(same).count();
-    let tails = before[head..].iter().rev().zip(now[head..].iter().rev());
-    let tail = tails.take_while(same).count();
-    let from = head.saturating_sub(CONTEXT);
-    let to = before.len() - tail.saturating_sub(CONTEXT);
-    [
-        format!("tests/golden/{name}.txt differs (- expected, + found):\n"),
-        if from > 0 { "  ...\n".to_owned() } else { String::new() },
-        signed("  ", &before[from..head]),
-        signed("- ", &before[head..before.len() - tail]),
-        signed("+ ", &now[head..now.len() - tail]),
-        signed("  ", &before[before.len() - tail..to]),
-        "TEST_GOLDEN=write writes the file again, where the change is wanted".to_owned(),
-    ]
-    .concat()
-}
-
-fn signed(sign: &str, lines: &[&str]) -> String {
-    lines.iter().flat_map(|line| [sign, line, "\n"]).collect()
+    let written = [before, now].map(|text| {
+        let mut file = NamedTempFile::new().expect("a scratch file");
+        file.write_all(text.as_bytes()).expect("a scratch file can be written");
+        file
+    });
+    let said = Command::new("diff")
+        .args(["-U2", "--label=expected", "--label=found"])
+        .args(written.iter().map(NamedTempFile::path))
+        .output();
+    let said = said.expect("diff starts: it is in diffutils");
+    format!(
+        "tests/golden/{name}.txt differs:\n{}TEST_GOLDEN=write writes the file again, where the change is wanted",
+        String::from_utf8_lossy(&said.stdout)
+    )
 }
