@@ -204,7 +204,7 @@ fn nats() {
     let server = nats::Server::start();
     let mut asked = 0;
     let count = || {
-        let mut client = server.client();
+        let client = server.client();
         asked += 2;
         let written = client.info()["state"]["last_seq"].as_u64().expect("a number");
         client.requests() + written - asked

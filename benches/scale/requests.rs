@@ -72,7 +72,7 @@ impl Counted {
     pub fn nats() -> Self {
         let mut asked = 0;
         Self::new(nats::Server::start(), move |server| {
-            let mut client = server.client();
+            let client = server.client();
             asked += 2;
             let written = client.info()["state"]["last_seq"].as_u64().expect("a number");
             client.requests() + written - asked

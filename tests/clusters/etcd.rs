@@ -1,8 +1,9 @@
 //! Three members of etcd with its usual timing: a leader that is silent for 1 to 2 s is replaced.
 
-use super::member::{Member, each, json_from, majority, mortal};
+use super::member::{Member, each, json_from, majority};
 use super::{Cluster, MEMBERS};
 use crate::support::network::{Network, address};
+use crate::support::server::mortal;
 use serde_json::Value;
 use tempfile::TempDir;
 

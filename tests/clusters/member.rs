@@ -2,20 +2,19 @@
 //!
 //! A server that is cut off answers nobody, so a client gives up after some seconds, and asks all of them at once.
 
-use crate::support::fleet::{children_of, wait_until, wait_until_or};
+use crate::support::fleet::wait_until_or;
 use crate::support::network::Network;
-use crate::support::server::{by_a_thread_that_stays, is_gone, pid_of};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::process::Process;
+use crate::support::server::{end_with_children, start_quietly};
 use serde_json::Value;
 use std::ffi::OsString;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 pub struct Member {
     words: Vec<OsString>,
-    child: Option<Child>,
+    child: Option<Process>,
 }
 
 impl Member {
@@ -32,24 +31,15 @@ impl Member {
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "it runs");
         let mut command = Command::new("nsenter");
-        command.args(&self.words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.child = Some(by_a_thread_that_stays(command).expect("nsenter starts: install util-linux"));
+        command.args(&self.words);
+        self.child = Some(start_quietly(command));
     }
 
     /// SIGKILL to all of it.
     pub fn kill(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let first = pid_of(&child);
-        // Stopped, it starts no others and reaps none, so their numbers stay theirs.
-        let _ = kill(first, Signal::SIGSTOP);
-        let others = children_of(first.as_raw());
-        for &other in &others {
-            let _ = kill(Pid::from_raw(other), Signal::SIGKILL);
+        if let Some(mut child) = self.child.take() {
+            end_with_children(&mut child);
         }
-        let _ = child.kill();
-        let _ = child.wait();
-        // PostgreSQL does not start while one of them is there.
-        wait_until("all of the server is gone", || others.iter().all(|&other| is_gone(other)));
     }
 }
 
@@ -57,13 +47,6 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// What dies with the thread that started it, which is one that stays.
-pub fn mortal(program: &str) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", program]);
-    command
 }
 
 /// What a program says that has three seconds and succeeds.

@@ -1,9 +1,10 @@
 //! Three NATS servers, and a bucket with a replica on each. A stream's leader that is silent for 4 to 9 s is replaced.
 
-use super::member::{Member, each, json_from, majority, mortal};
+use super::member::{Member, each, json_from, majority};
 use super::{Cluster, MEMBERS};
 use crate::support::nats::Client;
 use crate::support::network::{Network, address};
+use crate::support::server::mortal;
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;

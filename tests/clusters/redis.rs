@@ -1,9 +1,10 @@
 //! Two Redis servers, of which one replicates the other, and three Sentinels, which take the master for dead when it
 //! is silent for 5 s.
 
-use super::member::{Member, each, majority, mortal, told_by};
+use super::member::{Member, each, majority, told_by};
 use super::{Cluster, MEMBERS};
 use crate::support::network::{Network, address};
+use crate::support::server::mortal;
 use std::fs;
 use tempfile::TempDir;
 

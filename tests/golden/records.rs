@@ -265,7 +265,7 @@ fn the_records_of_nats_stay_as_they_are() {
     let mut server = Server::start();
     let url = ready(&mut server);
     pin("nats", &url, &Plain::new(), || {
-        let mut client = Client::connect(server.address(), &server.admin).expect("it lets us in");
+        let client = Client::connect(server.address(), &server.admin).expect("it lets us in");
         let stream = format!("KV_{BUCKET}");
         let info = client.api(&format!("STREAM.INFO.{stream}"), &serde_json::json!({ "subjects_filter": ">" }));
         // Newer servers tell more of it.
@@ -277,9 +277,14 @@ fn the_records_of_nats_stay_as_they_are() {
             let answer = client.request(&format!("$JS.API.DIRECT.GET.{stream}"), "", get.as_bytes());
             let answer = answer.expect("it answers");
             // The others are the server's.
-            let ours = |line: &&str| ["KV-", "Nats-Expected-", "Leaderrun"].iter().any(|name| line.starts_with(name));
-            lines.extend(answer.headers.lines().filter(ours).map(|line| format!("{subject} header {line}")));
-            lines.push(format!("{subject} = {}", String::from_utf8_lossy(&answer.body)));
+            let ours = |name: &str| ["KV-", "Nats-Expected-", "Leaderrun"].iter().any(|start| name.starts_with(start));
+            let headers = answer.headers.iter().flat_map(|headers| headers.iter());
+            let headers = headers.filter(|(name, _)| ours(name.as_ref()));
+            let mut headers: Vec<String> =
+                headers.map(|(name, values)| format!("{subject} header {name}: {}", values[0])).collect();
+            headers.sort();
+            lines.append(&mut headers);
+            lines.push(format!("{subject} = {}", String::from_utf8_lossy(&answer.payload)));
         }
         lines
     });

@@ -41,7 +41,7 @@ fn held(server: &Server) -> Option<u64> {
 
 /// Another program creates the key, as it would: also over the mark of a deletion.
 fn take(server: &Server, value: &str) -> bool {
-    let mut client = server.client_of(ELECTIONS);
+    let client = server.client_of(ELECTIONS);
     let revision = client.message(LEADER).filter(|_| held(server).is_none()).map(|message| message["seq"].clone());
     let expected = revision.unwrap_or(json!(0));
     let headers = format!("Nats-Expected-Last-Subject-Sequence: {expected}\r\n");
@@ -220,8 +220,8 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
     let store = open(&both).await;
     ready(&both).await;
     let one = with_lease("one", Duration::from_secs(2));
-    let mut client = server.client_of(ELECTIONS);
-    let mut write = |headers: &str| client.try_put(LEADER_HERE, headers, "backend-7");
+    let client = server.client_of(ELECTIONS);
+    let write = |headers: &str| client.try_put(LEADER_HERE, headers, "backend-7");
     assert!(write("")["error"].is_null());
     misconfigured(store.claim(&one).await, "without a TTL");
     assert!(write("Nats-TTL: 2s\r\n")["error"].is_null());

@@ -11,7 +11,8 @@ use std::thread;
 fn sequence(server: &Server) -> u64 {
     let get = format!(r#"{{"last_by_subj":"$KV.{BUCKET}.{KEY}"}}"#);
     let answer = server.client().request(&format!("$JS.API.DIRECT.GET.KV_{BUCKET}"), "", get.as_bytes()).unwrap();
-    let header = answer.headers.lines().find_map(|line| line.strip_prefix("Leaderrun: ")).expect("it is ours");
+    let headers = answer.headers.expect("it has some");
+    let header = headers.get("Leaderrun").expect("it is ours").as_str();
     serde_json::from_str::<serde_json::Value>(header).unwrap()["sequence"].as_u64().unwrap()
 }
 

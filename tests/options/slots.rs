@@ -67,7 +67,7 @@ fn of_five_candidates_two_lead_and_those_that_are_gone_are_followed_in_their_slo
     // In order: a release is heard of.
     place.fleet.stop(&next.owner);
     successor(&place.fleet, 1, &next);
-    let lives = conclude(place.fleet);
+    let lives = conclude(&mut place.fleet);
     assert!(lives[0].len() >= 3, "{lives:?}");
 }
 
@@ -111,7 +111,7 @@ fn orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one(mut place: 
     let history = || place.order(&["history", "shard#1"]);
     let explain = || format!("{}{}", history(), place.fleet.logs());
     wait_until_or("leaderships are written down", explain, || history().lines().count() >= 3);
-    conclude(place.fleet);
+    conclude(&mut place.fleet);
 }
 
 fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place: Place) {
@@ -192,7 +192,7 @@ fn a_question_for_a_shard_names_its_slots_and_one_for_a_slot_its_shard(mut place
     let text = place.order(&["status", shard]);
     assert!(text.starts_with(&format!("{shard}: paused\n")), "{text}");
     assert_eq!(place.status(shard)["led_slots"], serde_json::json!([]));
-    conclude(place.fleet);
+    conclude(&mut place.fleet);
 }
 
 /// That somebody waits on another host.
@@ -266,7 +266,7 @@ mod without_lists {
         }
         place.order(&["resume", "shard"]);
         place.leaders();
-        conclude(place.fleet);
+        conclude(&mut place.fleet);
     }
 
     #[cfg(feature = "redis")]
@@ -312,7 +312,7 @@ mod without_lists {
             place.order(&["resume", "shard"]);
             let next = place.leaders();
             assert!(next[0].term >= leaders[0].term, "{next:?}");
-            conclude(place.fleet);
+            conclude(&mut place.fleet);
         }
     }
 }

@@ -3,7 +3,7 @@
 pub use super::server::AWS as ENVIRONMENT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -104,18 +104,14 @@ impl Server {
 
     /// Asks it by hand.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let head = format!(
-            "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1:{}\r\nauthorization: {SIGNED}\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1:{}\r\nauthorization: {SIGNED}\r\ncontent-length: {}",
             self.port,
             body.len()
         );
-        stream.write_all(format!("{head}{body}").as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        (status, body.to_owned())
+        let answer = super::http::ask(stream, &format!("{head}\r\n\r\n{body}")).expect("it answers");
+        (answer.status, answer.body)
     }
 }
 

@@ -4,8 +4,7 @@ pub use super::server::AWS as ENVIRONMENT;
 #[allow(unused_imports, reason = "each test uses some")]
 pub use super::wire::{Fate, Proxy, Request, Response, set_date};
 
-use super::process::Process;
-use super::server;
+use super::server::{self, Daemon};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_dynamodb::types::{
@@ -13,45 +12,45 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
-use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 pub const REGION: &str = "eu-west-1";
 
 /// A dynoxide of one's own, gone when this is dropped.
-pub struct Server {
-    child: Process,
-    port: u16,
-    /// None where it keeps everything in memory.
-    data: Option<TempDir>,
-}
+pub struct Server(Daemon);
 
 impl Server {
     /// Starts one on a free loopback port, which forgets all when it ends.
     pub fn start() -> Self {
-        Self::start_with(None)
+        Self::start_with(false)
     }
 
     /// Starts one with a table `locks`, which keeps its data over a restart.
     pub fn durable() -> Self {
-        let server = Self::start_with(Some(TempDir::new().expect("a scratch directory")));
+        let server = Self::start_with(true);
         server::prepare(&server);
         server
     }
 
-    fn start_with(data: Option<TempDir>) -> Self {
-        let (port, child) = server::on_a_free_port("dynoxide", |port| {
-            let mut child = spawn(port, data.as_ref());
-            server::listens(&mut child, port).then_some((port, child))
-        });
-        Self { child, port, data }
+    fn start_with(keeps: bool) -> Self {
+        let launch = move |data: &Path, port: u16| {
+            let mut command = server::mortal(std::env::var_os("TEST_DYNOXIDE").unwrap_or_else(|| "dynoxide".into()));
+            command.args(["--host", server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
+            if keeps {
+                command.arg("--db-path").arg(data.join("db"));
+            }
+            command
+        };
+        let data = TempDir::new().expect("a scratch directory");
+        Self(Daemon::start("dynoxide", data, launch, server::is_open))
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.0.port)
     }
 
     /// The SDK's client, for what the test does by hand.
@@ -68,18 +67,8 @@ impl Server {
 
     /// What `--store` takes for a table of this server.
     pub fn url(&self, table: &str) -> String {
-        format!("dynamodb://{table}?region={REGION}&endpoint=http%3A%2F%2F127.0.0.1%3A{}", self.port)
+        format!("dynamodb://{table}?region={REGION}&endpoint=http%3A%2F%2F127.0.0.1%3A{}", self.0.port)
     }
-}
-
-fn spawn(port: u16, data: Option<&TempDir>) -> Process {
-    let program = std::env::var_os("TEST_DYNOXIDE").unwrap_or_else(|| "dynoxide".into());
-    let mut command = server::mortal(program);
-    command.args(["--host", server::listen_on(), "--log", "quiet", "--port", &port.to_string()]);
-    if let Some(data) = data {
-        command.arg("--db-path").arg(data.path().join("db"));
-    }
-    server::start_quietly(command)
 }
 
 /// Runs what the SDK's client does, for tests that have no runtime.
@@ -88,8 +77,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.port
+    fn daemon(&self) -> &Daemon {
+        &self.0
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -98,15 +87,6 @@ impl server::Server for Server {
 
     fn environment(&self) -> &'static [(&'static str, &'static str)] {
         ENVIRONMENT
-    }
-
-    fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    fn start_again(&mut self) {
-        self.child = spawn(self.port, self.data.as_ref());
-        assert!(server::listens(&mut self.child, self.port), "dynoxide ended");
     }
 
     fn wipe(&mut self) {

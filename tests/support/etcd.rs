@@ -1,16 +1,15 @@
 //! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
 use super::fleet::wait_until_or;
+use super::http;
 use super::papers::Papers;
 use super::ports::free_port;
 use super::process::Process;
 use super::server::{self, Server as _};
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -116,13 +115,6 @@ impl Server {
 
     /// The bare output of an etcdctl that succeeds.
     pub fn etcdctl(&self, arguments: &[&str]) -> String {
-        let output = self.try_etcdctl(arguments);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "etcdctl {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-        text
-    }
-
-    pub fn try_etcdctl(&self, arguments: &[&str]) -> Output {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("{scheme}://{}", self.host())]);
@@ -130,7 +122,10 @@ impl Server {
             command.arg("--cacert").arg(tls.file("ca.pem"));
             command.arg("--cert").arg(tls.file("app.pem")).arg("--key").arg(tls.file("app.key"));
         }
-        command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client")
+        let output = command.args(arguments).output().expect("etcdctl runs: apt-get install etcd-client");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "etcdctl {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
     }
 
     pub fn delete(&self, key: &str) {
@@ -200,21 +195,6 @@ impl Server {
     /// How many calls of a method were answered, well or badly.
     pub fn answered(&self, method: &str) -> u64 {
         self.count("grpc_server_handled_total{", &[method])
-    }
-
-    /// Stops it, as a machine does that swaps or is suspended. Returns once it is.
-    pub fn freeze(&self) {
-        self.child.signal(Signal::SIGSTOP);
-        let stat = format!("/proc/{}/stat", self.child.id());
-        let stopped = || {
-            let line = std::fs::read_to_string(&stat).expect("it is there");
-            line.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
-        };
-        wait_until_or("etcd is stopped", String::new, stopped);
-    }
-
-    pub fn thaw(&self) {
-        self.child.signal(Signal::SIGCONT);
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -298,10 +278,7 @@ fn is_healthy(port: u16) -> bool {
 }
 
 fn http_get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    Some(http::ask(stream, &format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")).ok()?.body)
 }

@@ -1,7 +1,7 @@
 //! Several candidates of one shard, as real processes, and the stamps that their COMMANDs wrote.
 
 use super::evidence::{self, Evidence};
-use super::process::told_of;
+use super::process::{Process, told_of};
 pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;
 use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
 use leaderrun::internals::time::BootInstant;
@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -19,8 +19,9 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct Fleet {
+    candidates: BTreeMap<String, Process>,
+    /// Removed when all candidates have ended.
     pub scratch: TempDir,
-    candidates: BTreeMap<String, Child>,
     /// The store and the fault, where the story is to be told in the table of evidence.
     title: Option<(&'static str, &'static str)>,
     /// By the name of the file.
@@ -34,8 +35,8 @@ pub const ANNOUNCED: (&str, &str) = ("LEADERRUN_ANNOUNCE", "always");
 impl Fleet {
     pub fn new() -> Self {
         Self {
-            scratch: TempDir::new().expect("a scratch directory"),
             candidates: BTreeMap::new(),
+            scratch: TempDir::new().expect("a scratch directory"),
             title: None,
             stamps: RefCell::default(),
             started: 0,
@@ -76,8 +77,7 @@ impl Fleet {
     pub fn launch(&mut self, owner: &str, mut command: Command) {
         let log = fs::File::options().append(true).create(true).open(self.log(owner)).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().expect("the program starts");
-        self.candidates.insert(owner.to_owned(), child);
+        self.candidates.insert(owner.to_owned(), Process::start(&mut command));
     }
 
     fn log(&self, owner: &str) -> PathBuf {
@@ -85,21 +85,16 @@ impl Fleet {
     }
 
     pub fn pid(&self, owner: &str) -> Pid {
-        Pid::from_raw(i32::try_from(self.candidates[owner].id()).expect("fits"))
+        self.candidates[owner].pid()
     }
 
     pub fn signal(&self, owner: &str, signal: Signal) {
-        kill(self.pid(owner), signal).expect("the candidate is there");
+        self.candidates[owner].signal(signal);
     }
 
-    /// Kills the candidate, and checks that a lock is not free while anything of its tree lives.
+    /// Kills the only leader, waits until a lock is free, and checks that nothing of the tree lives then.
     pub fn kill_and_watch(&mut self, owner: &str, is_free: impl Fn() -> bool) {
         self.kill(owner);
-        self.watch_until_free(is_free);
-    }
-
-    /// Waits until a lock is free, and checks that nothing of the tree lives then. The only leader was just killed or frozen.
-    pub fn watch_until_free(&self, is_free: impl Fn() -> bool) {
         let stamps = self.scratch.path().join("stamps");
         let candidates: Vec<i32> = self.candidates.keys().map(|owner| self.pid(owner).as_raw()).collect();
         let lives = || processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
@@ -114,9 +109,7 @@ impl Fleet {
 
     /// Kills it and reaps it.
     pub fn kill(&mut self, owner: &str) {
-        let mut child = self.candidates.remove(owner).expect("it was started");
-        child.kill().expect("it can be killed");
-        child.wait().expect("it can be reaped");
+        self.candidates.remove(owner).expect("it was started").end();
     }
 
     /// Whether it was started, and neither killed nor stopped since.
@@ -126,7 +119,7 @@ impl Fleet {
 
     /// Whether it ended by itself, and is reaped now.
     pub fn has_ended(&mut self, owner: &str) -> bool {
-        let ended = |child: &mut Child| child.try_wait().expect("it can be waited for").is_some();
+        let ended = |process: &mut Process| process.try_wait().expect("it can be waited for").is_some();
         let ended = self.candidates.get_mut(owner).is_none_or(ended);
         if ended {
             self.candidates.remove(owner);
@@ -142,13 +135,7 @@ impl Fleet {
 
     /// Waits until it ends.
     pub fn end_of(&mut self, owner: &str) -> ExitStatus {
-        let mut child = self.candidates.remove(owner).expect("it was started");
-        let mut status = None;
-        wait_until("the candidate ends", || {
-            status = child.try_wait().expect("it can be waited for");
-            status.is_some()
-        });
-        status.expect("it ended")
+        self.candidates.remove(owner).expect("it was started").ends()
     }
 
     /// The lives of all trees, in the order of their beginnings.
@@ -228,15 +215,6 @@ impl Fleet {
         let logs =
             entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"));
         logs.map(|path| fs::read_to_string(path).unwrap_or_default()).collect()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        for child in self.candidates.values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

@@ -2,16 +2,16 @@
 //! there, so no Pod is started and no namespace is ever gone.
 
 use super::etcd;
-use super::fleet::wait_until_or;
+use super::fleet::wait_until;
 use super::papers::Papers;
-use super::ports::free_port;
+use super::process::Process;
 use super::server::{self, Server as _};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ impl Server {
         self.api.create("/api/v1/namespaces", "application/json", &namespace.to_string());
         self.apply(RIGHTS);
         self.bind("leaderrun", USER);
-        wait_until_or("the rights are in force", String::new, || self.may_list());
+        wait_until("the rights are in force", || self.may_list());
     }
 
     fn bind(&self, role: &str, user: &str) {
@@ -227,7 +227,7 @@ impl server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        server::pid_of(&self.api.member.child)
+        self.api.member.child.pid()
     }
 
     fn kill(&mut self) {
@@ -278,7 +278,7 @@ pub struct Api {
 
 /// One of the API servers of an etcd.
 pub struct Member {
-    child: Child,
+    child: Process,
     port: u16,
     words: Vec<String>,
 }
@@ -389,14 +389,11 @@ impl Api {
 
 impl Member {
     fn start(words: Vec<String>) -> Self {
-        loop {
-            let port = free_port();
+        let (port, child) = server::on_a_free_port("kube-apiserver", |port| {
             let mut child = spawn(&words, port);
-            // False: another program was faster to take the port.
-            if becomes_ready(&mut child, port) {
-                return Self { child, port, words };
-            }
-        }
+            becomes_ready(&mut child, port).then_some((port, child))
+        });
+        Self { child, port, words }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -404,8 +401,7 @@ impl Member {
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it was killed");
+        self.child.end();
     }
 
     pub fn start_again(&mut self) {
@@ -414,14 +410,7 @@ impl Member {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill(server::pid_of(&self.child), signal).expect("it can be signalled");
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.signal(signal);
     }
 }
 
@@ -458,30 +447,18 @@ fn words(etcd: &str, papers: &Papers, data: &Path, flags: &[&str]) -> Vec<String
     words
 }
 
-fn spawn(words: &[String], port: u16) -> Child {
-    // It dies with us, however we end.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program()).arg(format!("--secure-port={port}")).args(words);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    server::by_a_thread_that_stays(command).expect("setpriv starts: install util-linux")
+fn spawn(words: &[String], port: u16) -> Process {
+    let mut command = server::mortal(program());
+    command.arg(format!("--secure-port={port}")).args(words);
+    server::start_quietly(command)
 }
 
 /// False when it ended before.
-fn becomes_ready(child: &mut Child, port: u16) -> bool {
-    let mut ended = false;
-    let is_ready = || {
+fn becomes_ready(child: &mut Process, port: u16) -> bool {
+    child.comes_up(|| {
         let mut curl = Command::new("curl");
         let url = format!("https://127.0.0.1:{port}/readyz");
         let output = curl.args(["-sk", "-m", "5", &url]).output().expect("curl is missing: install the package curl");
         output.stdout == b"ok"
-    };
-    wait_until_or(
-        "kube-apiserver is ready",
-        || format!("is there a {}? tests/run builds it", program().display()),
-        || {
-            ended = child.try_wait().expect("a child can be waited for").is_some();
-            ended || is_ready()
-        },
-    );
-    !ended
+    })
 }

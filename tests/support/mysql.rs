@@ -1,9 +1,6 @@
 //! A real MariaDB for tests, or the MySQL whose server program TEST_MYSQLD names.
 
-use super::fleet::wait_until;
-use super::process::Process;
-use super::server::{self, Servant, Server as _, run};
-use nix::unistd::Pid;
+use super::server::{self, Daemon, Servant, run};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,13 +24,7 @@ pub fn is_mariadb() -> bool {
 }
 
 /// A server of one's own, gone when this is dropped.
-pub struct Server {
-    scratch: TempDir,
-    port: u16,
-    /// Some while it runs.
-    child: Option<Process>,
-    settings: Vec<String>,
-}
+pub struct Server(Daemon);
 
 impl Server {
     pub fn start() -> Self {
@@ -42,47 +33,32 @@ impl Server {
 
     /// With these options as well, such as `--autocommit=0`.
     pub fn start_with(settings: &[&str]) -> Self {
-        server::on_a_free_port("the server", |port| {
-            let scratch = TempDir::new().expect("a scratch directory");
-            run(Command::new("cp").arg("-a").arg(template()).arg(scratch.path().join("data")));
-            SERVANT.gets(scratch.path());
-            let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-            let mut server = Self { scratch, port, child: None, settings };
-            server.launch().then_some(server)
-        })
-    }
-
-    /// False when it ended at once, as it does when another program took the port.
-    fn launch(&mut self) -> bool {
-        let directory = self.scratch.path();
-        let log = fs::File::options().append(true).create(true).open(directory.join("log")).expect("a log file");
-        let mut command = SERVANT.command(mysqld().unwrap_or_else(|| "mariadbd".to_owned()));
-        command.args(defaults(&directory.join("data"), &self.socket()));
-        command.arg(format!("--port={}", self.port));
-        command.arg(format!("--bind-address={}", server::listen_on()));
-        command.args(&self.settings);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
-        let mut child: Process = server::by_a_thread_that_stays(command).expect("setpriv starts").into();
-        let is_up = child.comes_up(|| self.ask("SELECT 1").is_ok());
-        self.child = is_up.then_some(child);
-        is_up
+        let scratch = TempDir::new().expect("a scratch directory");
+        run(Command::new("cp").arg("-a").arg(template()).arg(scratch.path().join("data")));
+        SERVANT.gets(scratch.path());
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let launch = move |directory: &Path, port: u16| {
+            let mut command = SERVANT.command(mysqld().unwrap_or_else(|| "mariadbd".to_owned()));
+            command.args(defaults(&directory.join("data"), &directory.join("sock")));
+            command.args([format!("--port={port}"), format!("--bind-address={}", server::listen_on())]).args(&settings);
+            command
+        };
+        let is_up = |port: u16| server::answer(client(port).args(["-e", "SELECT 1"])).is_ok();
+        Self(Daemon::start("the server", scratch, launch, is_up))
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.scratch.path().join("sock")
+        self.0.data.path().join("sock")
     }
 
     /// `mysql://` and what else it takes, with `options` behind the question mark.
     pub fn url_with(&self, options: &str) -> String {
-        format!("mysql://{ADMIN}@127.0.0.1:{}/{DATABASE}?{options}", self.port)
+        format!("mysql://{ADMIN}@127.0.0.1:{}/{DATABASE}?{options}", self.0.port)
     }
 
     /// What the client says: a line for each row, with tabs between columns.
     pub fn ask(&self, statements: &str) -> Result<String, String> {
-        let mut command = self.client();
-        let output = command.args(["-e", statements]).output().expect("mariadb starts: mariadb-client has it");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        server::answer(self.client().args(["-e", statements]))
     }
 
     /// As the administrator.
@@ -91,11 +67,7 @@ impl Server {
     }
 
     pub fn client(&self) -> Command {
-        let mut command = Command::new("mariadb");
-        command.args(["--no-defaults", "-N", "-B", "-h", "127.0.0.1", "-u", ADMIN, "-D", DATABASE]);
-        command.arg("--init-command=SET autocommit = 1");
-        command.arg("-P").arg(self.port.to_string()).stdin(Stdio::null());
-        command
+        client(self.0.port)
     }
 
     /// How many requests it has answered: each is a transaction, which it commits.
@@ -114,24 +86,12 @@ impl Server {
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.port
+    fn daemon(&self) -> &Daemon {
+        &self.0
     }
 
     fn url(&self, address: SocketAddr) -> String {
         format!("mysql://{ADMIN}@{address}/{DATABASE}")
-    }
-
-    fn pid(&self) -> Pid {
-        self.child.as_ref().expect("it runs").pid()
-    }
-
-    fn kill(&mut self) {
-        self.child = None;
-    }
-
-    fn start_again(&mut self) {
-        wait_until("the server starts again", || self.launch());
     }
 
     fn wipe(&mut self) {
@@ -149,10 +109,12 @@ impl server::Server for Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
+fn client(port: u16) -> Command {
+    let mut command = Command::new("mariadb");
+    command.args(["--no-defaults", "-N", "-B", "-h", "127.0.0.1", "-u", ADMIN, "-D", DATABASE]);
+    command.arg("--init-command=SET autocommit = 1");
+    command.arg("-P").arg(port.to_string()).stdin(Stdio::null());
+    command
 }
 
 /// One that is shared by the tests of a program that do it no harm: each uses a table of its own.

@@ -1,13 +1,15 @@
-//! A real nats-server for tests, and a small client of its own, which does what an operator does with `nats`.
+//! A real nats-server for tests, and a client, which does what an operator does with `nats`.
 
-use super::process::Process;
-use super::server::{self, Server as _, prepare};
-use nix::unistd::Pid;
+use super::proxy::RUNTIME;
+use super::server::{self, Daemon, Server as _, prepare};
+use async_nats::{Message, Request};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -15,9 +17,7 @@ use tempfile::TempDir;
 pub const BUCKET: &str = "locks";
 
 pub struct Server {
-    child: Process,
-    port: u16,
-    data: TempDir,
+    daemon: Daemon,
     /// Before the bucket in every URL: `USER:PASSWORD@`, and what follows it: `?creds=...`.
     pub login: String,
     pub options: String,
@@ -41,16 +41,14 @@ impl Server {
     pub fn prepared(data: TempDir, lines: &str, admin: &str) -> Self {
         let lines = lines.replace("DATA", &data.path().to_string_lossy());
         std::fs::write(data.path().join("server.conf"), lines).expect("it can be written");
-        let (port, child) = server::on_a_free_port("nats-server", |port| {
-            let mut child = spawn(data.path(), port);
-            answers(&mut child, port, admin).then_some((port, child))
-        });
+        let login = admin.to_owned();
+        let daemon = Daemon::start("nats-server", data, launch, move |port| answers(port, &login));
         let (login, options, admin) = (String::new(), String::new(), admin.to_owned());
-        Self { child, port, data, login, options, admin, scheme: "nats" }
+        Self { daemon, login, options, admin, scheme: "nats" }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.data.path().join(name)
+        self.daemon.data.path().join(name)
     }
 
     pub fn client(&self) -> Client {
@@ -63,16 +61,15 @@ impl Server {
     }
 }
 
-/// False when it ended, as it does when another program took the port.
-fn answers(child: &mut Process, port: u16, admin: &str) -> bool {
+/// To somebody who logs in with `admin`, or with its greeting.
+fn answers(port: u16, admin: &str) -> bool {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    child.comes_up(|| {
-        if admin.is_empty() {
-            Client::greeted(address).is_some()
-        } else {
-            Client::connect(address, admin).is_some_and(|mut client| client.is_served())
-        }
-    })
+    if admin.is_empty() {
+        let greets = |mut stream: TcpStream| stream.read(&mut [0; 64]).is_ok_and(|length| length > 0);
+        TcpStream::connect(address).is_ok_and(greets)
+    } else {
+        Client::connect(address, admin).is_some()
+    }
 }
 
 /// That of TEST_NATS_SERVER, or else the one that tests/run installs: Debian's is too old for leaderrun.
@@ -81,33 +78,20 @@ pub fn program() -> OsString {
     std::env::var_os("TEST_NATS_SERVER").unwrap_or_else(|| installed.into())
 }
 
-fn spawn(data: &Path, port: u16) -> Process {
+fn launch(data: &Path, port: u16) -> Command {
     let mut command = server::mortal(program());
     command.args(["-a", server::listen_on(), "-p"]).arg(port.to_string()).arg("-sd").arg(data.join("store"));
     command.arg("-c").arg(data.join("server.conf")).arg("-l").arg(data.join("log"));
-    server::start_quietly(command)
+    command
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.port
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
     fn url(&self, address: SocketAddr) -> String {
         format!("{}://{}{address}/{BUCKET}{}", self.scheme, self.login, self.options)
-    }
-
-    fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    fn start_again(&mut self) {
-        self.child = spawn(self.data.path(), self.port);
-        assert!(
-            answers(&mut self.child, self.port, &self.admin),
-            "nats-server ended: {}",
-            std::fs::read_to_string(self.path("log")).unwrap_or_default()
-        );
     }
 
     fn wipe(&mut self) {
@@ -129,125 +113,70 @@ impl server::Server for Server {
     }
 }
 
-/// A connection, used for one request after another.
+/// That of the library, for tests that wait for each answer, in a runtime or not.
 pub struct Client {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
-    count: u32,
+    nats: async_nats::Client,
     bucket: &'static str,
 }
 
-/// What a request brought.
-#[derive(Debug)]
-pub struct Answer {
-    pub headers: String,
-    pub body: Vec<u8>,
+/// On the runtime of all test programs' connections.
+fn wait<T: Send>(future: impl Future<Output = T> + Send) -> T {
+    thread::scope(|scope| scope.spawn(|| RUNTIME.block_on(future)).join().expect("it does not panic"))
 }
 
 impl Client {
-    /// None while nobody is there.
-    fn greeted(address: SocketAddr) -> Option<Self> {
-        let stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
-        let mut client = Self { reader: BufReader::new(stream.try_clone().ok()?), stream, count: 0, bucket: BUCKET };
-        client.line()?;
-        Some(client)
-    }
-
     /// None while nobody is there, or does not let us in.
     pub fn connect(address: SocketAddr, login: &str) -> Option<Self> {
-        let mut client = Self::greeted(address)?;
-        let mut options: Value = serde_json::from_str(login).expect("a login is JSON");
-        for (name, value) in [("verbose", false), ("headers", true), ("no_responders", true)] {
-            options[name] = json!(value);
-        }
-        options["protocol"] = json!(1);
-        client.send(format!("CONNECT {options}\r\nSUB ADMIN.* 1\r\nPING\r\n").as_bytes())?;
-        loop {
-            match client.line()?.trim() {
-                "PONG" => return Some(client),
-                line if line.starts_with("-ERR") => return None,
-                _ => {}
-            }
-        }
-    }
-
-    fn is_served(&mut self) -> bool {
-        // Without JetStream nobody responds, and that is an answer.
-        self.request("$JS.API.INFO", "", b"").is_some()
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Option<()> {
-        self.stream.write_all(bytes).ok()
-    }
-
-    fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        let length = self.reader.read_line(&mut line).ok()?;
-        (length > 0).then_some(line)
-    }
-
-    /// `headers` are whole lines.
-    pub fn request(&mut self, subject: &str, headers: &str, body: &[u8]) -> Option<Answer> {
-        self.count += 1;
-        let reply = format!("ADMIN.{}", self.count);
-        let mut message = if headers.is_empty() {
-            format!("PUB {subject} {reply} {}\r\n", body.len()).into_bytes()
-        } else {
-            let head = format!("NATS/1.0\r\n{headers}\r\n");
-            format!("HPUB {subject} {reply} {} {}\r\n{head}", head.len(), head.len() + body.len()).into_bytes()
+        let login: Value = serde_json::from_str(login).expect("a login is JSON");
+        let told = |name: &str| login[name].as_str().map(str::to_owned);
+        let options = async_nats::ConnectOptions::new().request_timeout(Some(Duration::from_secs(20)));
+        let options = match (told("user"), told("pass"), told("auth_token")) {
+            (Some(user), Some(pass), _) => options.user_and_password(user, pass),
+            (_, _, Some(token)) => options.token(token),
+            _ => options,
         };
-        message.extend_from_slice(body);
-        message.extend_from_slice(b"\r\n");
-        self.send(&message)?;
-        loop {
-            let line = self.line()?;
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let length = |word: &str| word.parse::<usize>().expect("a length");
-            match words.as_slice() {
-                ["PING"] => self.send(b"PONG\r\n")?,
-                ["MSG" | "HMSG", to, _, .., all] => {
-                    let mut bytes = vec![0; length(all) + 2];
-                    self.reader.read_exact(&mut bytes).ok()?;
-                    bytes.truncate(length(all));
-                    let head = if words[0] == "HMSG" { length(words[words.len() - 2]) } else { 0 };
-                    if *to == reply {
-                        let headers = String::from_utf8_lossy(&bytes[..head]).into_owned();
-                        return Some(Answer { headers, body: bytes.split_off(head) });
-                    }
-                }
-                _ => assert!(!line.starts_with("-ERR"), "{line}"),
-            }
+        let nats = wait(options.connect(address.to_string())).ok()?;
+        Some(Self { nats, bucket: BUCKET })
+    }
+
+    /// `headers` are whole lines. None without an answer.
+    pub fn request(&self, subject: &str, headers: &str, body: &[u8]) -> Option<Message> {
+        let mut request = Request::new().payload(body.to_vec().into());
+        if !headers.is_empty() {
+            let lines = headers.lines().filter_map(|line| line.split_once(": "));
+            request =
+                request.headers(lines.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect());
         }
+        wait(self.nats.send_request(subject.to_owned(), request)).ok()
     }
 
     /// A request to JetStream; what it answers, also if that is an error.
-    pub fn api(&mut self, name: &str, request: &Value) -> Value {
+    pub fn api(&self, name: &str, request: &Value) -> Value {
         let body = if request.is_null() { String::new() } else { request.to_string() };
         let answer = self.request(&format!("$JS.API.{name}"), "", body.as_bytes()).expect("the server answers");
-        serde_json::from_slice(&answer.body).expect("JetStream speaks JSON")
+        serde_json::from_slice(&answer.payload).expect("JetStream speaks JSON")
     }
 
     /// Writes a key, whatever was there.
-    pub fn put(&mut self, key: &str, headers: &str, value: &str) -> u64 {
+    pub fn put(&self, key: &str, headers: &str, value: &str) -> u64 {
         let answer = self.try_put(key, headers, value);
         answer["seq"].as_u64().unwrap_or_else(|| panic!("{answer}"))
     }
 
     /// The same; what is answered, also if that is an error.
-    pub fn try_put(&mut self, key: &str, headers: &str, value: &str) -> Value {
+    pub fn try_put(&self, key: &str, headers: &str, value: &str) -> Value {
         let subject = format!("$KV.{}.{key}", self.bucket);
         let answer = self.request(&subject, headers, value.as_bytes()).expect("it answers");
-        serde_json::from_slice(&answer.body).expect("JetStream speaks JSON")
+        serde_json::from_slice(&answer.payload).expect("JetStream speaks JSON")
     }
 
     /// As `nats kv del` does it.
-    pub fn delete(&mut self, key: &str) {
+    pub fn delete(&self, key: &str) {
         self.put(key, "KV-Operation: DEL\r\n", "");
     }
 
     /// Leaves no trace of a key.
-    pub fn purge(&mut self, key: &str) {
+    pub fn purge(&self, key: &str) {
         let bucket = self.bucket;
         let answer =
             self.api(&format!("STREAM.PURGE.KV_{bucket}"), &json!({ "filter": format!("$KV.{bucket}.{key}") }));
@@ -255,7 +184,7 @@ impl Client {
     }
 
     /// The message that a key holds.
-    pub fn message(&mut self, key: &str) -> Option<Value> {
+    pub fn message(&self, key: &str) -> Option<Value> {
         let bucket = self.bucket;
         let request = json!({ "last_by_subj": format!("$KV.{bucket}.{key}") });
         let mut answer = self.api(&format!("STREAM.MSG.GET.KV_{bucket}"), &request);
@@ -263,23 +192,23 @@ impl Client {
     }
 
     /// The record that a key holds. Read as a consumer would get it, for a read encodes it.
-    pub fn record(&mut self, key: &str) -> Option<Value> {
+    pub fn record(&self, key: &str) -> Option<Value> {
         let revision = self.message(key)?["seq"].as_u64()?;
         let subject = format!("$JS.API.DIRECT.GET.KV_{}", self.bucket);
         let answer = self.request(&subject, "", json!({ "seq": revision }).to_string().as_bytes())?;
-        serde_json::from_slice(&answer.body).ok()
+        serde_json::from_slice(&answer.payload).ok()
     }
 
-    pub fn revision(&mut self, key: &str) -> u64 {
+    pub fn revision(&self, key: &str) -> u64 {
         self.message(key).and_then(|message| message["seq"].as_u64()).expect("the key holds something")
     }
 
-    pub fn info(&mut self) -> Value {
+    pub fn info(&self) -> Value {
         self.api(&format!("STREAM.INFO.KV_{}", self.bucket), &Value::Null)
     }
 
     /// How many requests JetStream has answered to anybody, and this one.
-    pub fn requests(&mut self) -> u64 {
+    pub fn requests(&self) -> u64 {
         self.api("INFO", &Value::Null)["api"]["total"].as_u64().expect("a number")
     }
 }

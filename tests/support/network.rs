@@ -7,7 +7,7 @@
 //! process that made it: what a killed test has left is found and removed by the next one. Packets are dropped where
 //! they arrive, as a cable would lose them: dropped where they are sent, the sender is told.
 
-use super::server::{ALONE, is_alone};
+use super::server::{ALONE, is_alone, mortal};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -139,9 +139,8 @@ pub fn tell(hosts: usize, path: &str, story: impl FnOnce(Network)) {
     }
     let network = Network::make(hosts);
     let (_, test) = path.split_once("::").expect("a crate and a test");
-    // It dies with us, however we end.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", file_of(&network.hub()).display()));
+    let mut command = mortal("nsenter");
+    command.arg(format!("--net={}", file_of(&network.hub()).display()));
     command.arg(std::env::current_exe().expect("a test has a path")).args(["--exact", test, "--nocapture"]);
     let output = command.env(ALONE, &network.name).output().expect("setpriv and nsenter start: install util-linux");
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();

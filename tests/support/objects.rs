@@ -5,10 +5,9 @@ use super::fleet::wait_until;
 use super::ports::{free_port, is_free};
 use super::process::Process;
 use super::server::Server as _;
-use super::{bucket, server};
+use super::{bucket, http, server};
 use nix::unistd::Pid;
 use std::ffi::OsString;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -31,17 +30,12 @@ pub struct Server {
 impl Server {
     /// With the marker that `leaderctl store init` writes: a trial takes a minute there.
     pub fn seaweedfs() -> Self {
-        let server = Self::empty_seaweedfs();
-        assert_eq!(server.put(&format!("/locks/{}/leaderrun.json", bucket::PREFIX), &bucket::marker(0)), 200);
-        server
-    }
-
-    pub fn empty_seaweedfs() -> Self {
         // Its master, its volumes, its directory and its S3. Each also takes the port that is 10000 higher.
         let server = Self::start(Program::SeaweedFs, || (0..4).map(|_| low_port()).collect());
         wait_until("SeaweedFS has a bucket", || [200, 409].contains(&server.put("/locks", "")));
         // The first object waits until its volume has been made.
         wait_until("SeaweedFS keeps an object", || server.put("/locks/first", "x") == 200);
+        assert_eq!(server.put(&format!("/locks/{}/leaderrun.json", bucket::PREFIX), &bucket::marker(0)), 200);
         server
     }
 
@@ -66,15 +60,10 @@ impl Server {
 
     /// Writes by hand. Returns the status; zero if there is no answer.
     fn put(&self, path: &str, body: &str) -> u16 {
-        let asked = || -> Option<u16> {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
-            let head = format!("PUT {path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
-            stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).ok()?;
-            answer.split(' ').nth(1)?.parse().ok()
-        };
-        asked().unwrap_or(0)
+        let head = format!("PUT {path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {}", body.len());
+        let stream = TcpStream::connect(("127.0.0.1", self.port()));
+        let answer = stream.and_then(|stream| http::ask(stream, &format!("{head}\r\n\r\n{body}")));
+        answer.map_or(0, |answer| answer.status)
     }
 }
 

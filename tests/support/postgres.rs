@@ -1,15 +1,12 @@
 //! A real PostgreSQL for tests, and a PgBouncer before it.
 
-use super::fleet::{children_of, wait_until};
 use super::process::Process;
-use super::server::{self, Servant, Server as _, run};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::server::{self, Daemon, Servant, Server as _, run};
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -19,13 +16,7 @@ const ADMIN: &str = "postgres";
 pub const SERVANT: Servant = Servant("postgres");
 
 /// A PostgreSQL of one's own, gone when this is dropped.
-pub struct Server {
-    scratch: TempDir,
-    port: u16,
-    /// Some while it runs.
-    child: Option<Process>,
-    settings: Vec<String>,
-}
+pub struct Server(Daemon);
 
 impl Server {
     pub fn start() -> Self {
@@ -39,79 +30,57 @@ impl Server {
 
     /// As [`Server::start_with`], once `prepare` had a hand in its data directory.
     pub fn prepared_with(settings: &[&str], prepare: impl Fn(&Path)) -> Self {
-        server::on_a_free_port("PostgreSQL", |port| {
-            let scratch = TempDir::new().expect("a scratch directory");
-            let data = scratch.path().join("data");
-            run(Command::new("cp").arg("-a").arg(template()).arg(&data));
-            if server::is_alone() {
-                let file = fs::File::options().append(true).open(data.join("pg_hba.conf"));
-                let line = b"host all all samenet trust\n";
-                file.and_then(|mut file| file.write_all(line)).expect("initdb has made it");
-            }
-            prepare(&data);
-            SERVANT.gets(scratch.path());
-            let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-            let mut server = Self { scratch, port, child: None, settings };
-            server.launch().then_some(server)
-        })
-    }
-
-    /// False when it ended at once, as it does when somebody took the port.
-    fn launch(&mut self) -> bool {
-        let log = self.log();
-        let log = fs::File::options().append(true).create(true).open(log).expect("a log file");
-        let mut command = SERVANT.command(binaries().join("postgres"));
-        command.arg("-D").arg(self.data()).stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
-        let directory = self.scratch.path().display();
-        let defaults = [
-            format!("port={}", self.port),
-            format!("unix_socket_directories={directory}"),
-            format!("listen_addresses={}", server::listen_on()),
-            // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
-            "fsync=off".to_owned(),
-            // In the data directory: one that is killed would leave it in /dev/shm.
-            "dynamic_shared_memory_type=mmap".to_owned(),
-            "shared_buffers=16MB".to_owned(),
-            "max_connections=200".to_owned(),
-        ];
-        for setting in defaults.iter().chain(&self.settings) {
-            command.args(["-c", setting]);
+        let scratch = TempDir::new().expect("a scratch directory");
+        let data = scratch.path().join("data");
+        run(Command::new("cp").arg("-a").arg(template()).arg(&data));
+        if server::is_alone() {
+            let file = fs::File::options().append(true).open(data.join("pg_hba.conf"));
+            let line = b"host all all samenet trust\n";
+            file.and_then(|mut file| file.write_all(line)).expect("initdb has made it");
         }
-        let mut child: Process = server::by_a_thread_that_stays(command).expect("setpriv starts").into();
-        let is_up = child.comes_up(|| self.psql("postgres", "SELECT 1").is_ok());
-        self.child = is_up.then_some(child);
-        is_up
-    }
-
-    fn data(&self) -> PathBuf {
-        self.scratch.path().join("data")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.scratch.path().join("log")
+        prepare(&data);
+        SERVANT.gets(scratch.path());
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let launch = move |directory: &Path, port: u16| {
+            let mut command = SERVANT.command(binaries().join("postgres"));
+            command.arg("-D").arg(directory.join("data"));
+            let defaults = [
+                format!("port={port}"),
+                format!("unix_socket_directories={}", directory.display()),
+                format!("listen_addresses={}", server::listen_on()),
+                // kill -9 leaves the kernel's cache alone, so nothing that was committed is lost by it.
+                "fsync=off".to_owned(),
+                // In the data directory: one that is killed would leave it in /dev/shm.
+                "dynamic_shared_memory_type=mmap".to_owned(),
+                "shared_buffers=16MB".to_owned(),
+                "max_connections=200".to_owned(),
+            ];
+            for setting in defaults.iter().chain(&settings) {
+                command.args(["-c", setting]);
+            }
+            command
+        };
+        let is_up = |port: u16| server::answer(client(port, "postgres").args(["-c", "SELECT 1"])).is_ok();
+        Self(Daemon::start("PostgreSQL", scratch, launch, is_up))
     }
 
     pub fn logged(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
+        fs::read_to_string(self.directory().join("log")).unwrap_or_default()
     }
 
     /// Where its unix socket is.
     pub fn directory(&self) -> &Path {
-        self.scratch.path()
+        self.0.data.path()
     }
 
     /// `postgres://` and what else it takes, with `options` behind the question mark.
     pub fn url_with(&self, options: &str) -> String {
-        format!("postgres://{ADMIN}@127.0.0.1:{}/postgres?{options}", self.port)
+        format!("postgres://{ADMIN}@127.0.0.1:{}/postgres?{options}", self.0.port)
     }
 
     /// What psql says: a line for each row, with | between columns.
     pub fn psql(&self, database: &str, statements: &str) -> Result<String, String> {
-        let mut command = self.client(database);
-        let output = command.args(["-c", statements]).output().expect("psql starts: postgresql-client has it");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        server::answer(self.client(database).args(["-c", statements]))
     }
 
     /// As the administrator, in the database that the URLs name.
@@ -120,13 +89,7 @@ impl Server {
     }
 
     pub fn client(&self, database: &str) -> Command {
-        let mut command = Command::new("psql");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
-            command.env_remove(name);
-        }
-        command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", ADMIN, "-d", database]);
-        command.arg("-p").arg(self.port.to_string());
-        command
+        client(self.0.port, database)
     }
 
     /// Lets the table's memory reach an hour back.
@@ -141,33 +104,16 @@ impl Server {
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.port
+    fn daemon(&self) -> &Daemon {
+        &self.0
     }
 
     fn url(&self, address: SocketAddr) -> String {
         format!("postgres://{ADMIN}@{address}/postgres")
     }
 
-    fn pid(&self) -> Pid {
-        self.child.as_ref().expect("it runs").pid()
-    }
-
     fn kill(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let postmaster = child.pid();
-        // Stopped, it starts no others and reaps none, so their numbers stay theirs.
-        let _ = kill(postmaster, Signal::SIGSTOP);
-        let backends = children_of(postmaster.as_raw());
-        for &backend in &backends {
-            let _ = kill(Pid::from_raw(backend), Signal::SIGKILL);
-        }
-        child.end();
-        wait_until("all of PostgreSQL is gone", || backends.iter().all(|&backend| server::is_gone(backend)));
-    }
-
-    fn start_again(&mut self) {
-        wait_until("PostgreSQL starts again", || self.launch());
+        self.0.end_with_children();
     }
 
     fn wipe(&mut self) {
@@ -188,6 +134,16 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn client(port: u16, database: &str) -> Command {
+    let mut command = Command::new("psql");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+        command.env_remove(name);
+    }
+    command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", ADMIN, "-d", database]);
+    command.arg("-p").arg(port.to_string());
+    command
 }
 
 /// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
@@ -211,7 +167,7 @@ impl Bouncer {
             let settings = format!(
                 "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
                  unix_socket_dir=\nauth_type=trust\nauth_file={path}/users\npool_mode={mode}\nlogfile={path}/log\n",
-                server.port
+                server.0.port
             );
             fs::write(scratch.path().join("ini"), settings).expect("a file");
             fs::write(scratch.path().join("users"), format!("\"{ADMIN}\" \"\"\n")).expect("a file");

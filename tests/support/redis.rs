@@ -1,9 +1,6 @@
 //! A real Redis server for tests.
 
-use super::fleet::wait_until;
-use super::process::Process;
-use super::server;
-use nix::unistd::Pid;
+use super::server::{self, Daemon};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,20 +9,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A redis-server of one's own, gone when this is dropped.
-pub struct Server {
-    data: TempDir,
-    port: u16,
-    child: Process,
-    settings: Vec<String>,
-    /// `NAME=VALUE`.
-    environment: Vec<String>,
-}
+pub struct Server(Daemon);
 
 /// Three of them watch a master, whose name is `main`.
 pub struct Sentinel {
-    _data: TempDir,
     pub port: u16,
-    _child: Process,
+    _daemon: Daemon,
 }
 
 impl Server {
@@ -53,31 +42,26 @@ impl Server {
         Self::with_environment(data, &[], environment.into())
     }
 
+    /// `environment` has `NAME=VALUE`.
     fn with_environment(data: TempDir, settings: &[&str], environment: Vec<String>) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        let (port, child) = server::on_a_free_port("redis-server", |port| {
-            let mut child = Self::spawn(data.path(), port, &settings, &environment);
-            answers(&mut child, port).then_some((port, child))
-        });
-        Self { data, port, child, settings, environment }
-    }
-
-    fn spawn(data: &Path, port: u16, settings: &[String], environment: &[String]) -> Process {
-        let mut words = vec!["--port".to_owned(), port.to_string()];
-        let usual = ["--protected-mode", "no", "--save", "", "--repl-diskless-sync-delay", "0"];
-        words.extend(usual.into_iter().chain(["--bind", server::listen_on(), "--dir"]).map(str::to_owned));
-        words.push(data.to_str().expect("text").to_owned());
-        words.extend(settings.iter().cloned());
-        spawn(environment, &words)
+        let launch = move |data: &Path, port: u16| {
+            let mut command = server::mortal("env");
+            command.args(&environment).args(["redis-server", "--port", &port.to_string()]);
+            command.args(["--protected-mode", "no", "--save", "", "--repl-diskless-sync-delay", "0"]);
+            command.args(["--bind", server::listen_on(), "--dir"]).arg(data).args(&settings);
+            command
+        };
+        Self(Daemon::start("redis-server", data, launch, answers))
     }
 
     pub fn data(&self) -> &Path {
-        self.data.path()
+        self.0.data.path()
     }
 
     /// What redis-cli prints for a command, without the line's end.
     pub fn cli(&self, words: &[&str]) -> String {
-        cli(self.port, words)
+        cli(self.0.port, words)
     }
 
     /// A field of INFO.
@@ -105,13 +89,8 @@ impl Server {
 
     /// As if a candidate had first spoken to it long ago.
     pub fn age(&self) {
-        self.remembers_since(1);
-    }
-
-    /// As if nothing had been forgotten since then, in milliseconds since 1970.
-    pub fn remembers_since(&self, created: u64) {
         let run = format!("{} {}", self.info("run_id"), self.info("master_replid"));
-        let text = format!(r#"{{"format":1,"what":"","created_ms":{created},"incarnation":"{run}"}}"#);
+        let text = format!(r#"{{"format":1,"what":"","created_ms":1,"incarnation":"{run}"}}"#);
         let fields =
             ["format", "2", "write", "aged", "text", &text, "session", "", "term", "0", "sequence", "0", "ends", ""];
         self.cli(&[&["HSET", "leaderrun:{leases}:store"], &fields[..]].concat());
@@ -119,23 +98,12 @@ impl Server {
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.port
+    fn daemon(&self) -> &Daemon {
+        &self.0
     }
 
     fn url(&self, address: SocketAddr) -> String {
         format!("redis://{address}")
-    }
-
-    fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    fn start_again(&mut self) {
-        wait_until("redis-server starts again", || {
-            self.child = Self::spawn(self.data.path(), self.port, &self.settings, &self.environment);
-            answers(&mut self.child, self.port)
-        });
     }
 
     fn wipe(&mut self) {
@@ -158,19 +126,21 @@ impl server::Server for Server {
 impl Sentinel {
     /// Watches the master on `port`, and takes it for dead after five seconds.
     pub fn start(port: u16) -> Self {
-        let data = TempDir::new().expect("a scratch directory");
-        let (own, child) = server::on_a_free_port("redis-server --sentinel", |own| {
-            let file = data.path().join("sentinel.conf");
+        let launch = move |data: &Path, own: u16| {
+            let file = data.join("sentinel.conf");
             let text = format!(
                 "port {own}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 2\n\
                  sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 5000\n",
-                data.path().display()
+                data.display()
             );
             std::fs::write(&file, text).expect("a file can be written");
-            let mut child = spawn(&[], &[file.to_str().expect("text").to_owned(), "--sentinel".to_owned()]);
-            answers(&mut child, own).then_some((own, child))
-        });
-        Self { _data: data, port: own, _child: child }
+            let mut command = server::mortal("redis-server");
+            command.arg(file).arg("--sentinel");
+            command
+        };
+        let data = TempDir::new().expect("a scratch directory");
+        let daemon = Daemon::start("redis-server --sentinel", data, launch, answers);
+        Self { port: daemon.port, _daemon: daemon }
     }
 
     pub fn cli(&self, words: &[&str]) -> String {
@@ -194,23 +164,14 @@ pub fn cli(port: u16, words: &[&str]) -> String {
     text.trim_end_matches('\n').to_owned()
 }
 
-fn spawn(environment: &[String], words: &[String]) -> Process {
-    let mut command = server::mortal("env");
-    command.args(environment).arg("redis-server").args(words);
-    server::start_quietly(command)
-}
-
-/// False when it ended, as it does when another program took the port.
-fn answers(child: &mut Process, port: u16) -> bool {
-    child.comes_up(|| {
-        let ask = || -> std::io::Result<[u8; 7]> {
-            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-            stream.write_all(b"PING\r\n")?;
-            let mut answer = [0; 7];
-            stream.read_exact(&mut answer)?;
-            Ok(answer)
-        };
-        ask().is_ok_and(|answer| [*b"+PONG\r\n", *b"-NOAUTH"].contains(&answer))
-    })
+fn answers(port: u16) -> bool {
+    let ask = || -> std::io::Result<[u8; 7]> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| [*b"+PONG\r\n", *b"-NOAUTH"].contains(&answer))
 }

@@ -13,10 +13,64 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::{fs, io, thread};
 use tempfile::TempDir;
 
+type Launch = dyn Fn(&Path, u16) -> Command + Send + Sync;
+type IsUp = dyn Fn(u16) -> bool + Send + Sync;
+
+/// A server that is one program, with what it takes to start it again; ended when this is dropped. What it says is in `log`
+/// of its directory.
+pub struct Daemon {
+    child: Mutex<Process>,
+    pub port: u16,
+    pub data: TempDir,
+    launch: Box<Launch>,
+    is_up: Box<IsUp>,
+}
+
+impl Daemon {
+    /// Starts what `launch` makes of a data directory and a free port, which is [`mortal`]. `is_up` asks whether it answers.
+    pub fn start(
+        program: &str,
+        data: TempDir,
+        launch: impl Fn(&Path, u16) -> Command + Send + Sync + 'static,
+        is_up: impl Fn(u16) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let (port, child) = on_a_free_port(program, |port| {
+            let mut child = start_logging(launch(data.path(), port), &data.path().join("log"));
+            child.comes_up(|| is_up(port)).then_some((port, child))
+        });
+        Self { child: Mutex::new(child), port, data, launch: Box::new(launch), is_up: Box::new(is_up) }
+    }
+
+    fn pid(&self) -> Pid {
+        self.child.lock().expect("nobody panicked").pid()
+    }
+
+    /// See [`end_with_children`].
+    pub fn end_with_children(&self) {
+        end_with_children(&mut self.child.lock().expect("nobody panicked"));
+    }
+
+    fn start_again(&self) {
+        wait_until("the server starts again", || {
+            let mut child = start_logging((self.launch)(self.data.path(), self.port), &self.data.path().join("log"));
+            let is_up = child.comes_up(|| (self.is_up)(self.port));
+            *self.child.lock().expect("nobody panicked") = child;
+            is_up
+        });
+    }
+}
+
 /// On a loopback port of its own, with a data directory of its own; ended and removed when dropped.
 pub trait Server {
+    /// What it is, where it is one program.
+    fn daemon(&self) -> &Daemon {
+        unreachable!("it tells the rest by itself")
+    }
+
     /// Where it listens.
-    fn port(&self) -> u16;
+    fn port(&self) -> u16 {
+        self.daemon().port
+    }
 
     fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port()))
@@ -36,7 +90,9 @@ pub trait Server {
     }
 
     /// The process that it is, or that has started the rest of it.
-    fn pid(&self) -> Pid;
+    fn pid(&self) -> Pid {
+        self.daemon().pid()
+    }
 
     /// SIGKILL to all of it. None of it is left when this returns.
     fn kill(&mut self) {
@@ -45,7 +101,9 @@ pub trait Server {
     }
 
     /// After [`Server::kill`]: on the same port, with the data that it had. Returns once it answers.
-    fn start_again(&mut self);
+    fn start_again(&mut self) {
+        self.daemon().start_again();
+    }
 
     /// Has it forget every lease and term, as an operator's mistake or a server without persistence does; then what
     /// `leaderctl store init` makes is made again where that is needed. Returns once it answers.
@@ -62,10 +120,11 @@ pub trait Server {
     /// Makes it old, where that can be had: so that the first leader does not wait in case the store was wiped.
     fn grow_old(&mut self) {}
 
-    /// SIGSTOP to all of it: connections stay, and its kernel acknowledges what nobody reads.
+    /// SIGSTOP to all of it: connections stay, and its kernel acknowledges what nobody reads. Returns once it is stopped.
     fn freeze(&self) {
         // The parent first, so that it starts no others.
         let _ = kill(self.pid(), Signal::SIGSTOP);
+        wait_until("the server is stopped", || state_of(self.pid().as_raw()).is_none_or(|state| state == 'T'));
         for child in children_of(self.pid().as_raw()) {
             let _ = kill(Pid::from_raw(child), Signal::SIGSTOP);
         }
@@ -79,6 +138,22 @@ pub trait Server {
     }
 }
 
+/// SIGKILL to a process that may have ended, and to all that it started. None of them is left when this returns: PostgreSQL
+/// does not start again while one of them is there.
+pub fn end_with_children(process: &mut Process) {
+    if process.try_wait().is_ok_and(|ended| ended.is_some()) {
+        return;
+    }
+    // Stopped, it starts no others and reaps none, so their numbers stay theirs.
+    let _ = kill(process.pid(), Signal::SIGSTOP);
+    let children = children_of(process.pid().as_raw());
+    for &child in &children {
+        let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+    }
+    process.end();
+    wait_until("all of the server is gone", || children.iter().all(|&child| is_gone(child)));
+}
+
 /// The number of a child.
 pub fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
@@ -86,10 +161,14 @@ pub fn pid_of(child: &Child) -> Pid {
 
 /// A zombie is gone as well: its new parent will reap it.
 pub fn is_gone(pid: i32) -> bool {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Its first thread may end before the others do, which keep its sockets open.
     let others = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count() > 1;
-    !others && line.rsplit_once(") ").is_none_or(|(_, after)| after.starts_with(['Z', 'X']))
+    !others && state_of(pid).is_none_or(|state| ['Z', 'X'].contains(&state))
+}
+
+/// As proc_pid_stat(5) has it. None where there is no such process.
+fn state_of(pid: i32) -> Option<char> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
 }
 
 /// Set where a test has a network namespace to itself: its servers may be reached by other hosts.
@@ -161,14 +240,25 @@ pub fn mortal(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Starts what is [`mortal`], and lets nobody hear what it says.
-pub fn start_quietly(mut command: Command) -> Process {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+pub fn start_quietly(command: Command) -> Process {
+    start_logging(command, Path::new("/dev/null"))
+}
+
+/// The same, with what it says at the end of a file.
+pub fn start_logging(mut command: Command, file: &Path) -> Process {
+    let log = fs::File::options().append(true).create(true).open(file).expect("a log file");
+    command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
     by_a_thread_that_stays(command).expect("setpriv starts: install util-linux").into()
 }
 
 /// Waits until something accepts connections there. False when `child` ended before that: the port was taken.
 pub fn listens(child: &mut Process, port: u16) -> bool {
-    child.comes_up(|| TcpStream::connect(("127.0.0.1", port)).is_ok())
+    child.comes_up(|| is_open(port))
+}
+
+/// Something accepts connections there.
+pub fn is_open(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
 /// The user that runs a server which does not run as root.
@@ -217,6 +307,13 @@ impl Servant {
         }
         place
     }
+}
+
+/// What a client says that is installed with its server: an error if it fails.
+pub fn answer(command: &mut Command) -> Result<String, String> {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
 /// Runs it to its end, which is a good one.

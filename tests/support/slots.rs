@@ -27,12 +27,7 @@ pub fn successor(fleet: &Fleet, slot: u32, last: &Life) -> Life {
 }
 
 /// Ends everything, and checks what must hold after every story.
-pub fn conclude(mut fleet: Fleet) -> [Vec<Life>; 2] {
-    end(&mut fleet)
-}
-
-/// The same, and leaves the directory there.
-pub fn end(fleet: &mut Fleet) -> [Vec<Life>; 2] {
+pub fn conclude(fleet: &mut Fleet) -> [Vec<Life>; 2] {
     let (until, orphans) = fleet.end_all();
     let lives = SLOTS.map(|slot| fleet.lives_in_slot(slot));
     let [mut one, two] = [&lives[0], &lives[1]].map(|lives| Evidence::of(lives, until, orphans, 0));

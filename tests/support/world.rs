@@ -193,7 +193,7 @@ impl World {
                 let (lives, evidence) = self.fleet.end();
                 (lives, evidence.breach())
             }
-            Kit::Slots(_) => (slots::end(&mut self.fleet).concat(), None),
+            Kit::Slots(_) => (slots::conclude(&mut self.fleet).concat(), None),
         };
         let breach = breach.or_else(|| self.breach_of_hooks());
         let again = |life: &Life| {
