@@ -76,6 +76,18 @@ fn two_holders_at_once_are_wrong() {
 }
 
 #[test]
+fn a_stale_look_is_wrong_and_one_at_the_same_time_may_see_either() {
+    let change = [at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, granted(2, 6))];
+    let with = |look| change.iter().cloned().chain([look]).collect::<Vec<_>>();
+    assert!(!is_right(&with(at(31, 40, held(1, 5)))));
+    assert!(!is_right(&with(at(31, 40, free()))));
+    assert!(!is_right(&with(at(12, 40, held(2, 5)))), "a term of another");
+    assert!(is_right(&with(at(12, 40, held(1, 5)))));
+    assert!(is_right(&with(at(12, 40, free()))));
+    assert!(is_right(&with(at(12, 40, held(2, 6)))));
+}
+
+#[test]
 fn two_looks_that_see_time_run_backwards_are_wrong() {
     let claim = at(0, 100, granted(1, 5));
     assert!(is_right(&[claim.clone(), at(1, 10, free()), at(11, 20, held(1, 5))]));
@@ -101,6 +113,25 @@ fn a_term_that_falls_or_stays_is_wrong() {
     let seen = [at(0, NEVER, unheard(1)), at(5, 9, held(1, 7)), at(10, 20, release(1, 7, true))];
     assert!(!is_right(&[&seen[..], &[at(21, 30, granted(2, 6))]].concat()));
     assert!(is_right(&[&seen[..], &[at(21, 30, granted(2, 8))]].concat()));
+}
+
+#[test]
+fn a_release_that_frees_the_lease_of_another_is_wrong() {
+    let two = [at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, granted(2, 6))];
+    let then = |rest: &[Operation<Call>]| is_right(&[&two[..], rest].concat());
+    assert!(!then(&[at(31, 40, release(1, 5, true))]));
+    assert!(!then(&[at(31, 40, release(1, 5, false)), at(41, 50, free())]));
+    assert!(then(&[at(31, 40, release(1, 5, false)), at(41, 50, held(2, 6))]));
+    // A late release of the session's own earlier leadership.
+    let again = [at(0, 10, granted(1, 5)), at(11, 20, granted(1, 6)), at(21, 30, release(1, 5, true))];
+    assert!(!is_right(&again));
+}
+
+#[test]
+fn a_lost_lease_that_is_still_held_is_wrong_and_so_is_one_that_is_renewed_by_another() {
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, lost(1, 5))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, renewed(2, 5, 1))]));
+    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, renewed(1, 5, 1))]));
 }
 
 #[test]
