@@ -301,6 +301,29 @@ mod tests {
     }
 
     #[test]
+    fn contradicting_dates_are_both_believed_and_prove_nothing_for_a_while() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_000), at(10_000), at(10_001));
+        assert!(clock.agreed_for(at(10_001), Duration::from_secs(15)));
+        clock.sample(date_at(10_000) + 3600, at(12_000), at(12_001));
+        let bounds = clock.bounds(at(12_001)).unwrap();
+        assert!(bounds.lower <= (EPOCH + 12) * 1000 && bounds.upper >= (EPOCH + 3610) * 1000, "{bounds:?}");
+        assert!(!clock.agreed_for(at(27_000), Duration::from_secs(15)));
+        assert!(clock.agreed_for(at(27_002), Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_followed_after_two_answers() {
+        let mut clock = Clock::default();
+        clock.sample(date_at(10_000), at(10_000), at(10_001));
+        for now in [12_000, 14_000] {
+            clock.sample(date_at(now) + 3600, at(now), at(now + 1));
+        }
+        let bounds = clock.bounds(at(14_001)).unwrap();
+        assert!(bounds.lower >= (EPOCH + 3613) * 1000 && bounds.upper <= (EPOCH + 3617) * 1000, "{bounds:?}");
+    }
+
+    #[test]
     fn the_promised_instant_is_not_before_the_lower_end_gets_there() {
         let mut clock = Clock::default();
         clock.sample(date_at(10_000), at(10_000), at(10_001));

@@ -350,6 +350,15 @@ mod tests {
     }
 
     #[test]
+    fn an_option_that_may_be_a_part_of_a_password_is_not_named() {
+        for url in ["//u:pass?hunter2=x@h", "//h?sentinel_password=pass&hunter2=x"] {
+            let message = StoreUrl::read("redis", url, &["sentinel_password"]).unwrap_err();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        assert!(StoreUrl::read("redis", "//h?wiat=2", &["wait"]).unwrap_err().contains("the option wiat"));
+    }
+
+    #[test]
     fn a_password_with_a_slash_in_it_is_not_taken_for_a_host_and_a_path() {
         for url in ["//u:12/hunter2@h", "//u:a@hunter2/b@h", "//hunter2/b@h", "///hunter2@h"] {
             let message = StoreUrl::read("etcd", url, &[]).unwrap_err();
