@@ -224,8 +224,6 @@ async fn a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_term
         assert!(matches!(grant.takeover, Takeover::First | Takeover::Released), "{grant:?}");
         last = grant.term;
         assert_eq!(store.renew(&one, last, 1).await, Ok(Renewal::Renewed));
-        // Until the clock has passed it, a term is kept.
-        tokio::time::sleep(Duration::from_millis(3)).await;
         assert_eq!(store.forget(&one, last).await, Ok(Release::Released));
         assert_eq!(other.inspect(&one.shard).await, Ok(Report::default()));
         assert!(matches!(other.observe(&one.shard).await, Ok(Observation::Free)));

@@ -10,7 +10,11 @@ use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError, steps};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use std::{fs, io};
+
+/// How long `forget` waits for a clock that has not passed the term. A second claim in a millisecond is a millisecond ahead.
+const WAITED_FOR: Duration = Duration::from_millis(10);
 
 #[async_trait::async_trait]
 impl Administration for FileStore {
@@ -59,7 +63,12 @@ impl Administration for FileStore {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;
-        // If the clock is behind, the record must stay, because the next term would not be higher.
+        // Without the record, a term is the clock's milliseconds, and has to be higher than this one.
+        let ahead = Duration::from_millis((term.0 + 1).saturating_sub(wall_clock_millis()));
+        if ahead <= WAITED_FOR {
+            tokio::time::sleep(ahead).await;
+        }
+        // If the clock is behind, the record must stay.
         if term.0 < wall_clock_millis() {
             // Candidates that were killed leave drafts.
             let drafts = ["lock.new", "lock.old", "json.new"].map(|ending| self.path(shard, ending));
