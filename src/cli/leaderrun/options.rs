@@ -150,7 +150,7 @@ pub(super) struct Stopping {
           value_parser = signal, allow_hyphen_values = true)]
     pub(super) signal: Signal,
 
-    /// Time to SIGKILL as the lease is lost [default: 3s, at most lease/5]
+    /// Time to SIGKILL as the lease is lost [default: 3s; lease/5 if less]
     #[arg(short = 'k', long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     kill_after: Option<Duration>,
 
@@ -231,7 +231,7 @@ pub(super) struct TimingFlags {
     #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
 
-    /// How often to renew [default: 5s (object storage 20s), at most lease/3]
+    /// How often to renew [default: 5s (object storage 20s); lease/3 if less]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration, allow_hyphen_values = true)]
     renew: Option<Duration>,
 
