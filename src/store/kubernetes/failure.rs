@@ -44,10 +44,14 @@ impl From<Refusal> for StoreError {
 
 /// The error of a kubeconfig, or of a pod's account, that cannot be used.
 pub fn unconfigured(error: &(dyn Error + 'static)) -> StoreError {
-    let why = in_short(&error.to_string());
+    // The library quotes paths twice, and repeats a cause with its number.
+    let why = in_short(&error.to_string()).replace("'\"", "").replace("\"'", "");
+    let why = why.split(" (os error ").next().unwrap_or_default();
     let cause = innermost(error);
-    let why = if why.contains(&cause) { why } else { format!("{why}: {cause}") };
-    StoreError::misconfigured(format!("no cluster is configured for kubernetes: {why}"))
+    let cause = if why.to_lowercase().ends_with(&cause.to_lowercase()) { String::new() } else { format!(": {cause}") };
+    StoreError::misconfigured(format!(
+        "no cluster is configured for kubernetes: {why}{cause}; name a file with kubernetes:?kubeconfig=FILE or KUBECONFIG"
+    ))
 }
 
 /// The error of a login that cannot be made ready.
