@@ -51,6 +51,8 @@ impl Postgres {
                 format!("unix_socket_directories={sockets}"),
                 "unix_socket_permissions=0700".to_owned(),
                 "fsync=off".to_owned(),
+                // As in tests/support/postgres.rs.
+                "dynamic_shared_memory_type=mmap".to_owned(),
                 "shared_buffers=16MB".to_owned(),
                 "wal_keep_size=64MB".to_owned(),
                 "wal_receiver_timeout=5s".to_owned(),
