@@ -26,7 +26,8 @@ pub fn marker(created: u128) -> String {
 
 /// A server of one's own, gone when this is dropped.
 pub struct Server {
-    pid: Pid,
+    /// None once it was killed: nobody keeps its number from being given to another process.
+    pid: Option<Pid>,
     port: u16,
     data: TempDir,
     is_dishonest: bool,
@@ -63,7 +64,15 @@ impl Server {
             let pid = spawn(port, data.path(), is_dishonest);
             listens(pid, port).then_some((port, pid))
         });
-        Self { pid, port, data, is_dishonest }
+        Self { pid: Some(pid), port, data, is_dishonest }
+    }
+
+    fn end(&mut self) {
+        let Some(pid) = self.pid.take() else { return };
+        let _ = kill(pid, Signal::SIGKILL);
+        // Some of its threads may listen for a moment longer than it is there.
+        let is_deaf = || TcpStream::connect(("127.0.0.1", self.port)).is_err();
+        super::fleet::wait_until("moto has ended", || super::server::is_gone(pid.as_raw()) && is_deaf());
     }
 
     pub fn endpoint(&self) -> String {
@@ -159,13 +168,6 @@ fn listens(pid: Pid, port: u16) -> bool {
     !ended
 }
 
-/// Some of its threads may listen for a moment longer than it is there.
-fn end(pid: Pid, port: u16) {
-    let _ = kill(pid, Signal::SIGKILL);
-    let is_deaf = || TcpStream::connect(("127.0.0.1", port)).is_err();
-    super::fleet::wait_until("moto has ended", || super::server::is_gone(pid.as_raw()) && is_deaf());
-}
-
 impl super::server::Server for Server {
     fn port(&self) -> u16 {
         self.port
@@ -180,16 +182,17 @@ impl super::server::Server for Server {
     }
 
     fn pid(&self) -> Pid {
-        self.pid
+        self.pid.expect("it runs")
     }
 
     fn kill(&mut self) {
-        end(self.pid, self.port);
+        self.end();
     }
 
     fn start_again(&mut self) {
-        self.pid = spawn(self.port, self.data.path(), self.is_dishonest);
-        assert!(listens(self.pid, self.port), "moto ended");
+        let pid = spawn(self.port, self.data.path(), self.is_dishonest);
+        assert!(listens(pid, self.port), "moto ended");
+        self.pid = Some(pid);
     }
 
     fn wipe(&mut self) {
@@ -215,6 +218,6 @@ impl super::server::Server for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        end(self.pid, self.port);
+        self.end();
     }
 }
