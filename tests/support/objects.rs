@@ -2,7 +2,7 @@
 //! protocol of Azure Blob Storage (npm `azurite`).
 
 use super::fleet::wait_until;
-use super::ports::{free_port, is_free};
+use super::ports::{FAR, free_port, is_free};
 use super::process::Process;
 use super::server::Server as _;
 use super::{bucket, http, server};
@@ -67,10 +67,10 @@ impl Server {
     }
 }
 
-/// A free port whose neighbour 10000 above is free as well.
+/// A free port whose neighbour [`FAR`] above is free as well.
 fn low_port() -> u16 {
     loop {
-        let port = free_port() - 10_000;
+        let port = free_port() - FAR;
         if is_free(port) {
             return port;
         }

@@ -7,10 +7,12 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below those that the kernel hands out by itself.
+/// Below those that the kernel hands out by itself. They are as many as [`FAR`]: no neighbour of one belongs to another place.
 const FIRST: u16 = 20_000;
-const PLACES: u16 = 30;
+const PLACES: u16 = 25;
 const PORTS_OF_A_PLACE: u16 = 400;
+/// SeaweedFS takes two ports at a time, which are so far apart.
+pub const FAR: u16 = PLACES * PORTS_OF_A_PLACE;
 
 /// A port that nobody listens on, and another one at each call. Test programs that run side by side have places of their
 /// own, for a server listens some time after this was asked.
