@@ -1,6 +1,6 @@
 //! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
-use super::fleet::wait_until_or;
+use super::fleet::{wait_until, wait_until_or};
 use super::http;
 use super::papers::Papers;
 use super::ports::free_port;
@@ -223,9 +223,11 @@ impl server::Server for Server {
 
     fn start_again(&mut self) {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
         let port = self.ports.metrics;
-        assert!(self.child.comes_up(|| is_healthy(port)), "etcd does not start again");
+        wait_until("etcd starts again", || {
+            self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
+            self.child.comes_up(|| is_healthy(port))
+        });
     }
 
     fn wipe(&mut self) {

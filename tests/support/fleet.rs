@@ -95,16 +95,18 @@ impl Fleet {
     /// Kills the only leader, waits until a lock is free, and checks that nothing of the tree lives then.
     pub fn kill_and_watch(&mut self, owner: &str, is_free: impl Fn() -> bool) {
         self.kill(owner);
+        let killed = BootInstant::now().as_nanos();
         let stamps = self.scratch.path().join("stamps");
         let candidates: Vec<i32> = self.candidates.keys().map(|owner| self.pid(owner).as_raw()).collect();
-        let lives = || processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
-        assert!(lives(), "the tree lives on for a while");
+        let is_left = || processes_naming(&stamps).iter().any(|process| !candidates.contains(process));
         let begun = Instant::now();
         while !is_free() {
             assert!(begun.elapsed() < PATIENCE, "the lock is never free\n{}", self.logs());
         }
         // Alive after the lock was seen free: too early.
-        assert!(!lives(), "the lock was free while the tree lived, after {:?}", begun.elapsed());
+        assert!(!is_left(), "the lock was free while the tree lived, after {:?}", begun.elapsed());
+        // By what it wrote: a look at it might come too late.
+        assert!(self.lives().iter().any(|life| life.last > killed), "the tree did not outlive its candidate");
     }
 
     /// Kills it and reaps it.
@@ -323,8 +325,11 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 
 pub fn wait_until_or(what: &str, explain: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
+    // The last look begins after the time is over: this process may have stood still meanwhile, and what it waits for may not.
+    let mut is_last = false;
     while !or_pause(&mut condition) {
-        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}\n{}", explain());
+        assert!(!is_last, "waited {PATIENCE:?} in vain until {what}\n{}", explain());
+        is_last = begun.elapsed() > PATIENCE;
     }
 }
 

@@ -123,8 +123,7 @@ pub trait Server {
     /// SIGSTOP to all of it: connections stay, and its kernel acknowledges what nobody reads. Returns once it is stopped.
     fn freeze(&self) {
         // The parent first, so that it starts no others.
-        let _ = kill(self.pid(), Signal::SIGSTOP);
-        wait_until("the server is stopped", || state_of(self.pid().as_raw()).is_none_or(|state| state == 'T'));
+        stop(self.pid());
         for child in children_of(self.pid().as_raw()) {
             let _ = kill(Pid::from_raw(child), Signal::SIGSTOP);
         }
@@ -145,13 +144,19 @@ pub fn end_with_children(process: &mut Process) {
         return;
     }
     // Stopped, it starts no others and reaps none, so their numbers stay theirs.
-    let _ = kill(process.pid(), Signal::SIGSTOP);
+    stop(process.pid());
     let children = children_of(process.pid().as_raw());
     for &child in &children {
         let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
     }
     process.end();
     wait_until("all of the server is gone", || children.iter().all(|&child| is_gone(child)));
+}
+
+/// SIGSTOP. A process that is busy in the kernel goes on for a moment; it has stopped, or ended, when this returns.
+fn stop(process: Pid) {
+    let _ = kill(process, Signal::SIGSTOP);
+    wait_until("the server is stopped", || state_of(process.as_raw()).is_none_or(|state| "TZX".contains(state)));
 }
 
 /// The number of a child.
