@@ -794,7 +794,13 @@ macro_rules! suite {
 }
 
 macro_rules! remote_suite {
-    // It starts for some seconds, and only its namespaces have to be apart.
+    // These start for long, and only their tables or namespaces have to be apart.
+    (postgres, $start:expr, $cases:tt) => {
+        suite!(postgres, remote_bench(support::postgres::Table::new), $cases);
+    };
+    (mysql, $start:expr, $cases:tt) => {
+        suite!(mysql, remote_bench(support::mysql::Table::new), $cases);
+    };
     (kubernetes, $start:expr, $cases:tt) => {
         suite!(kubernetes, remote_bench(support::kubernetes::Server::shared), $cases);
     };

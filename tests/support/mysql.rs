@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 /// Where the leases are, and who may do everything there without a password, over TCP as well.
@@ -43,7 +44,8 @@ impl Server {
             command.args([format!("--port={port}"), format!("--bind-address={}", server::listen_on())]).args(&settings);
             command
         };
-        let is_up = |port: u16| server::answer(client(port).args(["-e", "SELECT 1"])).is_ok();
+        let answers = |port: u16| server::answer(client(port).args(["-e", "SELECT 1"])).is_ok();
+        let is_up = move |port: u16| server::is_open(port) && answers(port);
         Self(Daemon::start("the server", scratch, launch, is_up))
     }
 
@@ -119,8 +121,45 @@ fn client(port: u16) -> Command {
 
 /// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
 pub fn shared() -> &'static Server {
-    static SHARED: LazyLock<Server> = LazyLock::new(Server::start);
+    // A machine with many processors runs many tests at once, each of which opens some stores.
+    static SHARED: LazyLock<Server> = LazyLock::new(|| Server::start_with(&["--max-connections=500"]));
     &SHARED
+}
+
+/// A table of one's own there.
+pub struct Table(String);
+
+impl Table {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(format!("own{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl server::Server for Table {
+    fn daemon(&self) -> &Daemon {
+        &shared().0
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("{}?table={}", shared().url(address), self.0)
+    }
+
+    fn kill(&mut self) {
+        unreachable!("others use the server");
+    }
+
+    fn wipe(&mut self) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn remove_lock(&mut self, _shard: &str) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn grow_old(&mut self) {
+        shared().age(&self.0);
+    }
 }
 
 /// A kill leaves the kernel's cache alone, so nothing that was committed is lost by it.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 pub const LOCKS: &str = "public.leaderrun";
@@ -60,7 +61,8 @@ impl Server {
             }
             command
         };
-        let is_up = |port: u16| server::answer(client(port, "postgres").args(["-c", "SELECT 1"])).is_ok();
+        // It listens while it still starts. A killed one leaves the file, but does not listen.
+        let is_up = move |port: u16| server::is_open(port) && is_ready(&data);
         Self(Daemon::start("PostgreSQL", scratch, launch, is_up))
     }
 
@@ -136,8 +138,14 @@ impl Drop for Server {
     }
 }
 
+/// By the file in which it tells pg_ctl(1) how far it is. To ask it takes a program and a session each time.
+fn is_ready(data: &Path) -> bool {
+    fs::read_to_string(data.join("postmaster.pid")).is_ok_and(|text| text.lines().any(|line| line.trim() == "ready"))
+}
+
 fn client(port: u16, database: &str) -> Command {
-    let mut command = Command::new("psql");
+    // What Debian has in PATH is a script that takes longer than the question.
+    let mut command = Command::new(binaries().join("psql"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name);
     }
@@ -148,8 +156,45 @@ fn client(port: u16, database: &str) -> Command {
 
 /// One that is shared by the tests of a program that do it no harm: each uses a table of its own.
 pub fn shared() -> &'static Server {
-    static SHARED: LazyLock<Server> = LazyLock::new(Server::start);
+    // A machine with many processors runs many tests at once, each of which opens some stores.
+    static SHARED: LazyLock<Server> = LazyLock::new(|| Server::start_with(&["max_connections=500"]));
     &SHARED
+}
+
+/// A table of one's own there.
+pub struct Table(String);
+
+impl Table {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(format!("own{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl server::Server for Table {
+    fn daemon(&self) -> &Daemon {
+        &shared().0
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("{}?table={}", shared().url(address), self.0)
+    }
+
+    fn kill(&mut self) {
+        unreachable!("others use the server");
+    }
+
+    fn wipe(&mut self) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn remove_lock(&mut self, _shard: &str) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn grow_old(&mut self) {
+        shared().age(&self.0);
+    }
 }
 
 /// A pooler in transaction mode, gone when this is dropped.
