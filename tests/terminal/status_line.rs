@@ -155,14 +155,14 @@ fn nobody_who_does_not_look_at_a_terminal_gets_it() {
     let shell = Shell::start();
     let _leader = Leader::of(&shell.files());
     let ways = [
-        "leaderrun -w 3s s -- true 2>&1 | cat",
-        "leaderrun -w 3s s -- true | cat",
-        "leaderrun -w 3s s -- true 2>$FILE; cat $FILE",
-        "leaderrun -q -w 3s s -- true",
-        "leaderrun --log-format json -w 3s s -- true",
-        "TERM=dumb leaderrun -w 3s s -- true",
-        "env -u TERM leaderrun -w 3s s -- true",
-        "setsid --wait leaderrun -w 3s s -- true",
+        "leaderrun -w 2s s -- true 2>&1 | cat",
+        "leaderrun -w 2s s -- true | cat",
+        "leaderrun -w 2s s -- true 2>$FILE; cat $FILE",
+        "leaderrun -q -w 2s s -- true",
+        "leaderrun --log-format json -w 2s s -- true",
+        "TERM=dumb leaderrun -w 2s s -- true",
+        "env -u TERM leaderrun -w 2s s -- true",
+        "setsid --wait leaderrun -w 2s s -- true",
     ];
     for (number, way) in (10..).zip(ways) {
         // Its own, for the screen may still show how the one before it ended.
