@@ -25,6 +25,9 @@ const PROBE: Duration = Duration::from_secs(5);
 /// Where it does not matter how long an answer takes.
 const PATIENT: Duration = Duration::from_secs(20);
 
+/// A lease that outlasts a stall of the machine, where nobody waits for its end.
+const LONG: [&str; 2] = ["--lease", "30s"];
+
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
@@ -122,9 +125,9 @@ impl Place {
 }
 
 fn a_leader_and_its_standby_tell_who_they_are(mut place: Place) {
-    let first = place.start("one", &[]);
+    let first = place.start("one", &LONG);
     place.wait_until_it_leads(&first);
-    let second = place.start("two", &[]);
+    let second = place.start("two", &LONG);
     place.wait_until("it stands by", || get(&second, "/readyz").status == 200);
     let life = place.fleet.leader();
     let (status, said) = leader(&first);
@@ -151,7 +154,7 @@ fn a_leader_and_its_standby_tell_who_they_are(mut place: Place) {
         let leading = metrics(&first);
         let until = |action| labelled(&leading, "deadline_seconds", action);
         let (stop, kill) = (until("action=\"stop\""), until("action=\"kill\""));
-        assert!(stop > 0.0 && kill < 6.0 && (kill - stop - 1.0).abs() < 0.001, "{stop} {kill}");
+        assert!(stop > 0.0 && kill < 30.0 && (kill - stop - 1.0).abs() < 0.001, "{stop} {kill}");
     }
 
     place.fleet.kill("one");
@@ -162,7 +165,7 @@ fn a_leader_and_its_standby_tell_who_they_are(mut place: Place) {
 }
 
 fn leaders_tell_their_slots(mut place: Place) {
-    let addresses = ["one", "two", "three"].map(|owner| place.start(owner, &["--slots", "2"]));
+    let addresses = ["one", "two", "three"].map(|owner| place.start(owner, &["--slots", "2", LONG[0], LONG[1]]));
     let slots = || addresses.each_ref().map(|address| leader(address).1["slot"].as_u64());
     let both_are_led = || {
         let mut slots = slots();
@@ -236,13 +239,13 @@ impl Drop for Ended<'_> {
 }
 
 fn hundreds_of_slow_connections_do_not_disturb_a_leader(mut place: Place) {
-    let address = place.start("one", &[]);
+    let address = place.start("one", &LONG);
     place.wait_until_it_leads(&address);
     let life = place.fleet.leader();
     let before = own(&metrics(&address), "renew_seconds_count");
     let begun = Instant::now();
     let (mut asked, mut answered, mut most_open) = (0, 0, 0);
-    // More than two leases.
+    // A renewal is due each second.
     let siege = Duration::from_secs(14);
     under_siege(&address, || {
         while begun.elapsed() < siege {
