@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
-use support::place::Place;
+use support::place::{Place, usual_but};
 use support::process::Process;
 use support::said::{Runs as _, objects};
 use tempfile::TempDir;
 
-/// Leases that end soon.
-const TIMING: [&str; 8] = ["--lease", "6s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "200ms"];
+/// The lease outlasts a stall of the machine, unless a test waits for its end.
+const TIMING: [&str; 8] = ["--lease", "30s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "200ms"];
 
 /// One service, as its manager sees it.
 struct Service {
@@ -144,7 +144,7 @@ impl Place {
 
     fn arguments<'a>(&'a self, owner: &'a str, flags: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
         let own = ["-q", "--store", &self.url, "--owner", owner];
-        [&own, &TIMING[..], flags, &["shard", "--"], command].concat()
+        [&own, &usual_but(&TIMING, flags)[..], &["shard", "--"], command].concat()
     }
 }
 
@@ -274,7 +274,9 @@ fn a_watchdog_is_fed_as_often_as_it_needs_and_no_oftener() {
         service.wait_for_food(1);
         let (begun, before) = (BootInstant::now(), service.fed());
         service.wait_for_food(usize::try_from(TIMES).unwrap());
-        let (lasted, fed) = (BootInstant::now().since(begun), service.fed() - before);
+        // Counted before the time is taken: what comes between the two is not counted.
+        let fed = service.fed() - before;
+        let lasted = BootInstant::now().since(begun);
         // One at each edge of the time that was measured.
         let most = lasted.as_millis() / (patience / 2).as_millis() + 2;
         assert!(fed as u128 <= most, "fed {fed} times in {lasted:?}");
@@ -312,9 +314,10 @@ fn state(pid: u32) -> char {
 fn an_outage_of_the_store_starves_no_watchdog() {
     let patience = Some(Duration::from_millis(400));
     let place = Place::remote(Box::new(support::redis::Server::start()));
-    let leader = place.service("one").start(patience, &place.arguments("one", &[], &WAIT));
+    let soon_over = ["--lease", "6s"];
+    let leader = place.service("one").start(patience, &place.arguments("one", &soon_over, &WAIT));
     leader.wait_for_status("leading in term ");
-    let standby = place.service("two").start(patience, &place.arguments("two", &[], &WAIT));
+    let standby = place.service("two").start(patience, &place.arguments("two", &soon_over, &WAIT));
     standby.wait_for("READY=1");
     place.server().freeze();
     leader.wait_for_status("standby");
@@ -323,7 +326,7 @@ fn an_outage_of_the_store_starves_no_watchdog() {
         service.wait_for_food(10);
     }
     // One that starts now is fed as well, and not ready before the store has answered.
-    let late = place.service("three").start(patience, &place.arguments("three", &[], &WAIT));
+    let late = place.service("three").start(patience, &place.arguments("three", &soon_over, &WAIT));
     late.wait_for_food(10);
     assert!(!late.was_told("READY=1"));
     place.server().thaw();
