@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 const FAULTS: [&str; 9] =
     ["stop", "kill", "kill-guard", "freeze", "stubborn", "slow", "short-partition", "partition", "clock"];
+/// Longer than the default: a leader that is not to be disturbed outlasts a stall of the machine.
+const LEASE: [&str; 2] = ["--lease", "12s"];
 const OF_NETWORK: [&str; 3] = ["slow", "short-partition", "partition"];
 
 /// A store, and a directory that all of a self-test's processes have in their environment, and nobody else.
@@ -161,7 +163,7 @@ fn a_candidate_whose_wall_clock_is_set_shows_it() {
 }
 
 fn everything_holds(bench: &Bench) {
-    let said = bench.run(&["--json", "--lease", "12s"]);
+    let said = bench.run(&["--json", LEASE[0], LEASE[1]]);
     assert_held(&said, &FAULTS);
     let said = said.err;
     assert!(said.starts_with("leaderctl: ") && said.lines().count() == 1, "{said}");
@@ -173,7 +175,7 @@ fn a_kill_and_a_partition_hold(bench: &Bench) {
     // Kubernetes speaks TLS alone, which no proxy of ours can cut off.
     let faults: &[&str] = if bench.place.url.starts_with("kubernetes:") { &["kill"] } else { &["kill", "partition"] };
     let words: Vec<&str> = faults.iter().flat_map(|fault| ["--only", fault]).collect();
-    assert_held(&bench.run(&[&["--json"], &words[..]].concat()), faults);
+    assert_held(&bench.run(&[&["--json"], &LEASE[..], &words].concat()), faults);
     bench.assert_is_left_clean();
 }
 
@@ -279,7 +281,7 @@ fn a_password_is_shown_to_nobody() {
     let port = bench.place.server().port();
     assert_eq!(support::redis::cli(port, &["CONFIG", "SET", "requirepass", "hunter2"]), "OK");
     bench.place.url = bench.place.url.replace("redis://", "redis://:hunter2@");
-    let child = bench.begin(&["--lease", "8s", "--only", "stop", "--only", "short-partition"]);
+    let child = bench.begin(&[LEASE[0], LEASE[1], "--only", "stop", "--only", "short-partition"]);
     let begun = std::time::Instant::now();
     while begun.elapsed().as_secs() < 4 {
         for number in bench.processes() {
@@ -307,12 +309,14 @@ fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for_and_another_one_is_tes
     let mut leader = support::fleet::leaderrun();
     let mut leader = Process::start(leader.env("LEADERRUN_STORE", &place.url).args(["-q", "shard", "-c", &script]));
     wait_until("it leads", || up.exists());
-    let selftest = bench.begin(&["--json", "--only", "stop", "--only", "freeze", "--only", "short-partition"]);
+    let faults = ["stop", "freeze", "short-partition"];
+    let words: Vec<&str> = faults.iter().flat_map(|fault| ["--only", fault]).collect();
+    let selftest = bench.begin(&[&["--json"], &LEASE[..], &words].concat());
     wait_until("another lock is taken", || count.said().out.trim() == "1");
     let said = Said::from(selftest.wait_with_output().unwrap());
     assert!(leader.try_wait().unwrap().is_none(), "it still leads");
     leader.stops();
-    assert_held(&said, &["stop", "freeze", "short-partition"]);
+    assert_held(&said, &faults);
     let begins = "leaderctl: advisory_lock= in the URL belongs to a real shard: advisory lock ";
     assert!(said.err.starts_with(begins), "{said:?}");
     bench.assert_is_left_clean();
@@ -325,7 +329,7 @@ fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for_and_another_one_is_tes
 fn a_tree_that_outlives_its_lease_fails_and_is_ended() {
     use support::fleet::{children_of, helpers_of};
     let bench = Bench::remote(Box::new(support::redis::Server::start()));
-    let child = bench.begin(&["--only", "stubborn", "--lease", "5s"]);
+    let child = bench.begin(&["--only", "stubborn", LEASE[0], LEASE[1]]);
     commands(&bench, 2);
     let leads = |candidate: &i32| !children_of(*candidate).is_empty();
     let candidate = children_of(pid_of(&child).as_raw()).into_iter().find(leads).expect("somebody leads");
