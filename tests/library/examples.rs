@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The examples' leases are the default ones: what is sooner has not waited for the end of one.
-const SOON: Duration = Duration::from_secs(8);
+/// The examples' leases are the default ones, of 15 s, and renewed every 5 s: what is sooner has not waited for the end of one.
+const SOON: Duration = Duration::from_secs(10);
 
 struct Example {
     child: Process,

@@ -14,7 +14,10 @@ use leaderrun::{Builder, Member};
 use std::time::Duration;
 use support::place::Place;
 
+/// Of the workers, and where the end of a lease is waited for.
 const LEASE: Duration = Duration::from_secs(6);
+/// What comes long before it has not waited for its end. A member that outstays its lease ends this very program, and with
+/// it every other test: this one outlasts any stall of the machine.
 const LONG: Duration = Duration::from_mins(1);
 
 impl Place {
@@ -23,16 +26,11 @@ impl Place {
         Self::remote(Box::new(support::redis::Server::start()))
     }
 
-    /// As the candidates of other tests are timed.
+    /// As the candidates of other tests are timed, with a lease of [`LONG`].
     fn builder(&self, owner: &str) -> Builder {
         let seconds = Duration::from_secs;
         let builder = Member::builder(&self.url, "shard").owner(owner);
-        builder.lease(LEASE).renew(seconds(1)).kill_after(seconds(1)).retry(seconds(1))
-    }
-
-    /// With a lease of [`LONG`]: what comes long before that has not waited for its end.
-    async fn join_for_long(&self, owner: &str) -> Member {
-        self.builder(owner).lease(LONG).join().await.expect("the store can be opened")
+        builder.lease(LONG).renew(seconds(1)).kill_after(seconds(1)).retry(seconds(1))
     }
 
     async fn join(&self, owner: &str) -> Member {

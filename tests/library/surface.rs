@@ -1,6 +1,6 @@
 //! What the crate shows, and what it refuses.
 
-use crate::Place;
+use crate::{LEASE, Place};
 use leaderrun::{Error, Member};
 use std::error::Error as _;
 use std::io;
@@ -39,7 +39,7 @@ async fn mistakes_are_reported_before_anything_begins_and_without_the_password()
     assert!(matches!(&error, Error::Shard(message) if message.contains("' '")), "{error:?}");
     let error = refused(place.builder("one").owner("")).await;
     assert!(matches!(error, Error::Owner(_)), "{error:?}");
-    let error = refused(place.builder("one").kill_after(Duration::from_secs(5))).await;
+    let error = refused(place.builder("one").lease(LEASE).kill_after(Duration::from_secs(5))).await;
     assert!(matches!(&error, Error::Timing(message) if message.contains("kill-after 5s")), "{error:?}");
     let error = refused(place.builder("one").lease(Duration::ZERO)).await;
     assert!(matches!(&error, Error::Timing(message) if !message.contains("--")), "{error:?}");
