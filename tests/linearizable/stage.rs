@@ -108,7 +108,9 @@ impl Stage {
         }
         sums.tell(self.name, 0);
         let Sums { histories, undecided, .. } = sums;
-        assert!(undecided * MOST_UNDECIDED <= histories, "{undecided} of {histories} histories were not decided");
+        // A slow machine makes few of them.
+        let most = histories.div_ceil(MOST_UNDECIDED);
+        assert!(undecided <= most, "{undecided} of {histories} histories were not decided");
     }
 
     fn round(&self, seed: u64, number: u64) -> Round {
