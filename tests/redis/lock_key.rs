@@ -91,16 +91,13 @@ async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_oth
     let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
     let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
 
-    let begun = Instant::now();
-    assert!(take("3000"));
+    assert!(take("60000"));
     assert_eq!(refused(store.claim(&one).await.unwrap()).named(), format!("dGhlaXJz (holds the key {KEY})"));
-    let term = loop {
-        match store.claim(&one).await.unwrap() {
-            Claim::Granted(grant) => break grant.term,
-            Claim::Refused(_) => assert!(begun.elapsed() < PATIENCE, "it expires"),
-        }
-    };
-    assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
+    // Most of its time has passed.
+    let begun = Instant::now();
+    assert_eq!(server.cli(&["PEXPIRE", KEY, "2000"]), "1");
+    let term = granted_in_time(&store, &one).await.term;
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
 
     assert!(!take("3000"), "we lead");
     assert_eq!(unlock(), "0", "its time was over");
@@ -123,10 +120,10 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
     for sequence in 1..4 {
         assert!(!take(&server, "backend-7", "1000"));
         for key in [KEY, INFO] {
-            server.cli(&["PEXPIRE", key, "3000"]);
+            server.cli(&["PEXPIRE", key, "9000"]);
         }
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        assert!(millis_left(&server, KEY) > 10_000 && millis_left(&server, INFO) > 10_000);
+        assert!(millis_left(&server, KEY) > 9_000 && millis_left(&server, INFO) > 9_000);
     }
     let at = |command: &[&str]| server.cli(command).parse::<u64>().expect("milliseconds since 1970");
     assert!(at(&["PEXPIRETIME", KEY]) + 100 >= at(&["HGET", LOCK, "ends"]), "it lasts as long as the lease");
@@ -153,7 +150,7 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
     for sequence in [1, 2, 3] {
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Lost(None)));
         assert!(!take(&server, "backend-7", "1000"), "the tree lives on");
-        assert!(millis_left(&server, KEY) > 10_000);
+        assert!(millis_left(&server, KEY) > 8_000);
     }
     refused(other.claim(&candidate("two")).await.unwrap());
     store.release(&one, term).await.unwrap();

@@ -31,7 +31,7 @@ use support::fleet::{PATIENCE, wait_until};
 use support::redis::Server;
 use support::server::Server as _;
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
 async fn open(url: &str) -> Result<Redis, StoreError> {

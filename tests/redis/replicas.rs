@@ -20,14 +20,16 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     // A first replica gives the replication another name.
     master.age();
     let url = format!("{}?wait=1", master.own_url());
-    let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let patient = open_with(&url, Duration::from_secs(30)).await.unwrap();
+    let one = with_lease("one", Duration::from_mins(5));
+    let term = lead(&patient, &one).await;
     assert_eq!(session_in(&replica), one.session.as_str());
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    all_good(&store.check().await.unwrap());
+    assert_eq!(patient.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    all_good(&patient.check().await.unwrap());
 
+    // Its answers are waited for in vain from here on.
     drop(replica);
+    let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
     let mut sequence = 1;
     eventually("it is told how many have it", async || {
         sequence += 1;
