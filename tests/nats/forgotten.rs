@@ -10,11 +10,11 @@ async fn a_claim_over_what_was_absent_in_an_earlier_bucket_waits() {
     let server = server().await;
     let (store, rival) = (open(&server.own_url()).await, open(&server.own_url()).await);
     // It knows that the bucket is old.
-    lead(&*store, &Candidate { shard: "other".parse().unwrap(), ..short("one") }).await;
+    lead(&*store, &Candidate { shard: "other".parse().unwrap(), ..candidate("one") }).await;
     drop_bucket(&server);
     rival.prepare().await.unwrap();
-    let left = refused(store.claim(&short("one")).await.unwrap()).expires_in;
-    assert!(left > Some(SHORT / 2), "{left:?}");
+    let left = refused(store.claim(&candidate("one")).await.unwrap()).expires_in;
+    assert!(left > Some(LEASE / 2), "{left:?}");
 }
 
 #[tokio::test]

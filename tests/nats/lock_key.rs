@@ -59,7 +59,7 @@ const LONG: Duration = Duration::from_mins(1);
 async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named() {
     let server = shared(LONG).await;
     let store = sharing(&server).await;
-    let one = short("one");
+    let one = candidate("one");
     assert!(take(&server, r#"{"leader":"backend-7","host":"h7"}"#));
     let holder = refused(store.claim(&one).await.unwrap());
     assert_eq!((holder.owner.as_str(), holder.named()), ("backend-7", format!("backend-7 (holds {NAME})")));
@@ -79,7 +79,7 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
 async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
     let server = shared(LONG).await;
     let store = sharing(&server).await;
-    let one = short("one");
+    let one = candidate("one");
     let term = lead(&*store, &one).await;
     let mut before = held(&server).expect("it is held");
     for sequence in 1..4 {
@@ -98,22 +98,26 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
 
 #[tokio::test]
 async fn the_key_lasts_for_the_lease_and_no_longer_than_its_bucket_says() {
-    let ttl = SHORT + Duration::from_millis(500);
+    // A renewal that comes late, because the machine stalls, is in time.
+    const LEASE: Duration = Duration::from_secs(5);
+    let ttl = LEASE + Duration::from_millis(500);
     let server = shared(ttl).await;
     let store = sharing(&server).await;
-    let one = short("one");
+    let one = with_lease("one", LEASE);
     let mut term = lead(&*store, &one).await;
     let begun = Instant::now();
+    let mut renewed = begun;
     for sequence in 1..10 {
-        sleep(SHORT / 4).await;
+        sleep(ttl / 8).await;
+        renewed = Instant::now();
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(held(&server).is_some(), "after {:?}", begun.elapsed());
     }
     assert!(begun.elapsed() > ttl);
     // As if the process had died.
-    let crashed = Instant::now();
     eventually("it ends", async || held(&server).is_none()).await;
-    assert!(crashed.elapsed() >= SHORT - Duration::from_millis(100), "{:?}", crashed.elapsed());
+    let most = renewed.elapsed();
+    assert!(most >= LEASE, "{most:?}");
     assert_eq!(store.renew(&one, term, 10).await, Ok(Renewal::Lost(None)), "another may have led");
     assert!(!take(&server, "backend-7"), "its tree may live");
     term = granted_in_time(&*store, &one).await.term;
@@ -125,7 +129,7 @@ async fn the_key_lasts_for_the_lease_and_no_longer_than_its_bucket_says() {
 async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
     let server = shared(LONG).await;
     let (store, other) = (sharing(&server).await, sharing(&server).await);
-    let one = short("one");
+    let one = candidate("one");
     let term = lead(&*store, &one).await;
     delete(&server);
     // Again, as after an answer that did not arrive.
@@ -133,7 +137,7 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Lost(None)));
         assert!(!take(&server, "backend-7"), "the tree lives on");
     }
-    refused(other.claim(&short("two")).await.unwrap());
+    refused(other.claim(&candidate("two")).await.unwrap());
     store.release(&one, term).await.unwrap();
     assert_eq!(held(&server), None, "it is dead");
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Lost(None)));
@@ -219,29 +223,32 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
     let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=" + LEADER_HERE;
     let store = open(&both).await;
     ready(&both).await;
-    let one = with_lease("one", Duration::from_secs(2));
+    let one = with_lease("one", Duration::from_secs(5));
     let client = server.client_of(ELECTIONS);
     let write = |headers: &str| client.try_put(LEADER_HERE, headers, "backend-7");
     assert!(write("")["error"].is_null());
     misconfigured(store.claim(&one).await, "without a TTL");
-    assert!(write("Nats-TTL: 2s\r\n")["error"].is_null());
+    assert!(write("Nats-TTL: 5s\r\n")["error"].is_null());
     let holder = refused(store.claim(&one).await.unwrap());
-    assert!(holder.expires_in.is_some_and(|left| left <= Duration::from_secs(2)), "{holder:?}");
+    assert!(holder.expires_in.is_some_and(|left| left <= Duration::from_secs(5)), "{holder:?}");
     let term = granted_in_time(&*store, &one).await.term;
     assert!(write("Nats-Expected-Last-Subject-Sequence: 0\r\n")["error"]["err_code"].is_number());
     let shown = store.list("").await.unwrap();
     assert_eq!(shown.iter().map(|(shard, _)| shard.as_str()).collect::<Vec<_>>(), ["db/main"]);
+    let mut renewed = Instant::now();
     for sequence in 1..6 {
-        sleep(Duration::from_millis(700)).await;
+        sleep(Duration::from_millis(1200)).await;
+        renewed = Instant::now();
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
     // As if the process had died: the key ends by itself, and our records stay.
-    let crashed = Instant::now();
     eventually("it ends", async || {
         write("Nats-Expected-Last-Subject-Sequence: 0\r\nNats-TTL: 1s\r\n")["error"].is_null()
     })
     .await;
-    assert!(crashed.elapsed() > Duration::from_millis(1200), "{:?}", crashed.elapsed());
+    // The server counts in whole seconds.
+    let most = renewed.elapsed();
+    assert!(most > one.lease - Duration::from_secs(1), "{most:?}");
     assert!(store.inspect(&one.shard).await.unwrap().last_term.is_some());
 }
 
@@ -275,7 +282,7 @@ async fn programs_that_judge_the_expiry_in_the_record_and_ours_take_turns_and_no
 async fn the_record_in_the_key_says_what_other_programs_read_and_each_renewal_says_it_again() {
     let server = shared(LONG).await;
     let store = sharing(&server).await;
-    let one = short("one");
+    let one = candidate("one");
     let record = || server.client_of(ELECTIONS).record(LEADER).expect("a record is JSON");
     let time = |record: &Value, name: &str| humantime::parse_rfc3339(record[name].as_str().unwrap()).unwrap();
     let term = lead(&*store, &one).await;

@@ -23,7 +23,7 @@ use support::nats::{BUCKET, Server};
 use support::server::Server as _;
 use tokio::time::sleep;
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn open(url: &str) -> Arc<dyn Store> {
     open_with(url, REQUEST_TIMEOUT).await

