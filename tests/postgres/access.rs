@@ -135,7 +135,15 @@ async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_go
     let parts = "no connection left for user app … max_connections … pooler in transaction mode";
     not_applied(Err::<(), _>(error), parts);
     for sequence in 1..=3 {
-        open(&url).await.claim(&candidate("another")).await.unwrap_err();
+        // The end of a session of psql may have made room.
+        loop {
+            let store = open(&url).await;
+            if store.claim(&candidate("another")).await.is_err() {
+                break;
+            }
+            standbys.push(store);
+            assert!(standbys.len() < 5, "there is always room");
+        }
         assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
     }
     leaderrun().args(["--store", &url, "-n", "db/main", "true"]).said().refused(69, "max_connections");

@@ -4,7 +4,8 @@
 
 use super::*;
 
-const SHORT: Duration = Duration::from_secs(4);
+/// Longer than a leader is busy with clients of the server, on a machine that stalls.
+const SHORT: Duration = Duration::from_secs(8);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
 /// A claim that was judged by what stood there before the dump came back.

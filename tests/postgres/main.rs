@@ -29,7 +29,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::claims::*;
-use support::fleet::leaderctl;
+use support::fleet::{PATIENCE, leaderctl};
 use support::postgres::{LOCKS, Server, shared};
 use support::server::Server as _;
 use tokio::time::timeout;

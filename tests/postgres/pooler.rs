@@ -40,7 +40,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}", table.name));
     let (leader, standby) = (open(&url).await, open(&url).await);
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(5));
     let term = lead(&leader, &one).await;
     refused(standby.claim(&candidate("two")).await.unwrap());
     let shard = shard();
@@ -48,7 +48,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     assert!(timeout(Duration::from_secs(3), &mut news).await.is_err(), "one leads");
     // A busy pooler that has listened breaks off an answer now and then, in both of two tries as well.
     eventually("it is released", async || leader.release(&one, term).await.is_ok()).await;
-    timeout(Duration::from_secs(10), news).await.expect("it looks now and then").unwrap();
+    timeout(PATIENCE, news).await.expect("it looks now and then").unwrap();
     let is_doubtful =
         |finding: &Finding| finding.text.contains("pooler in transaction mode") && finding.verdict == Verdict::Doubtful;
     let is_told = async || standby.check().await.is_ok_and(|findings| findings.iter().any(is_doubtful));

@@ -15,14 +15,14 @@ async fn schemas_and_tables_may_have_any_name() {
         let store = open(&url).await;
         store.prepare().await.unwrap();
         store.vouch().await.unwrap();
-        let one = candidate("one");
+        let one = with_lease("one", Duration::from_mins(5));
         let term = lead(&store, &one).await;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         let standby = open(&url).await;
         let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
         tokio::time::sleep(Duration::from_millis(100)).await;
         store.release(&one, term).await.unwrap();
-        tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
+        timeout(PATIENCE, waiting).await.expect("it is told").unwrap().unwrap();
     }
 }
 
