@@ -3,7 +3,8 @@
 use crate::browser::Browser;
 use crate::planted::{HOUR, Planted, entry};
 use crate::server::Serve;
-use crate::support::fleet::{Fleet, leaderctl, leaderrun};
+use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::place::usual_but;
 use crate::support::redis::Server as Redis;
 use crate::support::server::Server as _;
 use crate::support::world::TIMING;
@@ -11,7 +12,6 @@ use leaderrun::internals::election::{CommandEnd, Ended, Loss};
 use leaderrun::internals::time::wall_clock_millis;
 use serde_json::Value;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// A leaderrun whose host has this name.
 fn leaderrun_on(host: &str) -> Command {
@@ -28,8 +28,15 @@ fn row(browser: &Browser) -> String {
     text.as_str().unwrap().replace(['\n', '\t'], " ")
 }
 
-/// Waits until the API of `serve` knows it, and then for the page: it may be behind by two seconds, and by what this
-/// machine stalls, which a timer of our own measures.
+/// When the page asked for itself, in milliseconds.
+fn asked_at(browser: &Browser) -> Vec<f64> {
+    let script =
+        "performance.getEntriesByType('resource').filter(it => it.initiatorType == 'fetch').map(it => it.startTime)";
+    serde_json::from_value(browser.evaluate(script)).unwrap()
+}
+
+/// Waits until the API of `serve` knows it, and then for the page: one question may be under way, and the next one, a
+/// second later, brings it. How long that takes is up to the machine.
 fn shown_within_two_seconds(
     what: &str,
     serve: &Serve,
@@ -38,15 +45,14 @@ fn shown_within_two_seconds(
     row_has: &str,
 ) {
     serve.wait_for(what, || known(&serve.shard("shard")));
-    let begun = Instant::now();
-    let mut stalled = Duration::ZERO;
-    while !row(browser).contains(row_has) {
-        let slept = Instant::now();
-        std::thread::sleep(Duration::from_millis(50));
-        stalled += slept.elapsed().saturating_sub(Duration::from_millis(60));
-        let late = begun.elapsed().saturating_sub(stalled * 4);
-        assert!(late < Duration::from_secs(2), "{what}: after {late:?} the page says: {}", row(browser));
-    }
+    let before = asked_at(browser).len();
+    let shown = || (asked_at(browser).len() - before, row(browser).contains(row_has));
+    wait_until(what, || {
+        // What the page has asked is counted before it is looked at.
+        let (asked, is_shown) = shown();
+        assert!(is_shown || asked <= 2, "{what}: after {asked} questions the page says: {}", row(browser));
+        is_shown
+    });
 }
 
 #[test]
@@ -54,7 +60,7 @@ fn a_killed_leader_and_a_pause_show_within_two_seconds_without_reloading() {
     let server = Redis::start();
     let mut fleet = Fleet::new();
     let url = server.own_url();
-    let flags = [&["--store", &url][..], &TIMING].concat();
+    let flags = [&["--store", &url][..], &usual_but(&TIMING, &["--lease", "30s"])].concat();
     let serve = Serve::start(&url, &[]);
     let browser = Browser::open(&serve.url("/"));
     browser.evaluate("window.stays = 7");
@@ -71,6 +77,8 @@ fn a_killed_leader_and_a_pause_show_within_two_seconds_without_reloading() {
     assert_eq!(browser.evaluate("window.stays"), 7, "the page was loaded again");
     assert_eq!(browser.evaluate("document.scripts.length"), 1);
     assert_eq!(browser.errors(), [""; 0]);
+    let least = asked_at(&browser).windows(2).map(|pair| pair[1] - pair[0]).fold(f64::MAX, f64::min);
+    assert!(least < 2000.0, "it asks every {least} ms at best");
     fleet.conclude();
 }
 
@@ -160,11 +168,12 @@ fn two_hundred_shards_are_legible_in_light_dark_narrow_and_on_paper() {
     for key in ["o", "u", "t", "b", "o", "x"] {
         browser.press(key);
     }
+    // On a busy machine the page searches for the first letters, too.
     serve.wait_for("the search finds", || {
-        browser.evaluate("document.querySelectorAll('#shards tbody tr').length") == 40
+        browser.evaluate("location.search") == "?q=outbox&sort=attention&range=1h"
+            && browser.evaluate("document.querySelectorAll('#shards tbody tr').length") == 40
     });
     browser.picture("search");
-    assert_eq!(browser.evaluate("location.search"), "?q=outbox&sort=attention&range=1h");
     assert_eq!(browser.errors(), [""; 0]);
 }
 

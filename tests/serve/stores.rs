@@ -2,7 +2,7 @@
 
 use crate::server::Serve;
 use crate::support::fleet::ANNOUNCED;
-use crate::support::place::Place;
+use crate::support::place::{Place, usual_but};
 use crate::support::world::TIMING;
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ fn leaders_pauses_a_crash_and_an_outage_show(mut place: Place) {
     serve.wait_for("it is forgotten", || serve.shard("never/led").is_null());
 
     let start = |place: &mut Place, owner: &str| {
-        let flags = [&TIMING, &["--store", &place.url][..]].concat();
+        // It outlasts a stall of the machine.
+        let flags = [&["--store", &place.url][..], &usual_but(&TIMING, &["--lease", "30s"])].concat();
         place.fleet.start(owner, &flags, &[], &[place.environment, &[ANNOUNCED]].concat());
     };
     start(&mut place, "one");

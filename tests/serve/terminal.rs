@@ -3,6 +3,8 @@
 use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::said::Runs as _;
 use crate::support::shell::Shell;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::process::Stdio;
 use tempfile::TempDir;
 
@@ -51,8 +53,9 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     shell.wait_for("ready>");
     shell.shows("clear; echo status $?; stty -a | grep -c ' icanon'", "status 0\n1");
     // A signal ends it as `q` does, and the terminal is put back.
-    let quit = "clear; echo as before; timeout --foreground -s QUIT 4 leaderctl top --interval 200ms";
-    shell.shows(quit, "2 shards: 2 free");
+    let top = "clear; echo as before; sh -c 'echo $$ >$FILE; exec leaderctl top --interval 200ms'";
+    shell.shows(top, "2 shards: 2 free");
+    kill(Pid::from_raw(shell.file().trim().parse().unwrap()), Signal::SIGQUIT).unwrap();
     shell.wait_for("as before");
     shell.shows("clear; echo icanon $(stty -a | grep -c ' icanon')", "icanon 1");
 }
