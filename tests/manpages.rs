@@ -9,7 +9,6 @@ use leaderrun::internals::cli::completions::Program;
 use leaderrun::internals::election::{LogEvent, Reason};
 use leaderrun::internals::exit;
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, process};
 
@@ -517,8 +516,14 @@ fn leaderctl_man_prints_each_page_as_text_and_at_a_terminal_gives_it_to_man() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let man = scratch.path().join("man");
-    fs::write(&man, "#!/bin/sh\necho \"$* $(grep '^.Dt')\"\n").unwrap();
-    fs::set_permissions(&man, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: a child that another test starts meanwhile may have what we write ourselves still open, and then
+    // it cannot be executed.
+    let write_man = |script: &str| {
+        let mut shell = process::Command::new("sh");
+        shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(&man).arg(script);
+        assert!(shell.status().unwrap().success());
+    };
+    write_man("#!/bin/sh\necho \"$* $(grep '^.Dt')\"\n");
     let at_a_terminal = |path: &str| {
         let line = format!("{leaderctl} man stores");
         let output = process::Command::new("script").args(["-qec", &line, "/dev/null"]).env("PATH", path).output();
@@ -526,7 +531,7 @@ fn leaderctl_man_prints_each_page_as_text_and_at_a_terminal_gives_it_to_man() {
     };
     let path = std::env::var("PATH").unwrap();
     assert_eq!(at_a_terminal(&format!("{}:{path}", scratch.path().display())).trim(), "-l - .Dt LEADERRUN-STORES 7");
-    fs::write(&man, "#!/bin/sh\nexit 16\n").unwrap();
+    write_man("#!/bin/sh\nexit 16\n");
     assert!(at_a_terminal(&format!("{}:{path}", scratch.path().display())).contains("NAME"));
 }
 
