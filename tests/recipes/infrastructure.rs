@@ -45,7 +45,8 @@ fn may_lead(owner: User, candidate: User) {
     ctl(candidate, &["store", "check"]);
     let run = |words: &[&str]| {
         let mut command = leaderrun();
-        command.args(["--store", candidate.url, "-q", "--lease", "6s", "--renew", "1s", "--kill-after", "1s", "job"]);
+        // It outlasts a stall of the machine, and its end is waited for.
+        command.args(["--store", candidate.url, "-q", "--lease", "10s", "--renew", "1s", "--kill-after", "1s", "job"]);
         command.args(words).envs(candidate.environment.iter().copied()).envs([ANNOUNCED]);
         Process::start(&mut command)
     };
