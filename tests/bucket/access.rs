@@ -4,8 +4,7 @@
 use super::*;
 use crate::support::denied::{self, User};
 use crate::support::fleet::wait_until;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::process::Process;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use yaml_rust2::{Yaml, YamlLoader};
@@ -79,15 +78,20 @@ fn credentials_that_a_file_replaces_are_used_once_the_old_ones_are_refused() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("credentials");
     let write = |key: &str| {
-        std::fs::write(&file, format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n")).unwrap();
+        let new = file.with_extension("new");
+        std::fs::write(&new, format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n")).unwrap();
+        // Whole at once: half of a file has no credentials.
+        std::fs::rename(&new, &file).unwrap();
     };
     write("FIRST");
     let mut command = leaderrun();
     command.args(["--store", &url(&proxy.endpoint()), "--lease", "30s", "--renew", "1s", "job", "sleep", "1000"]);
     command.envs(ENVIRONMENT.iter().copied()).env("AWS_SHARED_CREDENTIALS_FILE", &file);
     command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    let mut candidate = command.stderr(Stdio::null()).spawn().expect("it starts");
-    wait_until("it leads", || server.object("shard/job").is_some_and(|text| text.contains("\"sequence\":1,")));
+    let mut candidate = Process::start(command.stderr(Stdio::null()));
+    // However many renewals pass between two looks.
+    let renewed = |text: String| text.contains("\"sequence\":") && !text.contains("\"sequence\":0,");
+    wait_until("it leads", || server.object("shard/job").is_some_and(renewed));
     let accepted = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&accepted);
     proxy.rule(move |request| {
@@ -102,6 +106,5 @@ fn credentials_that_a_file_replaces_are_used_once_the_old_ones_are_refused() {
     write("SECOND");
     wait_until("it asks with the other key", || accepted.load(Ordering::Relaxed) > 2);
     assert!(candidate.try_wait().unwrap().is_none(), "it ended");
-    kill(Pid::from_raw(candidate.id().cast_signed()), Signal::SIGTERM).unwrap();
-    candidate.wait().unwrap();
+    candidate.stops();
 }
