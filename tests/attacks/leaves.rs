@@ -1,7 +1,7 @@
 //! Leaves of an earlier crash in a delegated cgroup are gone before the next COMMAND starts; and what COMMAND inherits.
 
 use crate::host::program;
-use crate::support::fleet::leaderrun;
+use crate::support::fleet::{PATIENCE, leaderrun};
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn on_a_host_with(property: &str, script: &str) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
     let mut host = command.spawn().expect("the program was compiled");
     let begun = Instant::now();
-    while !status.exists() && begun.elapsed() < Duration::from_mins(1) {
+    while !status.exists() && begun.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = status.exists();
