@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::fleet::copy_program;
 use support::said::{Runs as _, Said};
 
 const FILES: [&str; 13] = [
@@ -213,7 +214,7 @@ fn an_archive_needs_no_cargo_and_no_argument() {
         fs::create_dir_all(archive.join(directory)).unwrap();
         let from = if directory == "bin" { binaries().to_owned() } else { top.join(directory) };
         for file in files {
-            fs::copy(from.join(file), archive.join(directory).join(file)).unwrap();
+            copy_program(from.join(file), &archive.join(directory).join(file));
         }
     }
     let mut command = Command::new("sh");
