@@ -374,7 +374,7 @@ fn the_server_is_frozen_for_two_leases(story: Story) {
 }
 
 fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
-    let mut world = World::empty(story, &TIMING, PLAIN);
+    let mut world = World::empty(story, &LONG_TIMING, PLAIN);
     world.use_wall_clocks();
     world.crew(3);
     let leader = world.fleet.leader();
