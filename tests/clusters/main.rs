@@ -21,7 +21,7 @@ mod support;
 use leaderrun::internals::time::BootInstant;
 use member::{Member, wait_calmly_until};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::evidence::millis;
 use support::fleet::{Fleet, Life, leaderctl, leaderrun_in, wait_until, wait_until_or};
 use support::network::{Network, address};
@@ -202,11 +202,16 @@ impl World {
 
     /// Or until another one leads as well, where the store allows that.
     fn wait_for_the_end_of(&self, leader: &Life) {
+        // Silent for two seconds of which this thread has seen most: the machine may stand still.
+        let (mut last, mut silent, mut looked) = (0, Duration::ZERO, Instant::now());
         let is_over = || {
             let lives = self.fleet.lives();
             let life = lives.iter().find(|life| life.term == leader.term).expect("it began");
-            let is_dead = BootInstant::now().since(BootInstant::from_nanos(life.last)) > Duration::from_secs(2);
-            is_dead || lives.iter().any(|other| other.term > leader.term && other.last > other.first + 1_000_000_000)
+            let seen = looked.elapsed().min(Duration::from_millis(100));
+            silent = if life.last == last { silent + seen } else { Duration::ZERO };
+            (last, looked) = (life.last, Instant::now());
+            silent > Duration::from_secs(2)
+                || lives.iter().any(|other| other.term > leader.term && other.last > other.first + 1_000_000_000)
         };
         wait_until_or("the leadership is over there", || self.fleet.logs(), is_over);
     }
