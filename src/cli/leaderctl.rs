@@ -241,7 +241,11 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             finish(runtime, async { Ok(question.answer(named, patience).await?) })
         }
         Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
-        Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
+        Verb::List(list) => {
+            let target = target()?;
+            let location = target.named.location.clone();
+            target.ask(async |client| while_read(list.show(client, &location)).await)
+        }
         Verb::Watch(watch) => target()?.ask(async |client| while_read(watch::watch(client, &watch)).await),
         Verb::Wait(wait) => {
             let Target { named, patience } = target()?;

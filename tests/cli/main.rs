@@ -1074,7 +1074,8 @@ fn without_a_store_no_verb_answers_where_nobody_reads_the_warning() {
     for words in ASKING {
         ctl(words).refused(64, "leaderctl: no store named: use --store URL");
     }
-    assert_eq!(ctl(&["--store", "file:", "list"]).ended(0).err, "");
+    let said = ctl(&["--store", "file:", "list"]).ended(0).err;
+    assert!(!said.contains("no store named"), "{said}");
 }
 
 #[test]
@@ -1255,11 +1256,15 @@ fn list_tells_who_leads_what_a_line_each() {
 }
 
 #[test]
-fn list_of_a_store_in_which_nobody_ever_led_is_empty_and_makes_nothing() {
+fn list_of_a_store_in_which_nobody_ever_led_says_so_and_makes_nothing() {
     let scratch = TempDir::new().unwrap();
     let directory = scratch.path().join("nowhere");
     let store = format!("file:{}", directory.display());
-    assert_eq!(list(&store, &[]).lines().count(), 1, "not the header alone");
+    for (prefix, told) in [("", ""), ("queue/", " a shard whose name begins with queue/")] {
+        let said = leaderctl().args(["--store", &store, "list", prefix]).said().ended(0);
+        assert_eq!(said.out.lines().count(), 1, "not the header alone");
+        assert_eq!(said.err, format!("leaderctl: nobody has led{told} in {store} so far\n"));
+    }
     assert_eq!(list(&store, &["--json"]), "");
     assert!(!directory.exists());
 }

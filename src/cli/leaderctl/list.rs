@@ -11,7 +11,7 @@ use super::{Client, printed, say, shares};
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
-use crate::store::{Answer, Report};
+use crate::store::{Answer, Location, Report};
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
+    pub async fn show(&self, client: Client<'_>, location: &Location) -> Answer<ExitCode> {
         let (standbys, mut paused_shards) = self.announced(client).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
@@ -64,6 +64,13 @@ impl ListFlags {
         let notes = if pages > 0 { None } else { Notes::of(client.store, &list, self.orders).await? };
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
         table.print(&list);
+        // A name that was mistyped may be that of a store which is empty.
+        if list.is_empty() && pages == 0 && !self.json {
+            let prefix = self.prefix.as_str();
+            let names =
+                if prefix.is_empty() { String::new() } else { format!(" a shard whose name begins with {prefix}") };
+            say(format_args!("nobody has led{names} in {location} so far"));
+        }
         if let Some(standbys) = standbys.filter(|_| !self.json && pages == 0) {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
             let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
