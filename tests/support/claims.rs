@@ -48,12 +48,13 @@ pub fn refused(claim: Claim) -> Holder {
     }
 }
 
-/// Claims, again after a request that was not applied, as where a busy server is late.
+/// Claims, again after a request whose answer was late, as where a server is busy.
 async fn answered(store: &dyn Store, candidate: &Candidate) -> Claim {
     let begun = Instant::now();
+    let may_be_late = |error: &StoreError| matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown);
     loop {
         match store.claim(candidate).await {
-            Err(error) if error.kind == ErrorKind::NotApplied && begun.elapsed() < PATIENCE => {}
+            Err(error) if may_be_late(&error) && begun.elapsed() < PATIENCE => {}
             answer => return answer.expect("the store answers"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
