@@ -26,7 +26,8 @@ fn candidates_take_turns(mut place: Place) {
     assert!(gap < Duration::from_secs(30), "{gap:?}");
 }
 
-/// The hosts' clocks are at 45 seconds before midnight, and one of them is two seconds behind.
+/// The hosts' clocks are at 45 seconds before midnight, and one of them is two seconds behind. A leadership younger than
+/// thirty seconds ignores the schedule.
 #[test]
 fn at_a_time_of_the_schedule_it_hands_over_once() {
     let mut place = Place::local();

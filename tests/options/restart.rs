@@ -2,7 +2,7 @@
 //! whatever happens in between no two trees run at once.
 
 use crate::support::fleet::{leaderrun, wait_until, wait_until_or};
-use crate::support::place::Place;
+use crate::support::place::{Place, usual_but};
 use crate::support::process::Process;
 use crate::support::world::TIMING;
 use nix::sys::signal::Signal;
@@ -18,7 +18,9 @@ impl Place {
     /// Each run of COMMAND writes its owner and term as a line, and then does `then`.
     fn command(&self, owner: &str, flags: &[&str], then: &str) -> Command {
         let mut command = leaderrun();
-        command.args(TIMING).args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
+        // Nobody waits for the end of the lease, and it outlasts a stall of the machine.
+        command.args(usual_but(&TIMING, &["--lease", "30s"]));
+        command.args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
         let script = format!(
             "cd {}; echo $LEADERRUN_CANDIDATE $LEADERRUN_TERM >>runs; {then}",
             self.fleet.scratch.path().display()

@@ -14,7 +14,12 @@ impl Place {
     /// With a standby command that writes stamps, and does what `flags` say.
     fn launch_with_stamps(&mut self, owner: &str, flags: &str) {
         let stamp = self.stamp(flags);
-        self.launch_with(owner, &["--standby", &stamp], &[]);
+        self.launch_for_long(owner, &["--standby", &stamp]);
+    }
+
+    /// With a lease that outlasts a stall of the machine: nobody waits for its end.
+    fn launch_for_long(&mut self, owner: &str, flags: &[&str]) {
+        self.launch_with(owner, &[&["--lease", "30s"], flags].concat(), &[]);
     }
 
     /// A shell's line that writes stamps of its own.
@@ -42,8 +47,16 @@ impl Place {
         found.unwrap()
     }
 
+    /// So many have announced themselves. One that waits does so a moment later.
+    fn wait_until_announced(&self, count: u64) {
+        let announced = || self.object(&["status", "--json", "--standbys", "shard"])["standbys"].as_u64();
+        self.wait_until("they have announced themselves", || announced() >= Some(count));
+    }
+
     fn step_down(&self) {
-        self.order(&["step-down", "--for", "10s", "shard"]);
+        self.wait_until_announced(1);
+        // Whoever follows has that long, on a machine that stalls.
+        self.order(&["step-down", "--for", "1m", "shard"]);
     }
 
     /// Ends everything: no two trees at once, nobody left, and nothing ran beside a candidate whose COMMAND was alive.
@@ -114,7 +127,7 @@ fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: 
 
 fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
     for owner in ["one", "two", "three"] {
-        place.launch_with(owner, &["--log-format", "json"], &[]);
+        place.launch_for_long(owner, &["--log-format", "json"]);
         if owner == "one" {
             place.fleet.leader();
         }
@@ -128,6 +141,7 @@ fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
     place.wait_until("both wait", || {
         ["two", "three"].iter().all(|owner| events(&place, owner).iter().any(|(event, _)| event == "waiting"))
     });
+    place.wait_until_announced(2);
     place.order(&["step-down", "--to", "two", "shard"]);
     let leader = place.fleet.leader_where(|life| life.owner == "two");
     // A standby that has heard of the order by then waits for that, and afterwards for the new leader.
@@ -151,14 +165,14 @@ fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place:
 }
 
 fn it_is_started_again_after_it_ends(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     place.fleet.leader();
     let counted = place.path("counted");
     // What it leaves behind is no reason not to, and is not left behind.
     let stamp = place.stamp("ignore-term");
     let script =
         format!("echo $$ >> {}; (setsid {}) & sleep 0.1; exit 3", counted.display(), stamp.trim_start_matches("exec "));
-    place.launch_with("two", &["--standby", &script], &[]);
+    place.launch_for_long("two", &["--standby", &script]);
     place.wait_until("it was started three times", || lines(&counted).len() >= 3);
     let beside = place.beside();
     assert!(beside.windows(2).all(|pair| pair[0].last < pair[1].first), "one at a time: {beside:?}");
@@ -176,7 +190,7 @@ fn it_is_started_again_after_it_ends(mut place: Place) {
 }
 
 fn a_killed_candidate_takes_it_along(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     place.fleet.leader();
     place.launch_with_stamps("two", "ignore-term daemon");
     place.wait_for("two");
@@ -188,7 +202,7 @@ fn a_killed_candidate_takes_it_along(mut place: Place) {
 
 /// A frozen candidate keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
 fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
     place.launch_with_stamps("two", "ignore-term daemon");
     place.wait_for("two");
@@ -206,12 +220,13 @@ fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
 #[test]
 fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_late() {
     let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.launch_with("two", &["-vv", "--standby", &stamp, "--lease", "12s", "--kill-after", "4s"], &[]);
+    place.launch_with("two", &["-vv", "--standby", &stamp, "--lease", "12s", "--kill-after", "6s"], &[]);
     place.wait_for("two");
     place.step_down();
+    // Its standby command lives for the grace now, in which it is frozen here.
     place.wait_until("it was granted", || place.fleet.logs().contains("stopping the standby command"));
     place.fleet.signal("two", Signal::SIGSTOP);
     let next = place.fleet.leader_where(|life| life.term > first.term);
@@ -256,11 +271,11 @@ fn teller(place: &Place) -> String {
 }
 
 fn standbys_hear_of_each_leader(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
     let teller = teller(&place);
     for owner in ["two", "three"] {
-        place.launch_with(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"], &[]);
+        place.launch_for_long(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
     }
     let told = |owner: &str| lines(&place.path(&format!("told.{owner}")));
     let line = |life: &Life| format!("leader-change shard {} {} none none", life.owner, life.term);
@@ -277,10 +292,10 @@ fn standbys_hear_of_each_leader(mut place: Place) {
 }
 
 fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
     let stamp = place.stamp("ignore-term daemon");
-    place.launch_with("two", &["--on-leader-change", &stamp, "--hook-timeout", "6s"], &[]);
+    place.launch_for_long("two", &["--on-leader-change", &stamp, "--hook-timeout", "6s"]);
     place.wait_until("it is killed", || place.fleet.logs().contains("it took longer than 6s"));
     let beside = place.path("beside");
     assert_eq!(processes_naming(&beside).len(), 1, "the candidate's own line has its path");
@@ -288,7 +303,7 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
     assert!(life.last - life.first < 20_000_000_000, "{life:?}");
 
     // As long as a day: our own leadership is what ends it.
-    place.launch_with("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"], &[]);
+    place.launch_for_long("three", &["--on-leader-change", &stamp, "--hook-timeout", "1d"]);
     place.wait_for("three");
     place.fleet.stop("two");
     // Its guard does not kill it then, so the candidate has to, and COMMAND to wait for that.
@@ -303,11 +318,11 @@ fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
 
 /// The tree of a guard that was killed lands on the candidate, beside the other's guard.
 fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
     let (stamp, hook) = (place.stamp("ignore-term daemon"), place.path("hooks"));
     let hook = format!("exec {} {} ignore-term daemon", stamp_program().display(), hook.display());
-    place.launch_with("two", &["--standby", &stamp, "--on-leader-change", &hook, "--hook-timeout", "1d"], &[]);
+    place.launch_for_long("two", &["--standby", &stamp, "--on-leader-change", &hook, "--hook-timeout", "1d"]);
     place.wait_for("two");
     let hooks = || lives(&place.path("hooks"));
     place.wait_until("the hook runs", || hooks().len() == 2);
@@ -348,7 +363,7 @@ on_two_stores!(
 #[test]
 fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
     let mut place = Place::local();
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     place.fleet.leader();
     let out = place.path("out");
     let script = format!(
@@ -356,7 +371,7 @@ fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
         out.display()
     );
     let script = format!("exec > {}; {script}", out.display());
-    place.launch_with("two", &["--standby", &script], &[]);
+    place.launch_for_long("two", &["--standby", &script]);
     place.wait_until("it is ready", || lines(&out).last().is_some_and(|line| line == "ready"));
     assert_eq!(lines(&out), ["LEADERRUN_CANDIDATE=two", "LEADERRUN_SHARD=shard", "ready"]);
     place.fleet.signal("two", Signal::SIGUSR1);
@@ -377,7 +392,7 @@ fn path_with(path: &Path, suffix: &str) -> PathBuf {
 fn a_pause_is_reported_as_no_leader() {
     let mut place = Place::local();
     let teller = teller(&place);
-    place.launch_with("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"], &[]);
+    place.launch_for_long("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
     let leader = place.fleet.leader();
     place.order(&["pause", "shard"]);
     let told = place.path("told.one");
@@ -401,9 +416,9 @@ fn resident_instructions(process: Pid) -> Option<u64> {
 #[test]
 fn it_gives_back_what_only_its_start_needed() {
     let mut place = Place::local();
-    place.launch_with("one", &[], &[]);
+    place.launch_for_long("one", &[]);
     place.fleet.leader();
-    place.launch_with("two", &[], &[]);
+    place.launch_for_long("two", &[]);
     let held = || ["one", "two"].map(|owner| resident_instructions(place.fleet.pid(owner)));
     wait_until_or(
         "a standby holds less than half of it",
@@ -423,9 +438,9 @@ mod in_rest {
     use crate::support::fleet::wait_until_it_sleeps;
 
     fn it_sleeps(mut place: Place) {
-        place.launch_with("one", &[], &[]);
+        place.launch_for_long("one", &[]);
         place.fleet.leader();
-        place.launch_with("two", &[], &[]);
+        place.launch_for_long("two", &[]);
         place.wait_until("it waits", || place.fleet.logs().contains("leaderrun: waiting"));
         wait_until_it_sleeps(place.fleet.pid("two"), 12);
         place.conclude();
