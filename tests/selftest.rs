@@ -45,6 +45,8 @@ impl Bench {
     fn selftest(&self, words: &[&str]) -> Command {
         let mut command = leaderctl();
         command.env("LEADERRUN_STORE", &self.place.url).envs(self.place.environment.iter().copied());
+        // The store of a busy machine takes its time.
+        command.args(["--request-timeout", "1m"]);
         command.env("TMPDIR", self.temporary.path()).arg("selftest").args(words);
         command.stdin(Stdio::null());
         command

@@ -30,7 +30,8 @@ fn succeeds(mut command: Command, user: User) {
 
 fn ctl(user: User, words: &[&str]) {
     let mut command = leaderctl();
-    command.args(["--store", user.url]).args(words);
+    // A server on a busy machine takes its time.
+    command.args(["--request-timeout", "1m", "--store", user.url]).args(words);
     succeeds(command, user);
 }
 
