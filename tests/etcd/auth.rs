@@ -72,7 +72,7 @@ async fn a_token_that_etcd_has_forgotten_is_replaced_without_a_failure() {
     let mut server = guarded();
     let store = open(&url(&server, "app:hunter2")).await;
     store.vouch().await.unwrap();
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(1));
     let term = lead(&*store, &one).await;
     // Simple tokens live in memory.
     server.kill();
@@ -127,7 +127,7 @@ async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command
 async fn who_may_not_read_orders_can_renew_all_the_same() {
     let server = guarded_with_orders_apart();
     let store = open(&url(&server, "unordered:hunter2")).await;
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(1));
     store.vouch().await.unwrap();
     let term = lead(&*store, &one).await;
     for sequence in 1..4 {

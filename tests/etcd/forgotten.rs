@@ -10,7 +10,7 @@ use super::*;
 async fn a_leader_puts_its_key_back_that_was_deleted_by_hand_and_nobody_leads_meanwhile() {
     let server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(1));
     let term = lead(&*first, &one).await;
     let lease = server.lease_of(LOCK);
     server.delete(LOCK);
@@ -57,7 +57,7 @@ async fn a_key_without_its_document_is_in_the_way_until_it_ends() {
 async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
     let mut server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(1));
     let earlier = lead(&*first, &one).await;
     first.release(&one, earlier).await.unwrap();
     let backup = server.back_up();

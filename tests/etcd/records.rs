@@ -31,13 +31,14 @@ async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_en
     let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let one = with_lease("one", Duration::from_secs(2));
     let term = lead(&*store, &one).await;
-    let granted = server.etcdctl(&["lease", "grant", "6"]);
+    let granted = server.etcdctl(&["lease", "grant", "600"]);
     let lease = granted.split(' ').nth(1).expect("its number");
     server.etcdctl(&["put", LOCK, "something else", "--lease", lease]);
     let Ok(Renewal::Lost(Some(holder))) = store.renew(&one, term, 1).await else { panic!("it renewed") };
     assert_eq!(holder.owner, "something else");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(refused(other.claim(&candidate("two")).await.unwrap()).owner, "something else");
+    server.etcdctl(&["lease", "revoke", lease]);
     assert!(granted_in_time(&*other, &candidate("two")).await.term > term);
 }
 
@@ -64,7 +65,7 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
 async fn what_something_else_wrote_is_named_and_left_alone_and_a_list_shows_it_and_all_the_rest() {
     let server = old_server().await;
     let store = open(&server.own_url()).await;
-    let one = candidate("one");
+    let one = with_lease("one", Duration::from_mins(1));
     let term = lead(&*store, &one).await;
     for (key, value) in [("shard/a", "hello"), ("shard/no name", "{}"), ("shardx", "{}"), ("lock/b", "7")] {
         server.put(&format!("leaderrun/{key}"), value);
@@ -82,7 +83,8 @@ const MANY: usize = 1001;
 const AT_ONCE: usize = 20;
 
 fn of(number: usize) -> Candidate {
-    Candidate { shard: format!("many/{number:04}").parse().unwrap(), ..candidate("one") }
+    // A slow machine takes some time for so many.
+    Candidate { shard: format!("many/{number:04}").parse().unwrap(), ..with_lease("one", Duration::from_mins(10)) }
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
         ),
         ("no encryption", format!("etcd://{host}"), "does it want TLS, by etcds://?"),
     ] {
-        let error = open_with(&url, Duration::from_secs(2)).await.claim(&one).await.unwrap_err();
+        let error = open(&url).await.claim(&one).await.unwrap_err();
         assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{what}: {error:?}");
         assert!(error.message.contains(&host) && error.message.contains(sign), "{what}: {error}");
         assert!(!error.message.contains('\n'), "{error}");

@@ -3,6 +3,9 @@
 use super::*;
 use tokio::task::JoinHandle;
 
+/// Nobody waits for its end, and no machine is too slow for it.
+const LONG: Duration = Duration::from_mins(5);
+
 /// A leader, and a standby that was refused.
 async fn leader_and_standby(server: &Server, lease: Duration) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
@@ -32,7 +35,7 @@ async fn an_expiry_is_heard() {
 #[tokio::test]
 async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
     let mut server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
     let news = listens(&second);
     let doubt = tokio::spawn({
         let (first, shard) = (Arc::clone(&first), one.shard.clone());
@@ -61,7 +64,7 @@ fn compact(server: &Server) {
 #[tokio::test]
 async fn a_compaction_of_what_was_seen_is_survived() {
     let server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
     compact(&server);
     let news = listens(&second);
     // The one that was refused, and the one from now on.
@@ -75,7 +78,7 @@ async fn a_compaction_of_what_was_seen_is_survived() {
 #[tokio::test]
 async fn a_compaction_makes_no_leader_doubt_again_and_again() {
     let mut server = old_server().await;
-    let (first, one, term, _second) = leader_and_standby(&server, LEASE).await;
+    let (first, one, term, _second) = leader_and_standby(&server, LONG).await;
     compact(&server);
     let doubt = tokio::spawn({
         let (first, shard) = (Arc::clone(&first), one.shard.clone());
@@ -99,7 +102,7 @@ async fn a_compaction_makes_no_leader_doubt_again_and_again() {
 #[tokio::test]
 async fn news_come_again_after_etcd_was_away() {
     let mut server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LEASE).await;
+    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
     let news = listens(&second);
     watched(&server, 1).await;
     server.kill();
@@ -116,7 +119,7 @@ async fn news_come_again_after_etcd_was_away() {
 #[tokio::test]
 async fn watches_end_with_those_who_wait_for_them() {
     let server = old_server().await;
-    let (_first, _one, _term, second) = leader_and_standby(&server, LEASE).await;
+    let (_first, _one, _term, second) = leader_and_standby(&server, LONG).await;
     for round in 1..=5 {
         let news = listens(&second);
         watched(&server, round).await;
@@ -130,7 +133,7 @@ async fn watches_end_with_those_who_wait_for_them() {
 async fn the_holder_hears_of_a_revocation_at_once_and_a_standby_of_its_end() {
     let server = old_server().await;
     let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let (one, shard) = (candidate("one"), shard());
+    let (one, shard) = (with_lease("one", LONG), shard());
     let term = lead(&*leader, &one).await;
     refused(standby.claim(&candidate("two")).await.unwrap());
     let (mut news, mut doubt) = (standby.changed(&shard), leader.doubted(&shard));
