@@ -1,11 +1,11 @@
 //! The last process that can kill a tree goes on until the tree is dead.
 
-use crate::support::fleet::{children_of, helpers_of, processes_naming, wait_until};
+use crate::support::fleet::{PATIENCE, children_of, helpers_of, processes_naming, wait_until};
 use crate::{GRACE, Script, slay};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A shell script that starts 300 processes that ignore SIGTERM, each in a session of its own, and then what `more`
 /// says. All of them hold a lock on `FILE`.
@@ -35,7 +35,8 @@ fn a_candidate_is_killed_while_it_kills(more: &str, harm: impl Fn(Pid, Pid, Pid)
     let [backstop, guard] = helpers_of(candidate);
     hurry(true);
     let left = harm(candidate, backstop, guard);
-    while !left.iter().any(|&pid| has_ended(pid)) {
+    let begun = Instant::now();
+    while !left.iter().any(|&pid| has_ended(pid)) && begun.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_micros(50));
     }
     slay(candidate);
@@ -43,6 +44,7 @@ fn a_candidate_is_killed_while_it_kills(more: &str, harm: impl Fn(Pid, Pid, Pid)
     hurry(false);
     leader.child.wait().unwrap();
     wait_until("nothing is left", || processes_naming(&mark).is_empty());
+    assert!(begun.elapsed() < PATIENCE, "no helper ends");
     assert!(free, "a helper was killed before the tree was dead");
 }
 

@@ -57,6 +57,14 @@ impl Leader {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// The worst of guard and backstop so far, as the candidate knows it.
+    fn lateness(&self) -> Duration {
+        let said = self.why();
+        let told = said.lines().find_map(|line| line.trim_start().strip_prefix("one: guard or backstop was woken "));
+        let late = told.and_then(|told| told.split(" late").next());
+        late.map_or(Duration::ZERO, |late| humantime::parse_duration(late).expect("a duration"))
+    }
+
     fn wait_for(&self, said: &str) {
         wait_until_or(said, || format!("{}\n{}", self.why(), self.fleet.logs()), || self.why().contains(said));
     }
@@ -103,7 +111,13 @@ fn a_late_guard_makes_the_deadline_earlier_and_leads_on() {
 /// remembers itself. Half of the outage that the timing allows is some seven seconds.
 #[test]
 fn the_first_deadline_of_the_next_guard_is_earlier_by_what_the_last_one_measured() {
-    let leader = Leader::with_lease("20s");
+    // Where the machine of the test is itself late, the deadline is early before anything is done to a guard.
+    let told = (0..4).any(|_| is_told_of_the_first_deadline_of_the_next_guard(&Leader::with_lease("20s")));
+    assert!(told, "this machine is late all the time");
+}
+
+/// False where the machine was late.
+fn is_told_of_the_first_deadline_of_the_next_guard(leader: &Leader) -> bool {
     let lasts_alone = || {
         let guard = leader.guard_now().expect("it leads");
         leader.fleet.signal("one", Signal::SIGSTOP);
@@ -114,6 +128,9 @@ fn the_first_deadline_of_the_next_guard_is_earlier_by_what_the_last_one_measured
     };
     let first = lasts_alone();
     leader.wait_for_another_guard(leader.guard);
+    if leader.lateness() > Duration::from_millis(500) {
+        return false;
+    }
     let guard = leader.guard_now().expect("it leads");
     stop(guard);
     leader.wait_for(" late, so the command is stopped ");
@@ -121,11 +138,12 @@ fn the_first_deadline_of_the_next_guard_is_earlier_by_what_the_last_one_measured
     leader.wait_for_another_guard(guard);
     let next = lasts_alone();
     assert!(next + Duration::from_secs(3) < first, "{next:?}, at first {first:?}\n{}", leader.fleet.logs());
+    true
 }
 
 #[test]
 fn a_guard_that_is_too_late_for_the_lease_is_warned_of_once_and_leads_on() {
-    let leader = Leader::with_lease("8s");
+    let leader = Leader::with_lease("10s");
     for _ in 0..2 {
         stop(leader.guard);
         leader.wait_for("late, which is outside the guarantee: raise --lease or the CPU limit");
@@ -142,10 +160,13 @@ fn a_late_guard_looks_for_nobody_to_ask_shortly_before_the_kill() {
         let mut leader = Leader::begin(|fleet, store| {
             let files = fleet.scratch.path().display();
             let daemon = format!("trap 'echo > {files}/asked' TERM; echo > {files}/up; while :; do sleep 0.05; done");
-            let deaf =
-                format!("trap '' TERM; (trap - TERM; exec setsid sh -c \"{daemon}\") & while :; do sleep 0.05; done");
+            let deaf = format!(
+                "trap '' TERM; (trap - TERM; exec setsid sh -c \"{daemon}\") & \
+                 until test -e {files}/asked; do sleep 0.05; done"
+            );
             let mut command = leaderrun();
-            command.args(["--lease", "60s", "--renew", "1s", "--kill-after", "1s", "--stop-timeout", "1s"]);
+            // Less than it is earlier after such a pause, and more than a busy machine makes of it.
+            command.args(["--lease", "60s", "--renew", "1s", "--kill-after", "1s", "--stop-timeout", "6s"]);
             command.args(["--owner", "one", "--store", store, "-c", &deaf, "shard"]);
             fleet.launch("one", command);
             let is_up = || fleet.scratch.path().join("up").exists();
@@ -173,10 +194,6 @@ fn what_a_sigstop_and_a_sigcont_do_is_no_lateness() {
         kill(process, Signal::SIGCONT).expect("it is there");
         wait_until_awake(process);
     }
-    let said = leader.why();
-    // The machine of the test may itself be late, and candidates of other tests have been stopped.
-    let of_ours = said.lines().find_map(|line| line.trim_start().strip_prefix("one: guard or backstop was woken "));
-    // "431ms late", "1s 288ms late".
-    let seconds = of_ours.and_then(|late| late.split_once("s ")).map_or(0, |(seconds, _)| seconds.parse().unwrap_or(0));
-    assert!(seconds < STOPPED / 2, "{said}");
+    // The machine of the test may itself be late.
+    assert!(leader.lateness() < Duration::from_secs(STOPPED / 2), "{}", leader.why());
 }
