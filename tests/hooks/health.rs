@@ -49,13 +49,19 @@ const COMMAND: &str = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; exit 0' 
 const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.1; done";
 /// A check that writes who was checked, and says whether it is well.
 const CHECK: &str = r"echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
+/// The same, which writes only who is ill.
+const COMPLAINT: &str = r"test -e $PLACE/well || { echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; exit 1; }";
 
 fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
     let flags =
-        ["--health", CHECK, "--pre-stop", LINE, "--post-stop", LINE, "--kill-after", "1s", "--restart", "always"];
+        ["--health", COMPLAINT, "--pre-stop", LINE, "--post-stop", LINE, "--kill-after", "1s", "--restart", "always"];
+    place.are_well(true);
     let _one = place.start_checked("one", &flags, HUNG);
     place.wait_for("one command");
     let mut two = place.start_checked("two", &[], COMMAND);
+    // Its turn would come again, if nobody waited.
+    wait_until_or("the other one waits", || place.log(), || place.log().contains("waiting: one "));
+    place.are_well(false);
     place.wait_for("two command");
     let expected = ["one command", "one health", "one health", "one health", "one pre-stop unhealthy"];
     let expected = [&expected[..], &["one post-stop unhealthy 137", "two command"]].concat();
@@ -79,7 +85,13 @@ fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
 fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
     place.are_well(true);
     let slow = "echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
-    let flags = ["--health", CHECK, "--pre-start", slow, "--pre-stop", slow, "--post-stop", slow];
+    let starts = format!("{slow}; : > $PLACE/$LEADERRUN_CANDIDATE.ready");
+    // COMMAND is started some time before it says so.
+    let check = format!(
+        "test -e $PLACE/$LEADERRUN_CANDIDATE.ready || echo early >> $DIARY
+         until grep -q \"$LEADERRUN_CANDIDATE command\" $DIARY; do sleep 0.02; done; {CHECK}"
+    );
+    let flags = ["--health", &check, "--pre-start", &starts, "--pre-stop", slow, "--post-stop", slow];
     let drains = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; sleep 0.5; exit 5' TERM
                    echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.02; done";
     let mut one = place.start_checked("one", &flags, drains);
@@ -104,10 +116,10 @@ fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place)
 const PATIENT_COMMAND: &str = r"trap 'until test -e $PLACE/may-end; do sleep 0.02; done; exit 0' TERM
                                 echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.02; done";
 /// A check that hangs, with a process in its group, and one in a session of its own. They obey no stop signal.
-const HUNG_CHECK: &str = r"trap '' TERM
-    perl -e 'sleep 1000' $PLACE/marker & setsid perl -e 'sleep 1000' $PLACE/marker &
-    until test $(pgrep -cf $PLACE/marker) = 2; do sleep 0.02; done; echo $LEADERRUN_CANDIDATE health >> $DIARY
-    exec perl -e 'sleep 1000' $PLACE/marker";
+const HUNG_CHECK: &str = r#"trap '' TERM; sits='open F, q(>), $ARGV[1]; sleep 1000'
+    perl -e "$sits" $PLACE/marker $PLACE/sits1 & setsid perl -e "$sits" $PLACE/marker $PLACE/sits2 &
+    until test -e $PLACE/sits1 -a -e $PLACE/sits2; do sleep 0.02; done; echo $LEADERRUN_CANDIDATE health >> $DIARY
+    exec perl -e "$sits" $PLACE/marker $PLACE/sits1"#;
 
 fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
     let flags = ["--health", HUNG_CHECK, "--health-timeout", "2s", "--health-failures", "2", "--kill-after", "80s"];
@@ -145,12 +157,13 @@ fn a_check_that_runs_when_a_stop_begins_delays_nothing_and_does_not_count() {
     let check = "trap '' TERM; echo checking >> $DIARY; sleep 1000";
     for how in ["signal", "end"] {
         fs::write(place.diary(), "").unwrap();
-        let script = "trap 'exit 3' TERM; until test -e $PLACE/end; do sleep 0.02; done; exit 3";
+        let script = "trap 'exit 3' TERM; echo up >> $DIARY; until test -e $PLACE/end; do sleep 0.02; done; exit 3";
         let mut one = place.start_checked(
             "one",
             &["--health", check, "--health-timeout", "500s", "--kill-after", "80s", "--lease", "300s"],
             script,
         );
+        place.wait_for("up");
         place.wait_for("checking");
         let begun = std::time::Instant::now();
         if how == "end" {
@@ -175,6 +188,7 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         let script = format!("echo $$ > $PLACE/pid; {COMMAND}");
         let flags = ["--health", check, "--health-timeout", "500s", "--kill-after", "1s"];
         let mut one = place.start_checked("one", &flags, &script);
+        place.wait_for("one command");
         place.wait_for("checking");
         wait_until("both are there", || processes_naming(&marker).len() == 2);
         let pid = match victim {

@@ -165,7 +165,7 @@ fn hooks_happen_also_when_the_candidate_is_killed(place: &Place) {
 }
 
 /// A lease whose end is waited for; COMMAND and the hooks still have a while.
-const SHORT: [&str; 6] = ["--lease", "15s", "--kill-after", "2s", "--hook-timeout", "3s"];
+const SHORT: [&str; 6] = ["--lease", "15s", "--kill-after", "3s", "--hook-timeout", "3s"];
 
 fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
     let one = place.start("one", &[&LINES[..], &SHORT].concat(), COMMAND);
