@@ -6,6 +6,8 @@ use crate::support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
 use crate::support::place::Place;
 use crate::support::said::{Runs as _, Said};
 use crate::support::world::TIMING;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -139,9 +141,13 @@ fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut 
     let mut first = begin(&place, &["--wait", "4s"]);
     let mut moves = BufReader::new(first.stdout.take().unwrap()).lines();
     moves.next().expect("a move").unwrap();
+    // It makes no other move while the host dies.
+    let process = Pid::from_raw(first.id().cast_signed());
+    kill(process, Signal::SIGSTOP).unwrap();
     for shard in 1..=6 {
         place.fleet.kill(&owner(target, shard));
     }
+    kill(process, Signal::SIGCONT).unwrap();
     let stopped = Said::from(first.wait_with_output().unwrap());
     assert_eq!(stopped.code, 75, "{stopped:?}\n{}", place.fleet.logs());
     assert!(stopped.err.contains(" moves were made") || stopped.err.contains(" move was made"), "{stopped:?}");

@@ -13,8 +13,12 @@ use std::time::Duration;
 
 impl Place {
     fn crew(&mut self) -> Life {
+        self.crew_with(&LONG)
+    }
+
+    fn crew_with(&mut self, flags: &[&str]) -> Life {
         for owner in ["c0", "c1", "c2"] {
-            self.launch(owner, &[]);
+            self.launch(owner, flags);
         }
         self.fleet.leader()
     }
@@ -39,6 +43,9 @@ impl Place {
         self.object(&["status", "shard", "--standbys", "--json"])
     }
 }
+
+/// Where the end of no lease is waited for: a machine that stands still for a while loses none.
+const LONG: [&str; 2] = ["--lease", "20s"];
 
 fn now() -> u64 {
     BootInstant::now().as_nanos()
@@ -121,7 +128,7 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
 
 /// Where standbys announce themselves only if they are told to, nobody can know.
 fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(mut place: Place) {
-    place.launch("c0", &[]);
+    place.launch("c0", &LONG);
     let leader = place.fleet.leader();
     let order = ["step-down", "shard", "--to", "nobody", "--for", "1h"];
     if place.is_metered() {
@@ -134,7 +141,7 @@ fn an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are(m
         );
         let refusal = place.refused(&["step-down", "shard", "--for", "3s"]);
         assert!(refusal.contains("no standby has announced itself, so nobody would lead"), "{refusal}");
-        place.launch("c1", &[]);
+        place.launch("c1", &LONG);
         wait_until("it is known", || place.status()["standbys"] == 1);
         let refusal = place.refused(&order);
         assert!(refusal.contains("there are c1 on ") && !refusal.contains("c0"), "{refusal}");
@@ -197,7 +204,7 @@ fn of_operators_who_order_at_once_one_has_its_way(mut place: Place) {
 }
 
 fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut place: Place) {
-    let leader = place.crew();
+    let leader = place.crew_with(&[]);
     let term = leader.term.to_string();
     let refusal = place.refused(&["revoke", "shard", "--term", "1"]);
     assert!(refusal.contains("term 1 does not lead"), "{refusal}");
@@ -231,7 +238,8 @@ fn a_leader_that_renews_seldom_keeps_its_lease_without_force(mut place: Place) {
 
 /// Nobody sees a renewal while the store is away, and nobody renews.
 fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
-    place.launch("c0", &["--lease", "60s", "--renew", "5s"]);
+    // It renews when this is over.
+    place.launch("c0", &["--lease", "90s", "--renew", "30s"]);
     let leader = place.fleet.leader();
     let term = leader.term.to_string();
     let words = ["--request-timeout", "3s", "revoke", "shard", "--term", &term, "--for", "11s"];
@@ -269,15 +277,15 @@ fn a_history_tells_how_each_leadership_ended(mut place: Place) {
         let explain = || format!("{:?}\n{}", read(place), place.fleet.logs());
         wait_until_or("it is written down", explain, || wanted(&read(place)));
     };
-    place.launch("c0", &[]);
+    place.launch("c0", &LONG);
     let first = place.fleet.leader();
     place.fleet.stop("c0");
     assert_eq!(read(&place)[0]["ended"], "stopped on signal 15");
-    place.launch("c1", &[]);
+    place.launch("c1", &LONG);
     let second = place.fleet.leader_where(|life| life.term > first.term);
     wait(&place, &|lines| lines.len() == 2);
     place.fleet.kill("c1");
-    place.launch("c2", &[]);
+    place.launch("c2", &LONG);
     let third = place.fleet.leader_where(|life| life.term > second.term);
     wait(&place, &|lines| lines.len() == 3 && lines[1]["ended"].is_string());
     let lines = read(&place);
@@ -372,7 +380,7 @@ fn dynamodb_is_asked_for_no_standbys_by_default() {
 /// Users with the permissions of a candidate, as the manual lists them: without SCAN, so they cannot count standbys.
 #[cfg(feature = "redis")]
 mod without_scan {
-    use super::{Place, wait_until};
+    use super::{LONG, Place, wait_until};
     use crate::support::fleet::leaderctl;
     use crate::support::redis::{Server, cli};
     use crate::support::said::{Runs as _, Said, objects};
@@ -399,7 +407,7 @@ mod without_scan {
     #[test]
     fn an_order_without_a_name_is_given_with_a_warning_and_one_with_a_name_is_refused() {
         let (mut place, ctl) = place();
-        place.launch("c0", &[]);
+        place.launch("c0", &LONG);
         let leader = place.fleet.leader();
         let said = only_line(ctl(&["step-down", "shard", "--to", "nobody"]).ended(77));
         assert!(said.starts_with("leaderctl: shard: the standbys cannot be read: ") && said.contains(DENIED), "{said}");
@@ -423,7 +431,7 @@ mod without_scan {
     #[test]
     fn a_status_has_all_but_the_standbys_and_names_the_missing_permission() {
         let (mut place, ctl) = place();
-        place.launch("c0", &[]);
+        place.launch("c0", &LONG);
         let leader = place.fleet.leader();
         let json = ctl(&["status", "--json", "shard", "another"]).ended(0);
         let lines = objects(&json.out);

@@ -2,7 +2,7 @@
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
 
 use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
-use crate::support::place::Place;
+use crate::support::place::{Place, usual_but};
 use crate::support::said::Runs as _;
 use crate::support::squatting::{NOBODY, Squatter, as_nobody};
 use crate::support::world::TIMING;
@@ -17,10 +17,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 impl Place {
-    /// A candidate for [`Place::shard`].
+    /// A candidate for [`Place::shard`], with a lease that a machine that stands still for a while does not lose.
     fn start_here(&mut self, owner: &str) {
+        self.start_here_with(owner, &["--lease", "30s"]);
+    }
+
+    /// `flags` are some of [`TIMING`].
+    fn start_here_with(&mut self, owner: &str, flags: &[&str]) {
         let mut command = leaderrun();
-        command.args(TIMING).args(["-q", "--owner", owner, "--store", &self.url]);
+        command.args(usual_but(&TIMING, flags)).args(["-q", "--owner", owner, "--store", &self.url]);
         command.args([&self.shard(), "--"]).arg(stamp_program()).arg(self.path("stamps"));
         command.envs(self.environment.iter().copied().chain([ANNOUNCED]));
         self.fleet.launch(owner, command);
@@ -30,7 +35,8 @@ impl Place {
     #[track_caller]
     fn why(&self, words: &[&str], signs: &[&str]) -> String {
         let mut said = String::new();
-        let words = [&["why"], words].concat();
+        // A busy machine takes its time, and each slot of DynamoDB is a request.
+        let words = [&["--request-timeout", "30s", "why"], words].concat();
         let explain = || format!("{words:?}: {signs:?}\n{}\n{}", self.order(&words), self.fleet.logs());
         wait_until_or("it says so", explain, || {
             said = self.order(&words);
@@ -114,9 +120,26 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
         (guard, "guard", format!("process {guard}, the guard of process {candidate}, c0, leads")),
         (command, "tree", format!("process {command}, in the tree of process {candidate}, c0, leads")),
     ] {
-        let said = ask(&[&pid.to_string()]).out;
+        // On a busy machine a candidate may answer too late.
+        let told_of = |flags: &[&str]| {
+            let number = pid.to_string();
+            let words = [flags, &[&number]].concat();
+            let mut said = ask(&words);
+            wait_until_or(
+                role,
+                || format!("{:?}", ask(&words)),
+                || {
+                    if said.code == 66 {
+                        said = ask(&words);
+                    }
+                    said.code != 66
+                },
+            );
+            said
+        };
+        let said = told_of(&[]).out;
         assert!(said.starts_with(&format!("{name}: {words}")), "{role}: {said}");
-        let answer = ask(&["--json", &pid.to_string()]).json();
+        let answer = told_of(&["--json"]).json();
         let told = (&answer["role"], &answer["shard"], &answer["leaderrun"], &answer["owner"], &answer["term"]);
         let expected = (role.into(), name.as_str().into(), candidate.into(), "c0".into(), leader.term.into());
         assert_eq!(told, (&expected.0, &expected.1, &expected.2, &expected.3, &expected.4), "{answer}");
@@ -128,7 +151,7 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
 fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut place: Place) {
     let name = place.shard();
     let shard = name.as_str();
-    place.start_here("c0");
+    place.start_here_with("c0", &[]);
     let leader = place.fleet.leader();
     let begun = BootInstant::now();
     place.server().freeze();
@@ -260,18 +283,27 @@ fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
         let squatter = Squatter::start_apart(NOBODY, word, &names);
         start_beside(&squatter, &mut place, "c0");
         let candidate = format!("the candidate c0 (process {}) is leader, term ", place.fleet.pid("c0"));
-        let begun = Instant::now();
-        let said = why_beside(&squatter, &place, &[]);
-        // One after the other they would take a minute.
-        assert!(begun.elapsed() < Duration::from_secs(30), "{word}: {:?}", begun.elapsed());
         let here = here();
         let silent = format!(
             "30 sockets of its candidates on {here} did not answer: these are frozen, or another program's\n  \
              7 sockets of candidates for other shards, or in other stores, did not answer on {here}\n"
         );
-        assert!(said.contains(&candidate) && said.contains(&silent), "{word}: {said}");
-        let answer: Value = serde_json::from_str(&why_beside(&squatter, &place, &["--json"])).unwrap();
-        assert_eq!(answer["silent"], 30, "{answer}");
+        // On a busy machine the candidate may answer too late, and not all of the others have been asked in time.
+        let mut least = Duration::MAX;
+        wait_until_or(
+            word,
+            || why_beside(&squatter, &place, &[]),
+            || {
+                let begun = Instant::now();
+                let said = why_beside(&squatter, &place, &[]);
+                least = least.min(begun.elapsed());
+                said.contains(&candidate) && said.contains(&silent)
+            },
+        );
+        // One after the other they would take a minute.
+        assert!(least < Duration::from_secs(30), "{word}: {least:?}");
+        let answer = || serde_json::from_str::<Value>(&why_beside(&squatter, &place, &["--json"])).unwrap();
+        wait_until_or(word, || answer().to_string(), || answer()["silent"] == 30);
         place.fleet.conclude();
     }
 }
