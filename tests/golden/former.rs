@@ -7,6 +7,8 @@ use crate::support::said::{Runs as _, Said, objects};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+#[cfg(feature = "redis")]
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -42,7 +44,8 @@ impl Former {
         let mut server = Command::new("redis-server");
         server.args(["--port", "0", "--save", "", "--maxmemory-policy", "noeviction", "--unixsocket"]).arg(&socket);
         let server = Process::start(server.arg("--dir").arg(directory.path()).stdout(Stdio::null()));
-        wait_until("Redis listens", || socket.exists());
+        // Its socket is there before it listens.
+        wait_until("Redis listens", || UnixStream::connect(&socket).is_ok());
         Self { url: format!("redis+unix://{}", socket.display()), _directory: directory, _server: Some(server) }
     }
 

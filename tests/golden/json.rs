@@ -164,7 +164,10 @@ fn what_leaderctl_prints_as_json_stays_as_it_is() {
     told.ask(&["resume", "--json", &shard]);
     // The new leader takes the order away a moment after it leads.
     told.ask_and(&["step-down", "--json", "--wait", "--for", "1s", "--force", &shard], ".handover = null");
-    wait_until("that is written down, too", || told.place.order(&["history", &shard]).contains("two"));
+    wait_until("that is written down, too", || {
+        let history = told.place.order(&["history", &shard]);
+        history.contains("two") && history.contains("stepped down")
+    });
     told.ask(&["history", "--json", &shard]);
     drop((leader, standby));
 

@@ -5,7 +5,7 @@ use crate::json::members;
 use crate::plain::Plain;
 use crate::support::fleet::{leaderrun, wait_until_or};
 use crate::support::http::ask;
-use crate::support::place::Place;
+use crate::support::place::{Place, usual_but};
 use crate::support::ports::free_port;
 use crate::support::world::TIMING;
 use std::net::TcpStream;
@@ -32,7 +32,9 @@ fn families(text: &str, plain: &Plain) -> String {
 fn start(place: &mut Place, owner: &str, flags: &[&str]) -> u16 {
     let port = free_port();
     let mut command = leaderrun();
-    command.args(TIMING).args(["--store", &place.url, "--owner", owner, "--listen", &format!("127.0.0.1:{port}")]);
+    // No end of a lease is waited for.
+    command.args(usual_but(&TIMING, &["--lease", "60s"]));
+    command.args(["--store", &place.url, "--owner", owner, "--listen", &format!("127.0.0.1:{port}")]);
     command.args(flags).args(["shard", "sleep", "1000"]).envs(place.environment.iter().copied());
     place.fleet.launch(owner, command);
     port
