@@ -35,6 +35,10 @@ pub struct Leaders {
 }
 
 impl Leaders {
+    pub fn terms(&self) -> impl Iterator<Item = (Shard, Option<Term>)> {
+        self.led.iter().map(|(shard, holder)| (shard.clone(), holder.term))
+    }
+
     /// A sentence about what they do: `one` for one leader, `several` for more.
     pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
         let named = self.led.iter().map(|(led, holder)| match led {

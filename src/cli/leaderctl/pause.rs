@@ -7,7 +7,7 @@ use super::{Client, balance, fail, print_lines, say, slots};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
-use crate::lease::{Prefix, Shard, show};
+use crate::lease::{Prefix, Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
 use crate::slots::parent;
@@ -141,8 +141,9 @@ impl PauseFlags {
         let (mut paused, mut status) = (Vec::new(), ExitCode::SUCCESS);
         for shard in &shards {
             let operator = Operator { client, shard, json: self.json };
+            let led = self.led(&operator).await;
             match self.pause(&operator).await {
-                Ok(None) => paused.push(operator),
+                Ok(None) => paused.push((operator, led)),
                 Ok(Some(refusal)) => status = refusal,
                 Err(error) => return Err(after(paused.len(), all, "paused", error)),
             }
@@ -151,15 +152,25 @@ impl PauseFlags {
             return Ok(self.targets.nothing());
         }
         let begun = Instant::now();
-        for operator in &paused {
+        for (operator, led) in &paused {
             let most = self.wait.map(|most| most.map(|most| most.saturating_sub(begun.elapsed())));
-            let told = self.report(operator, most).await.map_err(|error| after(paused.len(), all, "paused", error))?;
+            let told =
+                self.report(operator, led, most).await.map_err(|error| after(paused.len(), all, "paused", error))?;
             if told != ExitCode::SUCCESS {
                 status = told;
             }
         }
         let told = self.targets.conclude("paused", paused.len(), all, self.json);
         Ok(if status == ExitCode::SUCCESS { told } else { status })
+    }
+
+    /// The leaderships that the pause will end. Looked at before it is ordered, because a leader may obey at once; whether
+    /// that succeeds changes nothing but the history.
+    async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Option<Term>)> {
+        if self.keep {
+            return BTreeSet::new();
+        }
+        operator.leaders().await.map(|leaders| leaders.terms().collect()).unwrap_or_default()
     }
 
     /// Orders the pause. Some if it was refused.
@@ -179,7 +190,12 @@ impl PauseFlags {
     }
 
     #[expect(clippy::option_option, reason = "an option with an optional value")]
-    async fn report(&self, operator: &Operator<'_>, wait: Option<Option<Duration>>) -> Result<ExitCode, Failure> {
+    async fn report(
+        &self,
+        operator: &Operator<'_>,
+        led: &BTreeSet<(Shard, Option<Term>)>,
+        wait: Option<Option<Duration>>,
+    ) -> Result<ExitCode, Failure> {
         let Operator { client, shard, .. } = *operator;
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
@@ -189,7 +205,8 @@ impl PauseFlags {
         }
         if !self.keep {
             let ordered = Ordered::now(history::PAUSE, self.reason.as_deref(), None);
-            operator.note_in_history(leaders.led.iter().map(|(shard, holder)| (shard, holder.term)), &ordered).await;
+            let led: BTreeSet<_> = led.iter().cloned().chain(leaders.terms()).collect();
+            operator.note_in_history(led.iter().map(|(shard, term)| (shard, *term)), &ordered).await;
         }
         // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
