@@ -868,10 +868,10 @@ macro_rules! suite {
 macro_rules! remote_suite {
     // These start for long, and only their tables or namespaces have to be apart.
     (postgres, $start:expr, $cases:tt) => {
-        suite!(postgres, remote_bench(support::postgres::Table::new), $cases);
+        suite!(postgres, remote_bench(support::postgres::table), $cases);
     };
     (mysql, $start:expr, $cases:tt) => {
-        suite!(mysql, remote_bench(support::mysql::Table::new), $cases);
+        suite!(mysql, remote_bench(support::mysql::table), $cases);
     };
     (kubernetes, $start:expr, $cases:tt) => {
         suite!(kubernetes, remote_bench(support::kubernetes::Server::shared), $cases);

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 /// Where the leases are, and who may do everything there without a password, over TCP as well.
@@ -127,39 +126,8 @@ pub fn shared() -> &'static Server {
 }
 
 /// A table of one's own there.
-pub struct Table(String);
-
-impl Table {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self(format!("own{}", NEXT.fetch_add(1, Ordering::Relaxed)))
-    }
-}
-
-impl server::Server for Table {
-    fn daemon(&self) -> &Daemon {
-        &shared().0
-    }
-
-    fn url(&self, address: SocketAddr) -> String {
-        format!("{}?table={}", shared().url(address), self.0)
-    }
-
-    fn kill(&mut self) {
-        unreachable!("others use the server");
-    }
-
-    fn wipe(&mut self) {
-        unreachable!("no test of a table needs it");
-    }
-
-    fn remove_lock(&mut self, _shard: &str) {
-        unreachable!("no test of a table needs it");
-    }
-
-    fn grow_old(&mut self) {
-        shared().age(&self.0);
-    }
+pub fn table() -> server::Table {
+    server::Table::of(shared(), |table| shared().age(table))
 }
 
 /// A kill leaves the kernel's cache alone, so nothing that was committed is lost by it.

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::{fs, io, thread};
 use tempfile::TempDir;
@@ -311,6 +312,47 @@ impl Servant {
             let _ = fs::rename(beside.path().join("data"), &place);
         }
         place
+    }
+}
+
+/// A table of one's own on a server that others use as well.
+pub struct Table {
+    server: &'static (dyn Server + Sync),
+    age: fn(&str),
+    name: String,
+}
+
+impl Table {
+    /// `age` makes what a table says of the server's age so old that nobody waits.
+    pub fn of(server: &'static (dyn Server + Sync), age: fn(&str)) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self { server, age, name: format!("own{}", NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+}
+
+impl Server for Table {
+    fn daemon(&self) -> &Daemon {
+        self.server.daemon()
+    }
+
+    fn url(&self, address: SocketAddr) -> String {
+        format!("{}?table={}", self.server.url(address), self.name)
+    }
+
+    fn kill(&mut self) {
+        unreachable!("others use the server");
+    }
+
+    fn wipe(&mut self) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn remove_lock(&mut self, _shard: &str) {
+        unreachable!("no test of a table needs it");
+    }
+
+    fn grow_old(&mut self) {
+        (self.age)(&self.name);
     }
 }
 
