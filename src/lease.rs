@@ -16,7 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How names give out their text.
+/// The text of a name, as `as_str` and `Display` return it.
 macro_rules! names {
     ($($name:ident),*) => {$(
         impl $name {
@@ -44,7 +44,7 @@ pub struct Shard(String);
 pub const BALANCE: &str = "leaderctl/balance";
 /// The most slots of a shard.
 pub const MOST_SLOTS: u32 = 64;
-/// Between the name of a shard and the number of its slot. No shard has it in its name.
+/// Stands between the name of a shard and the number of its slot. No name of a shard contains it.
 const SLOT: char = '#';
 
 impl Shard {
@@ -132,7 +132,7 @@ fn check_characters(what: &str, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether others might take the name for that of another shard.
+/// Whether a part between slashes is empty, `.` or `..`: as a path, such a name would mean another one.
 fn is_path(name: &str) -> bool {
     name.split('/').any(|part| ["", ".", ".."].contains(&part))
 }
@@ -212,7 +212,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// This process, in a new session. Every store is told from here how long it has to keep a lease of `lease`.
+    /// This process, in a new session.
     pub fn here(shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
         Self::on(host_name()?, shard, owner, lease)
     }
@@ -238,8 +238,8 @@ impl Candidate {
     }
 }
 
-/// The name of this host. In a pod it is the pod's, also on the network of a node, whose name the kernel then has: if its
-/// environment says `POD_NAME`, by the downward API.
+/// The name of this host. In a pod on the network of its node, the kernel reports the node's name. So in a pod
+/// `POD_NAME` comes first, which the downward API of Kubernetes can set.
 pub fn host_name() -> std::io::Result<String> {
     let is_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     if let Some(pod) = std::env::var("POD_NAME").ok().filter(|pod| is_pod && !pod.is_empty()) {

@@ -101,7 +101,7 @@ mod member;
 #[cfg(test)]
 #[path = "../tests/support/fuzz.rs"]
 mod fuzz;
-/// What the unit tests share with other tests names this crate as those do.
+/// The code that unit tests and integration tests share names this crate `leaderrun`.
 #[cfg(test)]
 extern crate self as leaderrun;
 

@@ -23,7 +23,7 @@ struct Simulated {
     wall_clock_millis: fn() -> u64,
 }
 
-/// Replaces every clock of this process. For simulations; once, and for good.
+/// Replaces both clocks of this process. For simulations; once, and for good.
 #[doc(hidden)]
 pub fn simulate(boot_clock: fn() -> BootInstant, wall_clock_millis: fn() -> u64) {
     let first = SIMULATED.set(Simulated { boot_clock, wall_clock_millis }).is_ok();
@@ -114,7 +114,7 @@ impl Slept {
     }
 }
 
-/// So many seconds after the machine started.
+/// This many seconds after the machine started.
 #[cfg(test)]
 pub(crate) fn at(seconds: u64) -> BootInstant {
     BootInstant::from_nanos(seconds * 1_000_000_000)
@@ -174,7 +174,7 @@ pub fn millis_of_rfc3339(text: &str) -> Option<u64> {
     let (local, offset) = if let Some(local) = text.strip_suffix(['Z', 'z']) {
         (local, 0)
     } else {
-        // The sign is behind the date, which has hyphens too.
+        // The sign comes after the date, which has hyphens too.
         let (local, zone) = text.split_at_checked(text.rfind(['+', '-']).filter(|&at| at > "2000-01-01".len())?)?;
         let (hours, minutes) = zone[1..].split_once(':')?;
         let seconds = i64::from(hours.parse::<u8>().ok()?) * 3600 + i64::from(minutes.parse::<u8>().ok()?) * 60;

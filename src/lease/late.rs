@@ -19,7 +19,7 @@ pub struct Late {
     pub worst: Duration,
     /// How much earlier the deadlines are for that.
     pub extra: Duration,
-    /// That is not enough: two leaders are not excluded.
+    /// `extra` is not enough: two leaders are not excluded.
     pub beyond: bool,
 }
 

@@ -17,8 +17,8 @@ use std::time::Duration;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
-/// With this and the two above, a leader survives an outage of the store for a quarter of the lease, whenever it
-/// begins; with what is left out in a lease of 5 s or more, too.
+/// With the defaults, also where only a lease of 5 s or more was chosen, a leader survives an outage of the store for a
+/// quarter of the lease, whenever the outage begins.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
 /// The same in object storage, where a write costs five dollars a million: a leader and two standbys for less than a
@@ -30,8 +30,8 @@ const FRUGAL_RETRY: Duration = Duration::from_secs(10);
 /// How long the kernel may take to schedule the guard, deliver SIGKILL and reap the tree. Half of it is for the guard,
 /// the other half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
-/// The rate of a clock differs from that of true time by at most 1 part in this many (guarantee 1). chrony slews by no
-/// more, unless it is told to (`maxslewrate`).
+/// The rate of a clock differs from that of true time by at most 1 part in this many: the first assumption of the
+/// guarantees in leaderrun(7). chrony slews by no more, unless it is told to (`maxslewrate`).
 const SLEW_PARTS: u32 = 12;
 /// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAST_RENEW: Duration = Duration::from_millis(10);
 const LEAST_RETRY: Duration = Duration::from_millis(10);
 const MOST_RETRY: Duration = Duration::from_hours(1);
-/// After a crash nobody leads for one lease, so a longer one is a mistake in the unit.
+/// After a crash nobody leads for one lease, so a longer one has probably the wrong unit of time.
 const MOST_LEASE: Duration = Duration::from_hours(24);
 
 /// The timing that was asked for. The other parts follow from it.
@@ -131,7 +131,7 @@ pub struct Timing {
 
 impl TimingOptions {
     /// Fills in the defaults: in a short lease, the time between renewals is a third of it and the grace a fifth. Where
-    /// each write has a price that shows (`frugal`), the defaults make a quarter of the requests.
+    /// each write has a price that shows (`frugal`), the defaults make at most a quarter of the requests.
     pub fn request(self, frugal: bool) -> TimingRequest {
         let (lease, renew, retry) = if frugal {
             (FRUGAL_LEASE, FRUGAL_RENEW, FRUGAL_RETRY)
@@ -149,7 +149,7 @@ impl TimingOptions {
     }
 
     /// The shortest lease, in whole seconds, with which these options leave a quarter of it for an outage of the store.
-    /// None if they do so already, or no lease would. What was left out grows with the lease, so each is tried.
+    /// None if they do so already, or no lease would. Defaults grow with the lease, so each lease is tried.
     pub fn lease_that_leaves_a_quarter(self, frugal: bool, hooks: TimeForHooks) -> Option<Duration> {
         let leaves_a_quarter = |lease: &Duration| {
             let chosen = Self { lease: Some(*lease), ..self };
