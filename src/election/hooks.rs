@@ -42,7 +42,7 @@ impl From<CommandEnd> for HookEnd {
 }
 
 impl Core {
-    /// COMMAND runs, so its hook did not fail. Its longest run counts from now.
+    /// COMMAND runs, so its hook has not failed. `--max-run` counts from now.
     pub(super) fn command_started(&mut self, now: BootInstant, leadership: &mut Leadership) {
         self.unready = 0;
         let most = self.settings.max_run;
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    /// COMMAND will not be started.
+    /// COMMAND will not be started, because its hook ended like this.
     pub(super) fn unready(&mut self, now: BootInstant, leadership: &mut Leadership, end: HookEnd) {
         let timing = self.settings.timing;
         let time = match end {

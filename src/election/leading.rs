@@ -17,7 +17,7 @@ use crate::store::{Answer, Grant, Renewal};
 use crate::time::BootInstant;
 use std::time::Duration;
 
-/// How long a killed tree has to die before that is told.
+/// How long a killed tree has to die before a log line says that it does not.
 const UNDYING_AFTER: Duration = Duration::from_secs(10);
 
 impl Core {
@@ -72,7 +72,7 @@ impl Core {
         if now < leadership.renewal_due() {
             return;
         }
-        // Two renewals have no answer: request the orders that they would have brought. One may just be slow.
+        // One renewal without an answer may just be slow. After two, the orders that they would have brought are read.
         if leadership.in_flight > 1 {
             leadership.read_orders_soon(now);
         }
@@ -311,7 +311,7 @@ impl Core {
         if definite {
             leadership.next_renewal = BootInstant::NEVER;
         }
-        // The guard sees the deadline by itself, unless it is late and hears of a later deadline first.
+        // The guard sees the deadline by itself, unless it is late and reads a later deadline first.
         if definite || first {
             leadership.seize_after(now, self.settings.timing.stop_time());
             self.actions.push(Action::Stop(Stop::Losing { reason, certain: definite }));

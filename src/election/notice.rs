@@ -18,7 +18,7 @@ pub enum Notice {
         lasting: Duration,
     },
     TroubleOver,
-    /// The store answers, but cannot tell of changes: the standby looks this often.
+    /// The store answers, but cannot report changes: the standby looks this often.
     Unwatched {
         message: String,
         every: Duration,
@@ -64,7 +64,7 @@ pub enum Notice {
     Relinquishing,
     /// A handover is due, but the leader goes on for this reason.
     Staying(String),
-    /// The standbys may not be counted.
+    /// The store denies counting the standbys, for this reason.
     Uncounted(String),
     /// Guard or backstop is woken too late for the lease.
     Late(Late),

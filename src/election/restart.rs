@@ -26,7 +26,7 @@ pub(super) struct Runs {
     began: BootInstant,
     /// When COMMAND ended in it. Its descendants may live longer.
     ended: Option<BootInstant>,
-    /// Restarts since a run that lasted long enough.
+    /// Restarts since a run that lasted at least [`Restart::healthy`].
     restarts: u32,
     /// How the last one ended, while COMMAND waits to be started again.
     pub(super) waiting: Option<CommandEnd>,

@@ -51,7 +51,7 @@ impl Rotation {
     }
 }
 
-/// Whether the store allows to count the standbys, as far as is known.
+/// Whether the store lets us count the standbys, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Counting {
     Allowed,

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub timing: Timing,
-    /// False if the lease lasts for as long as it is held open (see `Store::expires`).
+    /// False if the lease lasts for as long as it is held open ([`Store::expires`](crate::store::Store::expires)).
     pub expires: bool,
     pub delivery: Delivery,
     pub patience: Patience,

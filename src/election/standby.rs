@@ -18,7 +18,7 @@ const LOOK_AFTER_EXPIRY: (Duration, Duration) = (Duration::from_millis(20), Dura
 
 /// A wait for a change that lasts this long has worked.
 const WATCH_LASTS: Duration = Duration::from_mins(1);
-/// After so many failures in a row, the store is not expected to wait for a change.
+/// After this many failures in a row, the log says that the store cannot wait for a change.
 const UNWATCHED: u32 = 3;
 
 impl Core {
@@ -67,9 +67,8 @@ impl Core {
         }
     }
 
-    /// The store cannot wait for a change: not now, or never, for instance because the user may not subscribe. A look tells
-    /// which, and until it can wait, the standby looks now and then. The log says that once, for the store may answer all
-    /// else.
+    /// The store cannot wait for a change: not now, or never, for instance because the user may not subscribe. Until it
+    /// can, the standby looks now and then. The log says so once, because the store may answer everything else.
     fn watch_failed(&mut self, now: BootInstant, standby: &mut Standby, error: StoreError) -> Next {
         let (before, at) = self.unwatched;
         let failures = if now.since(at) < WATCH_LASTS { before + 1 } else { 1 };

@@ -142,7 +142,7 @@ pub(super) struct Leadership {
     pub(super) tree: Tree,
     /// The first cause of its end; None while it goes on.
     pub(super) ending: Option<Ended>,
-    /// Operators' order, if that ends it. It also keeps us from leading again.
+    /// The operators' order that ends it, if one does. It also keeps us from leading again.
     pub(super) ordered: Option<Hold>,
     /// Some once a signal to stop has come: the candidate leaves when the tree is dead.
     pub(super) asked: Option<i32>,

@@ -41,7 +41,7 @@ pub struct View {
     pub trouble: Option<(String, BootInstant)>,
     /// Why a takeover may be slow.
     pub takeover_warning: Option<String>,
-    /// How late guard and backstop were woken in the last minutes.
+    /// How late guard and backstop were woken at the worst, lately or in the leadership before.
     pub late: Late,
 }
 
