@@ -106,7 +106,8 @@ impl Builder {
     /// Works on any executor: the election has a thread and a runtime of its own.
     ///
     /// # Errors
-    /// The URL, a name or a duration is wrong, or the operating system refused. The member has not joined then.
+    /// The URL, a name or a duration is wrong, the store cannot be opened as it is configured, or the operating system
+    /// refused. The member has not joined then.
     pub async fn join(self) -> Result<Member, Error> {
         let location = Location::from_url(self.url.expose()).map_err(Error::Url)?;
         let timing = timing(self.timing, &location)?;

@@ -22,7 +22,7 @@ pub enum Error {
     Denied(Detail),
     /// The store lacks something that an election needs, such as a table, or holds a record that cannot be read.
     Misconfigured(Detail),
-    /// The store cannot be reached, and the member cannot try again.
+    /// The store cannot be reached, or did not answer in time.
     Unreachable(Detail),
     /// The operating system refused a thread, a timer, or random numbers.
     System(Detail),
@@ -106,7 +106,7 @@ impl From<io::Error> for Error {
 /// The result of an election that is over.
 pub(super) fn farewell(outcome: Outcome) -> Result<(), Error> {
     match outcome {
-        // The member was asked to end, whether it led or not.
+        // The member was asked to leave, whether it led or not.
         Outcome::Ended(_) | Outcome::EndedByKey(_) | Outcome::Interrupted(_) => Ok(()),
         Outcome::Refused(error) => Err(error.into()),
         Outcome::NotStarted(error) => Err(Error::System(error.to_string().into())),

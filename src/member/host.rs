@@ -111,7 +111,7 @@ impl Host for InProcess {
             Action::Stop(stop) => self.shared.stop(*stop),
             Action::Seize => self.shared.stop(Stop::Kill),
             Action::ReleaseOver { failed } => self.shared.not_released(failed.clone()),
-            // It has no standby tasks.
+            // A member has no standby tasks, and shows nobody the rest.
             _ => {}
         }
     }

@@ -60,7 +60,8 @@ pub enum Ending {
     /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
     #[strum(to_string = "the lease could not be renewed in time")]
     Late,
-    /// Lost for certain: the store says that another candidate holds the lease, or has no record of it.
+    /// Lost for certain: the store says that another candidate holds the lease, that an operator revoked it, or that there
+    /// is no record of it. Or the election itself has failed.
     #[strum(to_string = "the lease is lost")]
     Lost,
 }

@@ -26,7 +26,7 @@ fn ending_in(millis: u64) -> Deadline {
     Deadline { term_at, kill_at, backstop_at: kill_at.plus(GRACE) }
 }
 
-/// Led, with a deadline that comes soon, and did not come before the leadership was held: a busy machine may be too slow.
+/// A leadership whose deadline comes soon. Tries again where a busy machine is too slow to take it before that.
 fn held_for_a_moment() -> (Arc<Shared>, Told, Leadership, Deadline) {
     loop {
         let deadline = ending_in(500);
