@@ -77,8 +77,8 @@ use tree::Tree;
 use watch::Watch;
 use wire::{Heard, Line, Report};
 
-/// The process name that makes a respawned leaderrun become backstop and guard. No word of leaderrun's command line is in
-/// theirs, so something still looks after the tree that `pkill -f leaderrun` or `pkill -f SHARD` leaves.
+/// The process name that makes a respawned leaderrun become backstop and guard. Their command lines have no word of
+/// leaderrun's, so `pkill -f leaderrun` and `pkill -f SHARD` leave them, and they look after the tree.
 pub const GUARD_NAME: &str = "lr-guard";
 
 /// Becomes backstop and guard if this process was respawned for that. `main` calls this first.

@@ -406,7 +406,7 @@ pub fn hide_argument(text: &str) {
     }
 }
 
-/// True if `signal` was ignored when this process began, as nohup(1) and a shell's `&` do.
+/// True if this process ignores `signal`: from its beginning, if nohup(1) or a shell's `&` started it so.
 pub fn is_ignored(signal: Signal) -> bool {
     let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room. If it fails, all

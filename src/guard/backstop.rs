@@ -3,8 +3,8 @@
 //! The hazard: the guard may be killed or frozen while the tree lives on. So the backstop does nothing but wait, with a
 //! limit of its own. If the candidate is gone as well, it gives the lease back once the tree is dead.
 //!
-//! A frozen candidate cannot give back a lock that a connection of its own holds. If it has not answered by the limit that
-//! it knows of the tree's end, the backstop shuts that connection down.
+//! A frozen candidate cannot give back a lock that one of its own connections holds. So when the tree is dead, the backstop
+//! waits until the candidate hangs up, which says that it knows. At the limit it shuts that connection down.
 
 use super::cgroup::Leaf;
 use super::lateness::Caution;
@@ -206,7 +206,7 @@ impl Backstop {
         }
     }
 
-    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. A candidate that has not by the
+    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that has not hung up by the
     /// limit is frozen, and its locks serve nobody.
     fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) -> io::Result<()> {
         loop {

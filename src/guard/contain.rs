@@ -1,10 +1,8 @@
 //! The kill method: how this host can kill a whole tree.
 //!
-//! leaderrun finds out at its start, before it asks for a lease.
-//!
 //! The hazard: a method that does not work shows itself only when the lease ends. The `/proc` of another PID namespace
 //! has numbers of other processes in it, and one with `hidepid` hides descendants. So leaderrun tries each method at
-//! its start, and refuses to run with a method that was asked for and does not work.
+//! its start, before it asks for a lease, and refuses to run with a method that was asked for and does not work.
 
 use super::cgroup::{Cgroup, read_text};
 use super::tree::{self, Tree};

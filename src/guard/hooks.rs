@@ -44,7 +44,7 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// The timeout of each hook. No hook has none: such an option is refused.
+    /// The timeout of each hook; zero if there is no such hook. A timeout of zero is refused before (`--hook-timeout`).
     pub fn times(&self) -> TimeForHooks {
         let most = |command: &Option<Vec<u8>>| command.as_ref().map(|_| self.timeout).unwrap_or_default();
         TimeForHooks {

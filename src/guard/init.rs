@@ -13,7 +13,7 @@
 //!
 //! - *All of leaderrun is killed at the same instant.* PR_SET_PDEATHSIG kills the init with the guard, and so the tree.
 //!   The signal comes from an ancestor of the namespace, so the init cannot ignore it.
-//! - *The guard is frozen.* Its kill timer kills it at the deadline ([`KillTimer`](crate::sys::KillTimer)), and so the
+//! - *The guard is frozen.* Its kill timer kills it at `backstop_at` ([`KillTimer`](crate::sys::KillTimer)), and so the
 //!   init.
 //! - *The guard and the init know COMMAND by different numbers*, and the guard cannot wait for COMMAND. So the init
 //!   reports what becomes of COMMAND, and passes signals on.

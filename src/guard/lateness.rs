@@ -3,8 +3,8 @@
 //! The hazard: a guard that is woken late kills late, and the tree runs beside its successor. No margin covers every
 //! machine: under a CPU quota, or beside many busy processes, a guard may wait seconds for a processor. So guard and
 //! backstop measure how late they are woken, and move their deadlines earlier by several times the worst of the last
-//! minutes. The measure of a bad moment must not end a leadership whose renewals arrive, so it moves them by half of the
-//! outage that the timing allows at most.
+//! minutes. One bad moment must not end a leadership whose renewals arrive, so deadlines move by at most half of the outage
+//! that the timing allows.
 
 use crate::lease::{Late, Timing};
 use crate::time::BootInstant;
@@ -46,7 +46,7 @@ impl Measure {
     }
 }
 
-/// The worst lateness of the last five minutes. Afterwards it shrinks by half a minute.
+/// The worst lateness of the last five minutes. After that, each minute halves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lateness {
     /// The worst of each minute, the present one first.
@@ -94,8 +94,8 @@ impl Lateness {
     }
 }
 
-/// How much earlier a process acts: by its own lateness or by what the candidate tells of the other process, whichever
-/// is worse. So the backstop does not kill before the guard does.
+/// How much earlier a process acts: for its own lateness, or for the one that the candidate reports of the other process,
+/// whichever is worse. So the backstop does not kill before the guard does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caution {
     most: Duration,

@@ -3,11 +3,11 @@
 //! The hazard: during a fork bomb a process may wait seconds for a processor, and miss a deadline. A low nice value
 //! does not help if the kernel first divides the processors among sessions (sched(7), autogroups) and each process of
 //! the bomb has made a session. So guard and backstop ask for a real-time policy, which the kernel serves first, and for
-//! a priority above every COMMAND's that has no CAP_SYS_NICE: a real-time COMMAND that outranks them would be worse than
-//! none, because the kernel's reserve for other processes is not for them. If that is not allowed, they take the lowest
-//! nice value that is, and short slices, so that the kernel lets them run soon after they wake, however many processes of
-//! their own value compute. Their children get none of it. The candidate talks to the network and takes the nice value alone,
-//! until it kills a tree itself.
+//! a priority above that of every COMMAND without CAP_SYS_NICE. Below a real-time COMMAND they would be worse off than
+//! without the policy, because the kernel reserves time only for processes that do not have it. If the policy is not
+//! allowed, they take the lowest nice value that is, and short slices: then the kernel lets them run soon after they wake,
+//! however many processes of the same nice value compute. Their children get none of it. The candidate talks to the
+//! network, and takes only the nice value until it kills a tree itself.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
 //! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
@@ -19,7 +19,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fmt;
 use std::time::Duration;
 
-/// The highest real-time priority but one, which the kernel's own watchdogs have.
+/// The highest real-time priority but one: the kernel's own watchdogs have the highest.
 const HIGHEST: i32 = 98;
 const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.

@@ -29,7 +29,7 @@ pub struct GuardSpec {
     pub terminal_group: Option<i32>,
     /// The longest that COMMAND may run.
     pub max_run: Option<Duration>,
-    /// The variables that name the candidate as the process that its inherited sockets are for. They name COMMAND then.
+    /// Which variables name the candidate as the process that inherited sockets are for. In COMMAND they name COMMAND.
     pub listens: Listens,
     /// The release to make once the tree is dead, if the candidate is gone.
     pub orphan_release: Option<OrphanRelease>,

@@ -204,8 +204,8 @@ impl Tree {
         self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
 
-    /// True when no child is left but those. They exist until they are reaped, so a look at `/proc` that misses one
-    /// proves nothing.
+    /// True when only earlier children are left. They exist until they are reaped, so a look at `/proc` that misses one of
+    /// them proves nothing.
     fn only_earlier_children_are_left(&mut self) -> bool {
         !self.earlier_children.is_empty()
             && self.walk.as_mut().is_some_and(|walk| walk.children() == self.earlier_children)

@@ -42,6 +42,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 const FORESEEN: usize = 1 << 15;
 /// Processes that a machine usually has.
 const USUAL: usize = 1 << 10;
+/// Bytes of directory entries to read at once.
 const ENTRIES: usize = 1 << 15;
 /// The most threads that [`Walk::down`] looks at. In a larger tree it is no cheaper than a walk over everything.
 const MOST_THREADS: usize = 256;
@@ -59,7 +60,7 @@ pub struct Walk {
 #[derive(Debug)]
 struct Alive(Vec<i32>);
 
-/// What a walk has found, beside the last one of its kind.
+/// What a walk has found, compared with the last one in the same direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing that the walk before it had not found.

@@ -25,10 +25,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// The longest message and the instant at which it was sent take less.
+/// Bytes. The longest message with the instant at which it was sent takes fewer.
 const MOST: usize = 64;
 
-/// From the guard or the backstop to the candidate.
+/// From the guard or the backstop to the candidate. The init of a namespace and the keyboard process report to the guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// What happened to the tree: an event of the election. [`TreeEvent::GuardFailed`] and [`TreeEvent::Dead`], which says
@@ -41,7 +41,7 @@ pub enum Report {
     Paused {
         signal: i32,
     },
-    /// To the guard, from the process in COMMAND's group: the terminal sent this signal to the group.
+    /// From the keyboard process: the terminal sent this signal to COMMAND's group.
     Key {
         signal: i32,
     },
@@ -56,7 +56,7 @@ pub enum Report {
         /// Until no process was left.
         empty: Duration,
     },
-    /// A hook after the first failed. That changes nothing.
+    /// A hook other than the pre-start hook failed. That changes nothing.
     HookFailed(Hook, HookEnd),
     /// A health check failed. That changes nothing yet.
     CheckFailed(Unhealthy),
@@ -131,8 +131,8 @@ impl Line {
         Self(socket)
     }
 
-    /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline. As
-    /// the kernel does not keep a signal twice, some of many for COMMAND are lost before.
+    /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
+    /// Signals for COMMAND are dropped when half of it is full: the kernel, too, keeps only one of several that are alike.
     pub fn order(&self, order: Order) {
         if !matches!(order, Order::Signal(_)) || self.has_room() {
             self.send(order);

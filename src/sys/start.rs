@@ -376,7 +376,7 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
     };
     drop(result);
     let mut number = [0; 4];
-    // exec(2) closes the pipe, or the child's end does. That child has run and ended at once.
+    // exec(2) has closed the pipe, or the end of the child has. That counts as a run that ended at once.
     if File::from(failure).read_exact(&mut number).is_err() {
         return Ok(child);
     }
