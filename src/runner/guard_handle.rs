@@ -51,7 +51,7 @@ type Ear = AsyncFd<Owned<Line>>;
 pub struct GuardHandle {
     guard: Ear,
     backstop: Ear,
-    /// The backstop's.
+    /// What the backstop goes by if messages to it were lost.
     limit: Limit,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
@@ -72,6 +72,7 @@ pub struct GuardHandle {
     proven: bool,
     /// True if [`TreeEvent::Dead`] was reported.
     dead: bool,
+    /// The worst lateness of the guard, and of the backstop.
     late: [Duration; 2],
     events: VecDeque<GuardEvent>,
 }
@@ -347,7 +348,7 @@ impl GuardHandle {
         }
     }
 
-    /// Tells both of the larger one, so that they agree, and the backstop does not kill before the guard has.
+    /// Reports the larger one to both, so that they agree, and the backstop does not kill before the guard has.
     fn hear_late(&mut self, late: [Duration; 2]) {
         let before = self.worst_late();
         self.late = late;
@@ -388,7 +389,7 @@ impl GuardHandle {
                 self.proven |= !self.seized;
             }
             Report::Tree(event) => self.tell(event),
-            // Heard above, where it is known who sent it.
+            // `listen` takes the first, because it knows who sent it. The second goes to the guard alone.
             Report::Late(_) | Report::Key { .. } => {}
         }
     }

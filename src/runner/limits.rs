@@ -19,7 +19,8 @@ const STACK: u64 = 1 << 20;
 /// What a guard is told takes a file in memory, which the limit on files counts as one. Most take a kilobyte.
 const FILE: u64 = 64 << 10;
 
-/// A millisecond apart: it takes some 0.01 ms, and longer where much else runs.
+/// How many times to look, a millisecond apart, whether the kernel still counts a joined thread. It does for some
+/// 0.01 ms, and for longer where much else runs.
 const MOST_LOOKS: u32 = 100;
 
 /// Checks everything but threads. It must itself use little stack.
@@ -38,7 +39,7 @@ pub fn check() -> Result<(), String> {
     taken.map_err(|_| format!("{} MiB of memory are needed: raise the limit (ulimit -v, ulimit -d)", MEMORY >> 20))
 }
 
-/// Checks that as many files more can be open.
+/// Checks that `count` more files can be open.
 pub fn check_descriptors(count: usize) -> Result<(), String> {
     let null = io::stderr();
     let free: io::Result<Vec<OwnedFd>> = (0..count).map(|_| null.as_fd().try_clone_to_owned()).collect();

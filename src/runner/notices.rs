@@ -1,4 +1,4 @@
-//! The log lines about an election: which notices are told, at which level, and what is not told twice.
+//! The log lines about an election: which notices become one, at which level, and which are not repeated.
 
 use crate::election::{CommandEnd, LogEvent, Notice};
 use crate::lease::{Candidate, Shard, Term};
@@ -18,13 +18,13 @@ pub(super) struct Log {
     /// The log has not said yet that the candidate leads. It says so when COMMAND starts, or when there is something else to
     /// say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
     unsaid: bool,
-    /// In this wait, whom the candidate waits for.
+    /// The log has said in this wait whom the candidate waits for.
     waiting: bool,
     /// The leader that the candidate saw last in this wait.
     leader: Option<(String, Option<Term>)>,
 }
 
-/// What the environment of its COMMAND says.
+/// The leader of `shard` in whose COMMAND this runs, as the environment names it.
 fn outer(shard: &Shard) -> Option<String> {
     let outer: Shard = env::var("LEADERRUN_SHARD").ok()?.parse().ok()?;
     let whole = outer.of_slot().map_or(outer, |(whole, _)| whole);

@@ -3,8 +3,8 @@
 //! The hazard: the default action of a signal kills the candidate, although COMMAND needs an orderly stop. But handling
 //! a signal that was ignored on purpose (nohup, a shell's `&`) undoes that purpose, for COMMAND as well: exec(2) resets
 //! a handled signal to its default action, and keeps an ignored one ignored. And a signal that was blocked at the start
-//! never comes. So leaderrun leaves ignored signals alone, unblocks those that it handles, and starts COMMAND with the
-//! mask that it was given itself.
+//! never comes. So leaderrun leaves most ignored signals alone, unblocks those that it handles, and starts COMMAND with
+//! the mask that it was given itself.
 
 use crate::sys;
 use nix::sys::signal::Signal;
@@ -13,6 +13,7 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Signals that the candidate handles even if they were ignored at its start: it cannot do its work without them.
 const OWN: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGCONT, Signal::SIGTERM];
 /// Signals that the candidate handles unless they were ignored at its start. SIGINT asks it to stop; the others are
 /// passed on to COMMAND. What they mean at a terminal is written in [`foreground`](crate::guard::foreground).
