@@ -34,6 +34,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 /// How many clients are served at once.
 pub const MOST: usize = 32;
+/// From one accepted connection to the next.
 const PACE: Duration = Duration::from_millis(1);
 /// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);

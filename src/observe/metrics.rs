@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub struct Metrics {
     candidate: Candidate,
-    /// After so long without an answer, another candidate may lead.
+    /// After this long without an answer, another candidate may lead.
     lease: Duration,
     state: Mutex<State>,
     series: Series,
@@ -240,7 +240,7 @@ impl Observer for Arc<Metrics> {
                 self.state.lock().leadership = None;
                 self.series.ends.with_label_values(&[how.reason().into_str()]).inc();
             }
-            // Also where it stops in order: the lease is renewed while COMMAND drains.
+            // An orderly stop changes nothing here: the lease is renewed while COMMAND drains.
             _ => {}
         }
     }

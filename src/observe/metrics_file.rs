@@ -29,7 +29,7 @@ const END: &str = "last_exit_status";
 pub struct MetricsFile {
     /// None when no more is to be written.
     results: Option<Sender<News>>,
-    /// The exit status if COMMAND is not started: what `-E` chose.
+    /// What `-E` chose: the exit status if another candidate leads, or the shard is paused.
     conflict: u8,
     /// Disconnected when all is written.
     written: Receiver<()>,

@@ -92,7 +92,7 @@ pub(crate) fn close() {
     TERMINAL.lock().close();
 }
 
-/// Writes a last line for a thread that panics, perhaps while it holds the lock.
+/// Writes the last line of a process, also for a thread that panics while it holds the lock.
 pub(crate) fn say_last(line: impl Display) {
     let line = format!("{line}\n");
     let Some(mut terminal) = TERMINAL.try_lock() else {
