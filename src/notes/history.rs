@@ -189,7 +189,7 @@ pub struct History {
 }
 
 impl History {
-    /// One of COMMANDs that are runs of `job` if there is one.
+    /// The history to be of one candidate. `job` is the name of the job if COMMAND runs once.
     pub fn new(job: Option<JobId>) -> Self {
         let (entry, command_end) = (Mutex::default(), Mutex::default());
         Self { job, entry, command_end, written: tokio::sync::Mutex::default() }

@@ -219,7 +219,7 @@ enum Verdict {
 #[derive(Clone, Copy, Debug)]
 struct Asking<'a> {
     shard: &'a Shard,
-    /// None if it can have no entry whose run has not begun.
+    /// None once the candidate's run has begun: an entry of its own is then like one of others.
     session: Option<&'a Session>,
     behind: &'a Behind,
 }

@@ -16,7 +16,7 @@ use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// When a handover that nobody completes is forgotten, counted from the order.
+/// How long after its hold the store forgets a handover that nobody completes.
 const HANDOVER_LASTS: Duration = Duration::from_mins(10);
 
 /// The note on [`Page::Orders`]. Fields are added, never renamed or removed.
@@ -162,7 +162,7 @@ pub async fn remove(store: &dyn Notes, shard: &Shard) -> Answer<()> {
     .await
 }
 
-/// Removes the handover of `term`, which is done.
+/// Removes a handover of `term` or an earlier one: it is done.
 pub async fn forget_handover(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
     change(store, shard, edit).await.map(drop)

@@ -1,8 +1,8 @@
 //! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
 //! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
-//! would change what another writer has put there since. So [`update`] returns the error, or
-//! reads the note again and applies the edit to what is there now. Each edit recognises its own work, and leaves it.
+//! would change what another writer has put there since. So [`update`] returns the error, or reads the note again and
+//! applies the edit to what is there now. Each edit recognises its own work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{Answer, ErrorKind, Note, Notes, Page, StoreError};

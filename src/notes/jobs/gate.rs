@@ -11,7 +11,7 @@ use crate::time::BootInstant;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// How long a note is kept whose time is over just now.
+/// How long a ledger is kept at least when an end is written: its time may be over just then.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Books and settles one candidate's runs in the ledger.
@@ -66,8 +66,8 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
-    /// again when it does not know whether the entry was made.
+    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this again
+    /// when it does not know whether the entry was made.
     pub async fn book(&self, store: &dyn Notes, candidate: &Candidate, term: Term, behind: &Behind) -> Answer<Booking> {
         let shard = &candidate.shard;
         let page = self.job.frequency.page();
@@ -92,7 +92,7 @@ impl JobGate {
                         // A repeat belongs to the period that it repeats.
                         Frequency::Every(_) if attempts > 1 => standing.and_then(|note| note.lasts),
                         Frequency::Every(period) => {
-                            // Also one that does not count, because its period was so much longer.
+                            // `kept`, because a ledger of a much longer period is there and does not count.
                             point_out_another(kept.as_ref(), *period, shard);
                             Some(period.lasts())
                         }

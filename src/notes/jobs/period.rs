@@ -57,8 +57,8 @@ impl Period {
         2 * self.every
     }
 
-    /// Whether a ledger that the store keeps for so much longer counts. One that lasts longer than any that was
-    /// written shows that the store's clock was set back, or that the period was longer then.
+    /// Whether a ledger counts that the store keeps for another `left`. If that is longer than any was written for, the
+    /// store's clock was set back, or the period was longer then.
     pub fn believes(self, left: Option<Duration>) -> bool {
         left.is_none_or(|left| left <= self.lasts() + self.every + KEPT_LONGER)
     }
