@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The longest store URL in a file, which is one line.
 const LONGEST_URL: u64 = 64 * 1024;
-/// A thousand million of humantime's years.
+/// A thousand million years, as humantime counts them: nobody waits for longer.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
 #[derive(Debug, clap::Args)]
@@ -65,8 +65,7 @@ impl NamedStore {
     }
 
     /// Warns about the default store, even with `--quiet`, because other hosts do not share it. Refuses it where no person
-    /// would read the warning, and inside a leadership, whose store was probably meant: what is not led there may be led
-    /// in that store.
+    /// would read the warning, and inside a leadership: the user probably meant the store of that one.
     pub fn confirm(&self, program: &str) -> Result<(), Failure> {
         if is_inside() || !std::io::stderr().is_terminal() {
             self.refuse_default()?;
@@ -156,7 +155,8 @@ fn read_url(path: &Path) -> Result<String, String> {
         Ok(about)
     });
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
-    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they are everywhere else.
+    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they are
+    // everywhere else.
     let url = text.trim_start_matches('\u{feff}').trim_matches(['\n', '\r']);
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
@@ -173,7 +173,7 @@ fn read_url(path: &Path) -> Result<String, String> {
 pub trait Options: Parser {
     const FIRST_PAGE: FirstPage;
 
-    /// Is called before the command line is read, with the options that there are.
+    /// Called before the command line is read. The command has the options of the program.
     fn prepare(_: &Command) {}
 }
 

@@ -1,7 +1,7 @@
 //! `leaderctl balance`: leaders move until each host leads about as many shards as the others.
 //!
-//! The hazards: two of these at once would undo each other's moves, and what was planned may not be so any more when its
-//! turn comes. So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not
+//! The hazards: two of these at once would undo each other's moves, and a move may not fit any more when its turn comes.
+//! So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not
 //! where the plan has it, it stops. The lease keeps nothing safe: a move names the term that it ends, and each move is
 //! an order to step down like any other.
 
@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long that lasts after one that was killed.
+/// The lease that `balance` holds while it moves leaders. After one that was killed, the next waits for it to end.
 const LEASE: Duration = Duration::from_secs(30);
 /// How long each move keeps candidates back on hosts that it does not lead to.
 const HOLD: Duration = Duration::from_secs(30);
@@ -396,7 +396,7 @@ fn is_young(holder: &Holder) -> Option<String> {
     (age < whole_millis(YOUNG)).then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
 }
 
-/// Does `work` while nobody else balances: the shard is led by one of these alone.
+/// Does `work` while it leads the shard [`BALANCE`], so that nobody else balances.
 ///
 /// # Errors
 /// If the store does not answer before it begins.

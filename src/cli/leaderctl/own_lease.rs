@@ -1,4 +1,4 @@
-//! A lease that a verb holds itself, while it changes what only one may change at a time.
+//! A lease that a verb itself holds, while it changes what only one process may change at a time.
 
 use super::{Client, PROGRAM, say};
 use crate::lease::{Candidate, Shard, Term, show_seconds};

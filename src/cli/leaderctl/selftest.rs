@@ -185,6 +185,7 @@ struct Bench<'a> {
     request_timeout: Duration,
     /// Some from the start of a fault's candidates until all that they started has ended.
     fleet: Option<Fleet<'a>>,
+    /// The highest term of the faults so far.
     floor: u64,
     begun: BootInstant,
     held: usize,
@@ -376,7 +377,7 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
     }
 }
 
-/// Says once that nothing happens for so long. Less than a second is not worth a line.
+/// Says for how long nothing happens. Less than a second is not worth a line.
 fn say_wait(wait: Duration, why: &str) {
     if wait >= Duration::from_secs(1) {
         say(format_args!("the first command starts in {}: {why}", show_seconds(wait)));

@@ -37,6 +37,7 @@ pub struct StatusFlags {
 
 const MOST_JOBS: usize = 3;
 
+/// What the verbs show of one shard.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub report: Report,

@@ -1,9 +1,9 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
 //! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the order
-//! is refused if no standby has announced itself, or none by the name in `--to`; where they do so only if told, or where
-//! this user may not read that, a warning says so. And the leader may have read an order before it was taken back. The
-//! store does not show that, so the leader may still step down.
+//! is refused if no standby has announced itself, or none by the name in `--to`. Where standbys announce themselves only
+//! if told to, or where this user may not read that, the order is given with a warning. And a leader may have read an order
+//! before the operator takes it back. The store does not show that, so the leader may still step down.
 
 use super::balance::Drain;
 use super::operator::{Operator, look_until, takes_no_orders};

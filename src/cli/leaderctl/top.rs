@@ -80,7 +80,7 @@ impl Drop for Screen {
 /// Keys and changes of the terminal's size.
 fn events() -> UnboundedReceiver<Event> {
     let (send, events) = unbounded_channel();
-    // It waits for a key when the program ends, and nobody waits for it.
+    // This thread still waits for a key when the program ends. Nobody joins it.
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             if send.send(event).is_err() {

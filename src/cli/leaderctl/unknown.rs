@@ -63,7 +63,7 @@ impl Unknown {
         say(self.told(shard));
     }
 
-    /// For a verb that does not.
+    /// The refusal of a verb that does not go on.
     pub fn refusal(&self, shard: &Shard) -> Failure {
         Failure::Other { status: UNKNOWN_SHARD, message: self.told(shard) }
     }

@@ -46,7 +46,7 @@ pub struct WaitFlags {
 }
 
 impl WaitFlags {
-    /// How long one request may take: the first look ends with the time, too.
+    /// How long one request may take. The first look must end when `--timeout` does.
     pub fn patience(&self, request_timeout: Duration) -> Duration {
         self.most.map_or(request_timeout, |most| request_timeout.min(most.max(SHORTEST_LOOK)))
     }

@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     pub led: Vec<Led>,
+    /// The number of standbys on each host.
     pub waiting: Vec<usize>,
 }
 

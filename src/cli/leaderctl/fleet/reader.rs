@@ -29,7 +29,7 @@ use tokio::time::sleep;
 
 /// From one reading to the next where a request costs nothing.
 const USUAL: Duration = Duration::from_secs(1);
-/// The same where it costs money.
+/// The same where it costs money or burdens a cluster.
 const FRUGAL: Duration = Duration::from_secs(30);
 /// The part of the time that readings may take is one in this many.
 const REST: u32 = 10;
@@ -47,6 +47,7 @@ const IN_TURN: usize = 500;
 /// How many shards' notes are read between two lists. At the start that takes several rounds, so that leases are seen
 /// meanwhile.
 const AT_ONCE: usize = 1000;
+/// The most leaders whose ends the store is asked to report.
 const WATCHED: usize = 64;
 /// The shortest time from one reading to the next, whatever the store reports.
 const APART: Duration = Duration::from_millis(250);

@@ -88,7 +88,7 @@ async fn guard_is_killed(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     let guard = fleet.guard_of(&leader.owner);
     let guard = guard.ok_or_else(|| TestError::Failed("the leader has no guard".to_owned()))?;
-    // Its parent, the backstop, could have reaped it just now at worst; then its number is nobody's yet.
+    // At worst its parent, the backstop, has reaped it just now. Then no other process has its number yet.
     kill(guard, Signal::SIGKILL).map_err(std::io::Error::from)?;
     fleet.successor(&leader).await.map(drop)
 }

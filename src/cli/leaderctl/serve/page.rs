@@ -88,7 +88,7 @@ impl Wish {
     }
 }
 
-/// Text of others, without control characters. Escaped it is by maud.
+/// Text of others, without control characters. Maud escapes it.
 fn plain(text: impl Display) -> String {
     on_one_line(text.to_string())
 }
