@@ -415,9 +415,9 @@ impl Core {
         self.settings.timing.least_to_start() + self.late.extra
     }
 
-    /// When this process kills the tree itself. Where guard and backstop are woken late, it is woken late as well. But it
-    /// gives the lease up no earlier for that: it may not have read the answer to a renewal yet, and the guard stops the
-    /// tree by itself.
+    /// When this process kills the tree itself. Where guard and backstop are woken late, it is woken late as well. But
+    /// it gives the lease up no earlier for that: it may not have read the answer to a renewal yet, and the guard stops
+    /// the tree by itself.
     fn backstop_at(&self, leadership: &Leadership) -> BootInstant {
         self.deadline(leadership).backstop_at.minus(self.late.extra)
     }

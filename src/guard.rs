@@ -364,8 +364,8 @@ impl Guard {
         }
     }
 
-    /// Has the kernel kill this process if it is still frozen late in the margin. But not once it kills the tree: it may
-    /// be the last that does, and the tree may be slow to die.
+    /// Has the kernel kill this process if it is still frozen late in the margin. But not once it kills the tree: it
+    /// may be the last that does, and the tree may be slow to die.
     fn set_kill_timer(&mut self) {
         let whole = self.namespaces.is_some();
         let at = if self.killing { BootInstant::NEVER } else { self.policy.kill_timer_at(whole) };
@@ -435,7 +435,8 @@ impl Guard {
         for signal in signals {
             self.signal_group(signal);
         }
-        // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for them.
+        // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for
+        // them.
         self.tree.ask(signals, self.group, self.policy.asks_until());
     }
 

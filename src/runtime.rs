@@ -1,8 +1,8 @@
 //! The runtime of an election: one thread, which tells those who ask that it has slept and woken.
 //!
 //! The hazard: a library (async-nats) counts the bytes that it reads, and reports no change of the count, which must be
-//! noticed soon. To look on a timer would wake the thread many times a second, for ever, in each of a thousand processes.
-//! But while nothing arrives the thread sleeps, so it is enough to look when it wakes.
+//! noticed soon. To look on a timer would wake the thread many times a second, for ever, in each of a thousand
+//! processes. But while nothing arrives the thread sleeps, so it is enough to look when it wakes.
 
 #![cfg_attr(not(feature = "nats"), allow(dead_code, reason = "other stores notice all they need by themselves"))]
 

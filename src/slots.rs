@@ -45,8 +45,8 @@ pub fn parent(shard: &Shard) -> Option<Shard> {
 /// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without
 /// empty ones.
 ///
-/// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each possible
-/// slot by name. (Kubernetes is metered to spare its API server, and one list spares it more.)
+/// It needs no more permission than looking at a shard. If listing needs more, or costs money, it asks for each
+/// possible slot by name. (Kubernetes is metered to spare its API server, and one list spares it more.)
 pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Report)>> {
     if !store.is_metered() || store.delivery() == Delivery::Push {
         match store.list(&format!("{shard}#")).await {

@@ -438,9 +438,9 @@ fn given_mask() -> SigSet {
 
 /// Saves the signal mask that this process was given, for the programs that it starts, and blocks three signals. With
 /// SIGXFSZ blocked, a file that may not grow (`RLIMIT_FSIZE`) is an error like others. With SIGTTOU blocked, a terminal
-/// that refuses output from the background (`stty tostop`) does not stop the candidate while COMMAND has it. With SIGTTIN
-/// blocked, another process of the pipeline that wants to read from it does not either. Call this before another thread
-/// runs.
+/// that refuses output from the background (`stty tostop`) does not stop the candidate while COMMAND has it. With
+/// SIGTTIN blocked, another process of the pipeline that wants to read from it does not either. Call this before
+/// another thread runs.
 pub fn keep_given_mask() {
     given_mask();
     let _ = [Signal::SIGXFSZ, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>().thread_block();

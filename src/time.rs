@@ -99,8 +99,8 @@ pub struct Slept {
 }
 
 impl Slept {
-    /// Between the readings of two clocks this process may have waited for a processor, which looks like a sleep. So one
-    /// of them is read before and after the other.
+    /// Between the readings of two clocks this process may have waited for a processor, which looks like a sleep. So
+    /// one of them is read before and after the other.
     pub fn now() -> Self {
         let before = sys::monotonic_clock();
         let boot = sys::boot_clock();

@@ -1,7 +1,7 @@
 //! Shell completions for both programs, from the declarations of their options, and of shards, from the store.
 //!
-//! The hazard: a shell splits a command line in its own way (bash at each colon, which shards may have). So the scripts hand
-//! over the line as it is, and `leaderctl --complete` finds out what stands at its end.
+//! The hazard: a shell splits a command line in its own way (bash at each colon, which shards may have). So the scripts
+//! hand over the line as it is, and `leaderctl --complete` finds out what stands at its end.
 
 use super::settings::variable_of;
 use clap::{Arg, Command, CommandFactory, ValueEnum, ValueHint};
@@ -35,8 +35,8 @@ impl Program {
     }
 }
 
-/// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of its
-/// function, so there what clap generates gets another name.
+/// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of
+/// its function, so there what clap generates gets another name.
 pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::Result<()> {
     let mut command = hinted(program.options());
     let name = command.get_name().to_owned();

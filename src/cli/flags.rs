@@ -64,8 +64,8 @@ impl NamedStore {
         )))
     }
 
-    /// Warns about the default store, even with `--quiet`, because other hosts do not share it. Refuses it where no person
-    /// would read the warning, and inside a leadership: the user probably meant the store of that one.
+    /// Warns about the default store, even with `--quiet`, because other hosts do not share it. Refuses it where no
+    /// person would read the warning, and inside a leadership: the user probably meant the store of that one.
     pub fn confirm(&self, program: &str) -> Result<(), Failure> {
         if is_inside() || !std::io::stderr().is_terminal() {
             self.refuse_default()?;
@@ -155,8 +155,8 @@ fn read_url(path: &Path) -> Result<String, String> {
         Ok(about)
     });
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
-    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they are
-    // everywhere else.
+    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they
+    // are everywhere else.
     let url = text.trim_start_matches('\u{feff}').trim_matches(['\n', '\r']);
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));

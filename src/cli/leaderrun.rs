@@ -276,7 +276,8 @@ async fn open_store(
     }
 }
 
-/// A signal that leaderrun dies from, so that a calling shell or script ends as well. All other signals become a status.
+/// A signal that leaderrun dies from, so that a calling shell or script ends as well. All other signals become a
+/// status.
 struct Death {
     signal: Signal,
     /// Some if the keyboard has sent it to COMMAND alone: a script that had run COMMAND itself would have been in the

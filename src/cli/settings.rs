@@ -2,8 +2,8 @@
 //! service manager, then the table of the shard in the configuration file, then the file.
 //!
 //! The hazard: these are written by people who do not know of each other. Two options that exclude each other are a
-//! mistake where one person gave both. Otherwise the one that was given nearer to the command line counts, and the other
-//! one is dropped, as if nobody had set it.
+//! mistake where one person gave both. Otherwise the one that was given nearer to the command line counts, and the
+//! other one is dropped, as if nobody had set it.
 //!
 //! Clap reads the command line alone. What else is set, and not dropped, becomes the option's default.
 

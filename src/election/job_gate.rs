@@ -4,8 +4,8 @@
 //! grant and the orders and before the start. The entry is settled, or withdrawn if nothing started, *before* the
 //! release.
 //!
-//! A job that may fail several times is repeated by any candidate that waits, and otherwise by the one whose run failed.
-//! That one is the first to know that the lease is free, so it stands back.
+//! A job that may fail several times is repeated by any candidate that waits, and otherwise by the one whose run
+//! failed. That one is the first to know that the lease is free, so it stands back.
 
 use super::state::{Leadership, Releasing, Then, Tree, log_is_due};
 use super::{Booking, Core, Next, Notice, Outcome};

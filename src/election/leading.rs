@@ -325,8 +325,8 @@ impl Core {
         self.stop_in_order(now, leadership, Ended::Overran, Some(self.settings.timing.stop_grace));
     }
 
-    /// Has the guard stop a tree whose lease goes on. If it does not by `kill_after` and the time of the hooks, the tree
-    /// is killed without it.
+    /// Has the guard stop a tree whose lease goes on. If it does not by `kill_after` and the time of the hooks, the
+    /// tree is killed without it.
     pub(super) fn stop_in_order(
         &mut self,
         now: BootInstant,

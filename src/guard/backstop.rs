@@ -3,8 +3,8 @@
 //! The hazard: the guard may be killed or frozen while the tree lives on. So the backstop does nothing but wait, with a
 //! limit of its own. If the candidate is gone as well, it gives the lease back once the tree is dead.
 //!
-//! A frozen candidate cannot give back a lock that one of its own connections holds. So when the tree is dead, the backstop
-//! waits until the candidate hangs up, which says that it knows. At the limit it shuts that connection down.
+//! A frozen candidate cannot give back a lock that one of its own connections holds. So when the tree is dead, the
+//! backstop waits until the candidate hangs up, which says that it knows. At the limit it shuts that connection down.
 
 use super::cgroup::Leaf;
 use super::lateness::Caution;
@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the backstop, and forks the guard.
 ///
-/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line and limit, the cgroup if there
-/// is one, and files that must stay open while the tree lives.
+/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line and limit, the cgroup if
+/// there is one, and files that must stay open while the tree lives.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
@@ -206,8 +206,8 @@ impl Backstop {
         }
     }
 
-    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that has not hung up by the
-    /// limit is frozen, and its locks serve nobody.
+    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that has not hung up by
+    /// the limit is frozen, and its locks serve nobody.
     fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) -> io::Result<()> {
         loop {
             // Before the limit is judged: a renewal that has just arrived moves it.

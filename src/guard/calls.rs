@@ -1,7 +1,7 @@
 //! The system calls that candidate, guard and backstop cannot do without.
 //!
-//! The hazard: a filter of system calls (seccomp(2)) that denies one of them shows only when a lease is held, in a helper
-//! that ends at once and is started again. So the candidate tries each of them before it acquires anything.
+//! The hazard: a filter of system calls (seccomp(2)) that denies one of them shows only when a lease is held, in a
+//! helper that ends at once and is started again. So the candidate tries each of them before it acquires anything.
 
 use super::wire::Line;
 use crate::sys::{self, KillTimer};
@@ -18,8 +18,8 @@ use nix::unistd::{AccessFlags, Pid, access, getppid, pipe2, setpgid};
 use std::fs::{self, File};
 use std::io::{self, Seek};
 
-/// A call by its name, and an attempt that changes nothing. It may fail for another reason: what does not exist is refused
-/// with another error than what is denied.
+/// A call by its name, and an attempt that changes nothing. It may fail for another reason: what does not exist is
+/// refused with another error than what is denied.
 type Call = (&'static str, fn() -> io::Result<()>);
 
 const NEEDED: [Call; 27] = [

@@ -94,8 +94,8 @@ impl Cgroup {
         self.is_delegated && text[..length].split(u8::is_ascii_whitespace).any(|name| name == b"cpu")
     }
 
-    /// Gives this process and its helpers the largest share of the processors, and COMMAND's leaves what is usual. Call it
-    /// after [`Self::make_room`].
+    /// Gives this process and its helpers the largest share of the processors, and COMMAND's leaves what is usual. Call
+    /// it after [`Self::make_room`].
     pub fn weigh(&self) {
         let put = |directory: &OwnedFd, name: &CStr, text: &str| {
             let _ = open(directory, name, OFlag::O_WRONLY).and_then(|file| Ok(write(file, text.as_bytes())?));

@@ -9,10 +9,10 @@
 //!
 //! *The foreground.* COMMAND gets it at its start if standard input and output are terminals and the candidate's group
 //! has it. Otherwise COMMAND gets it when the kernel stops COMMAND because it has not got it (SIGTTIN, SIGTTOU). In
-//! `leaderrun S COMMAND | less`, `less` is in the candidate's group and needs the terminal as well, and in `leaderrun
-//! A ... | leaderrun B ...` so does the other COMMAND: the first keeps it, and the second waits, stopped. If no process of
-//! our job has the terminal, we are a background job: COMMAND stays stopped, and the whole job stops, so that the shell
-//! shows it. The candidate gets the foreground back when COMMAND ends or stops.
+//! `leaderrun S COMMAND | less`, `less` is in the candidate's group and needs the terminal as well, and in `leaderrun A
+//! ... | leaderrun B ...` so does the other COMMAND: the first keeps it, and the second waits, stopped. If no process
+//! of our job has the terminal, we are a background job: COMMAND stays stopped, and the whole job stops, so that the
+//! shell shows it. The candidate gets the foreground back when COMMAND ends or stops.
 //!
 //! *The keyboard.* A process in COMMAND's group sees what the keyboard sends (see `keyboard`). What
 //! Ctrl-C or Ctrl-\ ends, with whatever status, is not started again. If the signal itself ended COMMAND, it is

@@ -1,9 +1,10 @@
 //! What the keyboard sends to COMMAND, seen by a process in COMMAND's group.
 //!
-//! The hazard: a COMMAND that catches Ctrl-C and exits with a status of its own looks like one that failed, and would be
-//! started again, while the person at the keyboard wants it to end. And COMMAND's group may be the only one that learns
-//! of a terminal that hung up. Only a process of the group sees what the group gets, and only a blocked signal tells
-//! where it came from: the kernel sends what is typed (`SI_KERNEL`), and what a process sends is not the keyboard's.
+//! The hazard: a COMMAND that catches Ctrl-C and exits with a status of its own looks like one that failed, and would
+//! be started again, while the person at the keyboard wants it to end. And COMMAND's group may be the only one that
+//! learns of a terminal that hung up. Only a process of the group sees what the group gets, and only a blocked signal
+//! tells where it came from: the kernel sends what is typed (`SI_KERNEL`), and what a process sends is not the
+//! keyboard's.
 //!
 //! It is there before COMMAND has the terminal, and is part of the tree. So a key is always reported before the tree is
 //! dead.

@@ -3,8 +3,8 @@
 //! The hazard: a guard that is woken late kills late, and the tree runs beside its successor. No margin covers every
 //! machine: under a CPU quota, or beside many busy processes, a guard may wait seconds for a processor. So guard and
 //! backstop measure how late they are woken, and move their deadlines earlier by several times the worst of the last
-//! minutes. One bad moment must not end a leadership whose renewals arrive, so deadlines move by at most half of the outage
-//! that the timing allows.
+//! minutes. One bad moment must not end a leadership whose renewals arrive, so deadlines move by at most half of the
+//! outage that the timing allows.
 
 use crate::lease::{Late, Timing};
 use crate::time::BootInstant;
@@ -94,8 +94,8 @@ impl Lateness {
     }
 }
 
-/// How much earlier a process acts: for its own lateness, or for the one that the candidate reports of the other process,
-/// whichever is worse. So the backstop does not kill before the guard does.
+/// How much earlier a process acts: for its own lateness, or for the one that the candidate reports of the other
+/// process, whichever is worse. So the backstop does not kill before the guard does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caution {
     most: Duration,

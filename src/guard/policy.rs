@@ -6,8 +6,8 @@
 //! must win.
 //!
 //! Hooks make a stop start earlier, never end later. The pre-stop hook (before the stop signal) and the post-stop hook
-//! (after the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the post-stop
-//! hook. A hook is a descendant like any other, so what it leaves behind belongs to the tree.
+//! (after the tree's end) have their timeouts within the deadline, and the tree is killed early enough for the
+//! post-stop hook. A hook is a descendant like any other, so what it leaves behind belongs to the tree.
 
 pub mod checks;
 
@@ -85,7 +85,8 @@ pub enum Effect {
 
 /// The effects of one input, in order. It allocates nothing: no memory may be left when a kill is due.
 ///
-/// The known maximum is four: the deadline is reported, COMMAND is reported unready, the tree is asked to stop and killed.
+/// The known maximum is four: the deadline is reported, COMMAND is reported unready, the tree is asked to stop and
+/// killed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Effects([Option<Effect>; 6]);
 
@@ -210,8 +211,8 @@ impl Policy {
         }
     }
 
-    /// Until when the guard may look for processes to ask. Among busy processes, one that has used a processor waits many
-    /// times as long for its next turn, and the kill must not be that late.
+    /// Until when the guard may look for processes to ask. Among busy processes, one that has used a processor waits
+    /// many times as long for its next turn, and the kill must not be that late.
     pub fn asks_until(&self) -> BootInstant {
         self.wake_at().minus(self.caution.extra())
     }
@@ -226,9 +227,9 @@ impl Policy {
         self.deadline().kill_at
     }
 
-    /// When the kernel kills a guard that has not begun to kill the tree. If the whole tree dies with it (`whole`), that
-    /// is `backstop_at`. Otherwise only COMMAND does, and a guard that is late may be the last process that can kill the
-    /// rest, so it has half of the time that is left. Killing one process is quick.
+    /// When the kernel kills a guard that has not begun to kill the tree. If the whole tree dies with it (`whole`),
+    /// that is `backstop_at`. Otherwise only COMMAND does, and a guard that is late may be the last process that can
+    /// kill the rest, so it has half of the time that is left. Killing one process is quick.
     pub fn kill_timer_at(&self, whole: bool) -> BootInstant {
         let Deadline { kill_at, backstop_at, .. } = self.deadline();
         if whole { backstop_at } else { backstop_at.plus(backstop_at.since(kill_at) / 2) }
@@ -262,8 +263,8 @@ impl Policy {
     #[must_use]
     pub fn handle(&mut self, now: BootInstant, input: Input) -> Effects {
         let mut effects = Effects::default();
-        // Among the orders that a late guard finds there may be an extension that was sent in time: that it was late must
-        // not end a leadership. So until it has read them all, only the kill that the lease itself demands is due.
+        // Among the orders that a late guard finds there may be an extension that was sent in time: that it was late
+        // must not end a leadership. So until it has read them all, only the kill that the lease itself demands is due.
         let has_read = !matches!(input, Input::Order(_));
         self.pass_deadline(now, has_read, &mut effects);
         match input {

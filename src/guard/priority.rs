@@ -2,12 +2,12 @@
 //!
 //! The hazard: during a fork bomb a process may wait seconds for a processor, and miss a deadline. A low nice value
 //! does not help if the kernel first divides the processors among sessions (sched(7), autogroups) and each process of
-//! the bomb has made a session. So guard and backstop ask for a real-time policy, which the kernel serves first, and for
-//! a priority above that of every COMMAND without CAP_SYS_NICE. Below a real-time COMMAND they would be worse off than
-//! without the policy, because the kernel reserves time only for processes that do not have it. If the policy is not
-//! allowed, they take the lowest nice value that is, and short slices: then the kernel lets them run soon after they wake,
-//! however many processes of the same nice value compute. Their children get none of it. The candidate talks to the
-//! network, and takes only the nice value until it kills a tree itself.
+//! the bomb has made a session. So guard and backstop ask for a real-time policy, which the kernel serves first, and
+//! for a priority above that of every COMMAND without CAP_SYS_NICE. Below a real-time COMMAND they would be worse off
+//! than without the policy, because the kernel reserves time only for processes that do not have it. If the policy is
+//! not allowed, they take the lowest nice value that is, and short slices: then the kernel lets them run soon after
+//! they wake, however many processes of the same nice value compute. Their children get none of it. The candidate talks
+//! to the network, and takes only the nice value until it kills a tree itself.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
 //! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
@@ -25,8 +25,8 @@ const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.
 pub const SHORTEST_REST: Duration = Duration::from_millis(2);
 
-/// A pass that took longer may have been interrupted: this process was frozen, or the machine was suspended. And what is
-/// still to be killed must not live on for as long.
+/// A pass that took longer may have been interrupted: this process was frozen, or the machine was suspended. And what
+/// is still to be killed must not live on for as long.
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// The priority that a process was given.
@@ -86,8 +86,8 @@ fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
 }
 
 /// Whether the kernel would kill this process if it worked at a real-time priority for too long without a rest
-/// (`RLIMIT_RTTIME`). To kill a tree of thousands takes longer than some limits, and the helpers, killed one after the other,
-/// would leave the rest of it.
+/// (`RLIMIT_RTTIME`). To kill a tree of thousands takes longer than some limits, and the helpers, killed one after the
+/// other, would leave the rest of it.
 fn is_killed_when_it_works_long() -> bool {
     getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
 }

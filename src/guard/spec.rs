@@ -1,7 +1,8 @@
 //! The guard spec: what the candidate tells its guard at the start.
 //!
-//! The hazard: `pkill -f` with the shard, or with anything else of leaderrun's command line, must not match the helpers:
-//! what COMMAND has forked would be left to nobody. So the spec travels through memory, and the arguments are numbers.
+//! The hazard: `pkill -f` with the shard, or with anything else of leaderrun's command line, must not match the
+//! helpers: what COMMAND has forked would be left to nobody. So the spec travels through memory, and the arguments are
+//! numbers.
 
 use super::health::Health;
 use super::hooks::Hooks;

@@ -7,14 +7,15 @@
 //! - *A process lives as long as any of its threads.* If its main thread has ended, it looks like a zombie. So zombies
 //!   get the signals as well.
 //! - *A tree can make orphans as fast as they are reaped*, and thousands of processes die slowly. So nobody reaps for
-//!   long without looking at the clock, and between two looks at a dying tree there is a rest, even if ends are reported.
+//!   long without looking at the clock, and between two looks at a dying tree there is a rest, even if ends are
+//!   reported.
 //! - *A tree that is killed process by process can fork as fast as it dies.* If it has a cgroup or a PID namespace of
 //!   its own, the kernel first kills all of it in one step. Then the rest is killed one by one: zombies whose threads
 //!   live on, which `cgroup.kill` skips, and processes that have left the cgroup.
 //! - *No single check proves that the tree is dead.* "No child left" misses a process that entered another PID
 //!   namespace and was adopted by its init. An empty cgroup misses a process that left it. So both must hold.
-//! - *A process may not die*: the kernel waits for a device or a server, or the process may not be signalled. So what was
-//!   killed again and again is looked at less and less often, unless a look finds something new.
+//! - *A process may not die*: the kernel waits for a device or a server, or the process may not be signalled. So what
+//!   was killed again and again is looked at less and less often, unless a look finds something new.
 //! - *Memory may be short when the kill is due.* So a kill allocates nothing ([`walk`](super::walk)).
 
 use super::cgroup::Leaf;
@@ -204,8 +205,8 @@ impl Tree {
         self.childless && self.leaf.as_ref().is_none_or(Leaf::is_empty)
     }
 
-    /// True when only earlier children are left. They exist until they are reaped, so a look at `/proc` that misses one of
-    /// them proves nothing.
+    /// True when only earlier children are left. They exist until they are reaped, so a look at `/proc` that misses one
+    /// of them proves nothing.
     fn only_earlier_children_are_left(&mut self) -> bool {
         !self.earlier_children.is_empty()
             && self.walk.as_mut().is_some_and(|walk| walk.children() == self.earlier_children)
@@ -226,8 +227,8 @@ impl Tree {
     /// the caller, nobody would kill the rest. It ends by itself when the tree is dead. A frozen one never ends, and
     /// keeps its children from becoming ours. So also returns whether the helpers that are left must be killed now.
     ///
-    /// One that is seen to be stopped is killed at once: it reaps nothing, and what the tree leaves then would hide what
-    /// lives. While its children become ours, they are in nobody's list, so a look waits for its end.
+    /// One that is seen to be stopped is killed at once: it reaps nothing, and what the tree leaves then would hide
+    /// what lives. While its children become ours, they are in nobody's list, so a look waits for its end.
     pub fn kill_around(&mut self, helpers: &[Pid]) -> (BootInstant, bool) {
         let begun = BootInstant::now();
         if let Some(look_at) = self.look_at.filter(|&look_at| begun < look_at) {
@@ -268,8 +269,8 @@ impl Tree {
         let begun = BootInstant::now();
         let sight = self.kill_what_is_found(begun, spared);
         let rest = priority::rest_after(begun);
-        // Guards that look again and again would keep their trees from dying, and at a real-time priority all others from
-        // working while the kernel does not let a process die.
+        // Guards that look again and again would keep their trees from dying, and at a real-time priority all others
+        // from working while the kernel does not let a process die.
         let hangs = self.killed_at.is_some_and(|killed_at| begun >= killed_at.plus(HANGS_AFTER));
         let looks = if hangs { LOOKS_TO_REST_LATER } else { LOOKS_TO_REST };
         let longest = LONGEST_REST.max(rest * looks);

@@ -104,8 +104,8 @@ impl Walk {
         Ok(Self { proc: File::open("/proc")?, entries, seen, found_down, found_below })
     }
 
-    /// Calls `each` with the processes below `top`, except those in `earlier_children` and theirs, as the kernel's lists of
-    /// children name them. Stops at `until`.
+    /// Calls `each` with the processes below `top`, except those in `earlier_children` and theirs, as the kernel's
+    /// lists of children name them. Stops at `until`.
     pub fn down(
         &mut self,
         top: Pid,
@@ -133,8 +133,8 @@ impl Walk {
         }
     }
 
-    /// Adds the children of all threads of `pid`. None if they cannot all be read. Of ours, those that are too many only go
-    /// to `each`: at the end of a long list are those that were forked last.
+    /// Adds the children of all threads of `pid`. None if they cannot all be read. Of ours, those that are too many
+    /// only go to `each`: at the end of a long list are those that were forked last.
     fn add_children(
         &mut self,
         pid: i32,
@@ -287,7 +287,8 @@ impl<'a> Process<'a> {
             && pinned.signal(signal).is_ok()
     }
 
-    /// SIGKILL. From a caller with a real-time priority it also gets the next lower one, and so dies before others run on.
+    /// SIGKILL. From a caller with a real-time priority it also gets the next lower one, and so dies before others run
+    /// on.
     pub fn kill(&self) {
         let below = Scheduling::current().map_or(0, Scheduling::priority) - 1;
         let comes_first = below > 0 && Scheduling::real_time(below).give_to(self.pid).is_ok();

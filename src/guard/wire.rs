@@ -28,11 +28,12 @@ use std::time::Duration;
 /// Bytes. The longest message with the instant at which it was sent takes fewer.
 const MOST: usize = 64;
 
-/// From the guard or the backstop to the candidate. The init of a namespace and the keyboard process report to the guard.
+/// From the guard or the backstop to the candidate. The init of a namespace and the keyboard process report to the
+/// guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// What happened to the tree: an event of the election. [`TreeEvent::GuardFailed`] and [`TreeEvent::Dead`], which says
-    /// that it has no descendant left, are from the backstop.
+    /// What happened to the tree: an event of the election. [`TreeEvent::GuardFailed`] and [`TreeEvent::Dead`], which
+    /// says that it has no descendant left, are from the backstop.
     Tree(TreeEvent),
     Started {
         pid: i32,
@@ -74,8 +75,8 @@ pub struct Line(OwnedFd);
 
 /// The latest limit of a backstop, in a file in memory that the candidate writes.
 ///
-/// The hazard: a line keeps the oldest of many messages. A backstop that was frozen for long would go by a limit that has
-/// passed long ago, and kill a tree whose lease is renewed. So it looks here before it does.
+/// The hazard: a line keeps the oldest of many messages. A backstop that was frozen for long would go by a limit that
+/// has passed long ago, and kill a tree whose lease is renewed. So it looks here before it does.
 #[derive(Debug)]
 pub struct Limit(File);
 
@@ -132,7 +133,8 @@ impl Line {
     }
 
     /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
-    /// Signals for COMMAND are dropped when half of it is full: the kernel, too, keeps only one of several that are alike.
+    /// Signals for COMMAND are dropped when half of it is full: the kernel, too, keeps only one of several that are
+    /// alike.
     pub fn order(&self, order: Order) {
         if !matches!(order, Order::Signal(_)) || self.has_room() {
             self.send(order);

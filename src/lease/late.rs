@@ -7,8 +7,8 @@ use std::time::Duration;
 /// How many times the worst lateness the deadlines move earlier: waking late is followed by a kill, which needs
 /// processors as well, and the next time may be worse.
 const FACTOR: u32 = 4;
-/// As [`FACTOR`], in a cgroup with a CPU quota: a process that once waited for two of its periods may wait for a hundred
-/// the next time.
+/// As [`FACTOR`], in a cgroup with a CPU quota: a process that once waited for two of its periods may wait for a
+/// hundred the next time.
 const FACTOR_UNDER_A_QUOTA: u32 = 16;
 /// With less than this many times the worst lateness, a kill may end after the lease.
 const LEAST_FACTOR: u32 = 2;

@@ -237,8 +237,8 @@ impl Timing {
         self.term_after() - self.renew_interval
     }
 
-    /// The most by which deadlines move earlier for a guard that is woken late. A leadership whose renewals are answered
-    /// within half of the outage goes on, however late the guard is.
+    /// The most by which deadlines move earlier for a guard that is woken late. A leadership whose renewals are
+    /// answered within half of the outage goes on, however late the guard is.
     pub fn most_extra(&self) -> Duration {
         self.outage() / 2
     }
@@ -296,8 +296,8 @@ pub fn usable(kept: Duration) -> Duration {
     kept / (SLEW_PARTS + 1) * (SLEW_PARTS - 1)
 }
 
-/// How far two clocks may have moved apart while one of them counted `nanos`: one is a twelfth fast, the other a twelfth
-/// slow, and it may be the slow one that counted.
+/// How far two clocks may have moved apart while one of them counted `nanos`: one is a twelfth fast, the other a
+/// twelfth slow, and it may be the slow one that counted.
 pub fn most_apart(nanos: i128) -> i128 {
     2 * nanos / i128::from(SLEW_PARTS - 1) + 1
 }

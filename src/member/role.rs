@@ -60,8 +60,8 @@ pub enum Ending {
     /// The lease could not be renewed in time and is about to end. Nobody else leads before that.
     #[strum(to_string = "the lease could not be renewed in time")]
     Late,
-    /// Lost for certain: the store says that another candidate holds the lease, that an operator revoked it, or that there
-    /// is no record of it. Or the election itself has failed.
+    /// Lost for certain: the store says that another candidate holds the lease, that an operator revoked it, or that
+    /// there is no record of it. Or the election itself has failed.
     #[strum(to_string = "the lease is lost")]
     Lost,
 }
@@ -89,8 +89,8 @@ impl From<&Holder> for Leader {
 
 /// The roles of a [`Member`](crate::Member), one after the other. Made by [`Member::watch`](crate::Member::watch).
 //
-// Every role that leaves it is a copy: a borrowed one is locked, and the next change of it would wait, in the thread that
-// renews the lease.
+// Every role that leaves it is a copy: a borrowed one is locked, and the next change of it would wait, in the thread
+// that renews the lease.
 #[derive(Clone)]
 pub struct Roles {
     changes: watch::Receiver<Role>,

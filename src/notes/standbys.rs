@@ -4,7 +4,8 @@
 //! reader sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces
 //! itself only if it was asked to.
 //!
-//! Nobody else writes this note, so there is nothing to merge. Two attempts are enough: the next announcement comes soon.
+//! Nobody else writes this note, so there is nothing to merge. Two attempts are enough: the next announcement comes
+//! soon.
 //!
 //! An operator who pauses a shard that nobody ever led announces that here as well. No lease says that there is such a
 //! shard, and a store lists these notes without reading the orders of every name.

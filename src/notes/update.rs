@@ -30,8 +30,8 @@ pub enum Start {
 /// names the note in messages.
 ///
 /// # Errors
-/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note. Unknown where a write may
-/// have been applied, whatever became of the last attempt.
+/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note. Unknown where a write
+/// may have been applied, whatever became of the last attempt.
 pub async fn update<T>(
     store: &dyn Notes,
     shard: &Shard,

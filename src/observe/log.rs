@@ -138,7 +138,8 @@ pub fn end_on_panic(program: &'static str) {
     }));
 }
 
-/// Formats a line as JSON, and gives it an `event` if it has none: only the lines about an election have one of their own.
+/// Formats a line as JSON, and gives it an `event` if it has none: only the lines about an election have one of their
+/// own.
 struct Json<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Json<F>

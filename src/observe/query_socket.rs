@@ -230,8 +230,8 @@ impl Leadership {
     }
 }
 
-/// How the names of all candidates for `shard` in `store` begin, so that a candidate that does not answer is known by its
-/// name. The names are public: the hash shows neither the shard nor the store.
+/// How the names of all candidates for `shard` in `store` begin, so that a candidate that does not answer is known by
+/// its name. The names are public: the hash shows neither the shard nor the store.
 pub fn beginning(shard: &Shard, store: &Location) -> String {
     let identity = store.identity();
     let bytes = shard.as_str().bytes().chain([b' ']).chain(identity.bytes());

@@ -6,9 +6,9 @@
 //! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment. The status
 //! line is never kept: by then something else may stand in its place.
 //!
-//! Unlike tracing-appender, this does not write in a thread of its own: on a busy machine, COMMAND's first line then came
-//! before ours about its start (in 23 of 300 runs). And that crate reports a stuck reader on standard output, which is
-//! COMMAND's.
+//! Unlike tracing-appender, this does not write in a thread of its own: on a busy machine, COMMAND's first line then
+//! came before ours about its start (in 23 of 300 runs). And that crate reports a stuck reader on standard output,
+//! which is COMMAND's.
 
 use crate::observe::stderr::Outlet;
 use crate::sys;

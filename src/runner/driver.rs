@@ -111,8 +111,8 @@ pub async fn run(
             return Ok(outcome);
         }
         let wake_at = driver.election.wake_at();
-        // In a fixed order, so that a simulation can be replayed. Tasks come first: their number is bounded, while people
-        // may send signals without end.
+        // In a fixed order, so that a simulation can be replayed. Tasks come first: their number is bounded, while
+        // people may send signals without end.
         tokio::select! {
             biased;
             event = driver.tasks.next() => driver.events.extend(event),

@@ -384,8 +384,8 @@ impl GuardHandle {
             Report::Tree(TreeEvent::Dead) => {
                 // The backstop may wait for this, as a sign that we are not frozen.
                 self.backstop.get_ref().0.hang_up();
-                // Reported once the backstop itself has been reaped: until then it is one of our processes. While we kill
-                // the tree ourselves, we also check ourselves that it is dead.
+                // Reported once the backstop itself has been reaped: until then it is one of our processes. While we
+                // kill the tree ourselves, we also check ourselves that it is dead.
                 self.proven |= !self.seized;
             }
             Report::Tree(event) => self.tell(event),

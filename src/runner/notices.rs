@@ -15,8 +15,8 @@ pub(super) struct Log {
     /// The leader of the same shard in whose COMMAND this runs.
     outer: Option<String>,
     term: Option<Term>,
-    /// The log has not said yet that the candidate leads. It says so when COMMAND starts, or when there is something else to
-    /// say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
+    /// The log has not said yet that the candidate leads. It says so when COMMAND starts, or when there is something
+    /// else to say. A claim that starts nothing, because the job is done or the shard is paused, is a detail.
     unsaid: bool,
     /// The log has said in this wait whom the candidate waits for.
     waiting: bool,

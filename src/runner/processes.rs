@@ -38,8 +38,8 @@ use tokio::time::{Instant, sleep_until};
 /// How long after its SIGHUP a shell has ended, and the terminal with it.
 const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
-/// Signals that come this soon after a request to stop belong to it: timeout(1) sends one to leaderrun, and then one to the
-/// whole group that it is in.
+/// Signals that come this soon after a request to stop belong to it: timeout(1) sends one to leaderrun, and then one to
+/// the whole group that it is in.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
@@ -78,8 +78,8 @@ pub struct Processes {
     terminal: Option<Foreground>,
     /// When to look whether the terminal is gone, after a SIGHUP.
     look_at_terminal: Option<Instant>,
-    /// Our memory is locked. It is from the first renewal on: before that a short COMMAND has ended, and to lock and unlock
-    /// takes a tenth of such a run.
+    /// Our memory is locked. It is from the first renewal on: before that a short COMMAND has ended, and to lock and
+    /// unlock takes a tenth of such a run.
     locked: bool,
     /// True for a standby that knows what it waits for.
     waits: bool,

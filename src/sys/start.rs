@@ -163,11 +163,12 @@ impl Scheduling {
 /// The shortest slice that the kernel gives.
 const SHORTEST_SLICE: Duration = Duration::from_micros(100);
 
-/// Gives the calling thread its share of the processors in short slices, at the nice value that it has. Its children get
-/// the usual ones, without a raised nice value.
+/// Gives the calling thread its share of the processors in short slices, at the nice value that it has. Its children
+/// get the usual ones, without a raised nice value.
 ///
-/// Among threads of one nice value the kernel then serves it first when it wakes, and interrupts another for it: the time
-/// of the slice is the thread's deadline (sched_runtime in sched_setattr(2), since Linux 6.12). Earlier kernels ignore it.
+/// Among threads of one nice value the kernel then serves it first when it wakes, and interrupts another for it: the
+/// time of the slice is the thread's deadline (sched_runtime in sched_setattr(2), since Linux 6.12). Earlier kernels
+/// ignore it.
 ///
 /// # Errors
 /// What the kernel says.

@@ -1,9 +1,9 @@
 //! `leaderctl balance`: leaders move until each host leads about as many shards as the others.
 //!
-//! The hazards: two of these at once would undo each other's moves, and a move may not fit any more when its turn comes.
-//! So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not
-//! where the plan has it, it stops. The lease keeps nothing safe: a move names the term that it ends, and each move is
-//! an order to step down like any other.
+//! The hazards: two of these at once would undo each other's moves, and a move may not fit any more when its turn
+//! comes. So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not where
+//! the plan has it, it stops. The lease keeps nothing safe: a move names the term that it ends, and each move is an
+//! order to step down like any other.
 
 mod drain;
 mod plan;

@@ -88,8 +88,8 @@ impl ForgetFlags {
         }
     }
 
-    /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was never
-    /// led before, while we did not have the others yet. Returns the shard whose lease was lost meanwhile.
+    /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was
+    /// never led before, while we did not have the others yet. Returns the shard whose lease was lost meanwhile.
     async fn take_all<'a>(
         &self,
         operator: &Operator<'a>,

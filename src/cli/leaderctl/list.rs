@@ -129,8 +129,8 @@ pub fn shown(
     list.iter().map(shown).collect()
 }
 
-/// What is printed, in parts. Each part is printed at once: JSON, or aligned lines with one word for each column, whatever
-/// a record contains, so that programs can split them at blanks. What else there is to say comes last.
+/// What is printed, in parts. Each part is printed at once: JSON, or aligned lines with one word for each column,
+/// whatever a record contains, so that programs can split them at blanks. What else there is to say comes last.
 ///
 /// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
 /// names stay as they are, because a program may search for them or pass them on.

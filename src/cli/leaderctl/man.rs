@@ -1,7 +1,7 @@
 //! `leaderctl man`: the manual, where only the program was installed.
 //!
-//! At a terminal man(1) formats the page and shows it in its pager. Where there is no such program, or for a reader that
-//! is no terminal, the text is printed that was formatted when this program was built.
+//! At a terminal man(1) formats the page and shows it in its pager. Where there is no such program, or for a reader
+//! that is no terminal, the text is printed that was formatted when this program was built.
 
 use super::printed;
 use clap::{Args, ValueEnum};

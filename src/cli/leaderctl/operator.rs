@@ -89,8 +89,8 @@ impl Operator<'_> {
         self.client.several(orders::change(self.client.store, self.shard, edit)).await
     }
 
-    /// Gives an order in its `place`, unless another one (`is_other`) stands there and there is no `force`. Returns the other
-    /// one, also if it was replaced.
+    /// Gives an order in its `place`, unless another one (`is_other`) stands there and there is no `force`. Returns the
+    /// other one, also if it was replaced.
     pub async fn give<T: Clone>(
         &self,
         place: impl Fn(&mut Orders) -> &mut Option<T>,

@@ -164,8 +164,8 @@ impl PauseFlags {
         Ok(if status == ExitCode::SUCCESS { told } else { status })
     }
 
-    /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. If this fails, only
-    /// the history lacks them.
+    /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. If this
+    /// fails, only the history lacks them.
     async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Option<Term>)> {
         if self.keep {
             return BTreeSet::new();

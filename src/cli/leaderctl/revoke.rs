@@ -2,8 +2,8 @@
 //!
 //! The hazard: a host that does not answer may still run COMMAND, and nobody can know that from afar. So this takes the
 //! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then
-//! the old tree is dead. A takeover after a crash is not faster than the lease. This is for a leader that only renews its
-//! lease, and for records that another program left behind.
+//! the old tree is dead. A takeover after a crash is not faster than the lease. This is for a leader that only renews
+//! its lease, and for records that another program left behind.
 //!
 //! A leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at
 //! the first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the

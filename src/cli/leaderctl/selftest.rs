@@ -324,8 +324,9 @@ impl Drop for Scratch {
     }
 }
 
-/// The store without the lock in its URL that it shares with other programs: that lock belongs to a real shard. Instead of
-/// an advisory lock it takes another one, because such a lock lives and ends in a way of its own. None if it has none.
+/// The store without the lock in its URL that it shares with other programs: that lock belongs to a real shard. Instead
+/// of an advisory lock it takes another one, because such a lock lives and ends in a way of its own. None if it has
+/// none.
 fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
     let Some((url, option)) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
         return Ok(None);

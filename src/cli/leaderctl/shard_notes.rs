@@ -1,8 +1,8 @@
 //! What the notes of many shards say: who paused them, and how their jobs went.
 //!
 //! The hazard: a store lists leases in one request or a few, but some stores read each note on its own, so this costs
-//! three requests for each shard. Where requests cost money, and where there are very many shards, the user must ask for
-//! it. And one note that cannot be read must not hide all shards: what is wrong with it stands in its place.
+//! three requests for each shard. Where requests cost money, and where there are very many shards, the user must ask
+//! for it. And one note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
 use super::age::ago;
 use super::jobs::words;

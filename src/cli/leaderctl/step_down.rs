@@ -1,9 +1,10 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
-//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the order
-//! is refused if no standby has announced itself, or none by the name in `--to`. Where standbys announce themselves only
-//! if told to, or where this user may not read that, the order is given with a warning. And a leader may have read an order
-//! before the operator takes it back. The store does not show that, so the leader may still step down.
+//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the
+//! order is refused if no standby has announced itself, or none by the name in `--to`. Where standbys announce
+//! themselves only if told to, or where this user may not read that, the order is given with a warning. And a leader
+//! may have read an order before the operator takes it back. The store does not show that, so the leader may still step
+//! down.
 
 use super::balance::Drain;
 use super::operator::{Operator, look_until, takes_no_orders};
@@ -237,8 +238,8 @@ impl Handover<'_> {
         Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
     }
 
-    /// Decides about an order whose followers cannot be read. A name in `--to` may be mistyped, so an order that names one
-    /// must be forced; an outage is an error, because the order would fail as well.
+    /// Decides about an order whose followers cannot be read. A name in `--to` may be mistyped, so an order that names
+    /// one must be forced; an outage is an error, because the order would fail as well.
     fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Answer<Followers> {
         let is_outage = match error.kind {
             ErrorKind::NotApplied | ErrorKind::Unknown => true,

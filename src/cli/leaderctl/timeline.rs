@@ -1,4 +1,5 @@
-//! Who led a shard when: its history as stretches of time, for the page of `serve`, for `top` and for `history --timeline`.
+//! Who led a shard when: its history as stretches of time, for the page of `serve`, for `top` and for `history
+//! --timeline`.
 //!
 //! The hazard: a history is short, its times come from the clocks of several hosts, and a leader that crashed wrote no
 //! end. So what is before the first entry is unknown and not "nobody led", times that overlap are cut, and a leadership

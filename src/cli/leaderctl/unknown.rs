@@ -1,9 +1,9 @@
 //! A shard that the store has never seen: the operator may have mistyped its name, or named another store.
 //!
-//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod` continues;
-//! `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about leaderships of the past are refused, and
-//! those that may come before the first leader go on with a warning. Both name the nearest known shard, if the store
-//! lists them at no charge.
+//! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod`
+//! continues; `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about leaderships of the past are
+//! refused, and those that may come before the first leader go on with a warning. Both name the nearest known shard, if
+//! the store lists them at no charge.
 
 use super::slots::{self, Slots};
 use super::{Client, say};

@@ -210,7 +210,8 @@ impl WhyFlags {
         failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
     }
 
-    /// The candidates on this host for this shard in this store; and in `others`, those of the same shard in other stores.
+    /// The candidates on this host for this shard in this store; and in `others`, those of the same shard in other
+    /// stores.
     async fn candidates(&self, location: &Location, patience: Duration) -> Survey {
         // A standby of a slot waits for any slot of the shard; a leader of one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);

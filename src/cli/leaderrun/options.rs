@@ -415,8 +415,8 @@ impl Flags {
         self.waiting.after_loss.unwrap_or(OnLoss::Standby)
     }
 
-    /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would be
-    /// taken for it. All of `words` from SHARD on are operands.
+    /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would
+    /// be taken for it. All of `words` from SHARD on are operands.
     pub(super) fn lacks_shard(&self, mut words: impl ExactSizeIterator<Item = OsString>) -> bool {
         let before = words.len() - self.operands.len() - 1;
         words.nth(before).is_some_and(|word| word == "--")

@@ -7,7 +7,8 @@
 //!   So the ledger keeps when the next run is due, `next`, by the clock of a host that ran it. A start that comes more
 //!   than half a period before that does nothing: its period has had its run.
 //! - People start a job by hand, and some start it far more often than it runs. If a start only had to be half a period
-//!   after the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a period.
+//!   after the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a
+//!   period.
 //! - One host's clock may be a year ahead, and its run would then keep the job from all others for a year. So the
 //!   store, by its own clock, forgets the ledger two periods after the run (see [`Period::lasts`]), and the next start
 //!   runs the job whatever its clock shows.
@@ -136,8 +137,8 @@ mod tests {
         }
     }
 
-    /// Hosts and their clocks, from a few numbers. Returns how many clocks are far off, and how many runs there are beyond
-    /// one for each period.
+    /// Hosts and their clocks, from a few numbers. Returns how many clocks are far off, and how many runs there are
+    /// beyond one for each period.
     fn play(seed: u64) -> Result<(usize, usize), String> {
         let source = &mut fuzz::Source::new(seed);
         let below = |source: &mut fuzz::Source, most: u64| source.next() % most.max(1);
@@ -181,16 +182,16 @@ mod tests {
         let said =
             || format!("every {every}, {starts} starts, jitter {jitter}, clocks {hosts:?}, step {step} at {step_at}");
         // A run moves `next` on by a period at least, and starts half a period before it at most. So by clocks that
-        // differ by a quarter of it, n runs take more than n - 1.75 periods. To a clock that is far from the others, the
-        // `next` of a run on another host is long past, or that of its own run is to others: one run more. It is one
-        // for good, because each next change of sides waits until the store has forgotten: two periods for one run.
+        // differ by a quarter of it, n runs take more than n - 1.75 periods. To a clock that is far from the others,
+        // the `next` of a run on another host is long past, or that of its own run is to others: one run more. It is
+        // one for good, because each next change of sides waits until the store has forgotten: two periods for one run.
         let far_off = usize::from(is_ahead) + usize::from(step_at != u64::MAX);
         let more = play.runs.len() - usize::try_from(lasts / every).unwrap().min(play.runs.len());
         if more > 1 + far_off {
             return Err(format!("{} runs, {far_off} clocks are far off: {}", play.runs.len(), said()));
         }
-        // A start runs the job a period after the last run by its own clock. A clock that is far off cannot be told from
-        // a period that has run: then the first start after two periods runs it.
+        // A start runs the job a period after the last run by its own clock. A clock that is far off cannot be told
+        // from a period that has run: then the first start after two periods runs it.
         let longest = match far_off {
             0 => (every + 2 * skew + interval + jitter).min(2 * every),
             _ => 2 * every + interval + jitter,

@@ -1,9 +1,10 @@
 //! The moves that spread leaders over hosts as evenly as the standbys allow, and no more moves than that takes.
 //!
-//! A greedy plan, from the host that leads most to the one that leads least, ends less even: a move may need another one
-//! to make room. So this is a flow of least cost. A shard, or all slots of one, sends a leader to each host where it may
-//! be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness. While a
-//! cycle of changes with a negative cost is left, it is carried out; when none is left, no assignment costs less.
+//! A greedy plan, from the host that leads most to the one that leads least, ends less even: a move may need another
+//! one to make room. So this is a flow of least cost. A shard, or all slots of one, sends a leader to each host where
+//! it may be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness.
+//! While a cycle of changes with a negative cost is left, it is carried out; when none is left, no assignment costs
+//! less.
 
 use crate::lease::{Shard, Term};
 use std::cmp::Reverse;

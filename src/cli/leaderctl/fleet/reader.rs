@@ -1,10 +1,10 @@
 //! Reads the fleet again and again, and keeps the snapshot.
 //!
-//! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a shard's
-//! notes are read when its lease has changed. A leader writes its history a little later than that, or much later if
-//! COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership. A pause
-//! may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took long is
-//! followed by a longer rest.
+//! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a
+//! shard's notes are read when its lease has changed. A leader writes its history a little later than that, or much
+//! later if COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership.
+//! A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took
+//! long is followed by a longer rest.
 
 use super::super::Client;
 use super::super::slots::{self, PausedShards, parent_pause, sessions};
@@ -96,8 +96,8 @@ struct Known {
     paused: Vec<Shard>,
 }
 
-/// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new one
-/// would ask the store for each of them.
+/// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new
+/// one would ask the store for each of them.
 struct News<'a> {
     of: Vec<Shard>,
     wait: Pin<Box<dyn Future<Output = ()> + 'a>>,

@@ -1,5 +1,5 @@
-//! The page: tables of shards and hosts that need no script. A small script fetches the page again and replaces the rows
-//! that changed.
+//! The page: tables of shards and hosts that need no script. A small script fetches the page again and replaces the
+//! rows that changed.
 //!
 //! The hazard: an owner, a host or a reason may be any text that somebody could write into the store. So maud escapes
 //! each value of a page, [`plain`] takes control characters out, and nothing here is `PreEscaped`.
