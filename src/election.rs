@@ -219,7 +219,7 @@ impl Election {
         View { role, trouble, takeover_warning, late: self.core.late }
     }
 
-    /// Whether [`Event::Doubted`] has an effect.
+    /// True from a grant until the leadership is over and its tree is dead.
     pub fn is_leading(&self) -> bool {
         matches!(self.state, State::Leading(_))
     }

@@ -10,7 +10,7 @@ pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 /// The operating system refused.
 pub const OS_ERROR: u8 = 71;
-/// Not acquired within `-n` or `-w`.
+/// Not acquired, with `-n` or within `-w`. From `leaderctl`: refused, or not done in time.
 pub const NOT_ACQUIRED: u8 = 75;
 /// The store denied permission.
 pub const NO_PERMISSION: u8 = 77;
@@ -29,9 +29,10 @@ pub const SIGNALLED: u8 = 128;
 
 /// Statuses of `leaderctl` alone: in `leaderrun` they would be COMMAND's.
 pub mod ctl {
-    /// `selftest` found a fault that failover does not handle, or could not run any.
+    /// `selftest` found a fault that failover does not handle, or could not run any; or the job that `jobs` shows has
+    /// failed.
     pub const FAILED: u8 = 1;
-    /// The store has never seen the shard: EX_NOINPUT.
+    /// The store has never seen the shard, or no candidate knows the process (`whose`): EX_NOINPUT.
     pub const UNKNOWN_SHARD: u8 = 66;
 }
 

@@ -122,7 +122,7 @@ pub enum TreeEvent {
     Interrupted(Interrupt),
     /// COMMAND has run for as long as it may, and the guard stops it.
     Overran,
-    /// The guard reached its `term_at` and sent the stop signal.
+    /// The guard reached its `term_at`: it stops the tree, or does not start COMMAND.
     DeadlineReached,
     /// The guard failed. The tree is being killed without it, and [`TreeEvent::Dead`] follows.
     GuardFailed,

@@ -65,7 +65,7 @@ impl Leadership {
         self.interrupted = None;
     }
 
-    /// Whether COMMAND was started in this leadership. Then it counts as one for operators and in the history.
+    /// Whether COMMAND was started in this leadership. Without that, operators and the history do not count it.
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.tree, Tree::Idle { .. }) || self.runs.waiting.is_some()
     }

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const SUPERVISOR: &CStr = c"supervisor";
-/// The largest share of the processors; a cgroup has 100 unless somebody says otherwise.
+/// The largest share of the processors (`cpu.weight`). The kernel gives a cgroup 100.
 pub const WEIGHT: &str = "10000";
 const LEAF: &str = "payload-";
 /// Names to try for a leaf. A leaderrun in another PID namespace may have taken some.

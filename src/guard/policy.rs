@@ -28,7 +28,7 @@ pub enum Order {
     Extend(Deadline),
     /// An orderly stop: the stop signal, and SIGKILL `kill_after` that, if given.
     Stop { kill_after: Option<Duration> },
-    /// The lease is lost for certain: the stop signal, and SIGKILL after the grace.
+    /// The lease is lost, or cannot be renewed in time: the stop signal, and SIGKILL after the grace.
     Lose,
     /// SIGKILL now.
     Kill,

@@ -147,7 +147,7 @@ impl Line {
         }
     }
 
-    /// Whether the listener has read so much that half of the buffer is free.
+    /// Whether at least half of the buffer is free, because the listener has read enough.
     fn has_room(&self) -> bool {
         let unread = sys::unread(self.0.as_fd()).unwrap_or(0);
         getsockopt(&self.0, SndBuf).is_ok_and(|most| unread < most / 2)

@@ -1,7 +1,7 @@
 //! The timing of a lease.
 //!
 //! The hazard: a holder that trusts its lease for longer than the store does runs beside its successor. [`Timing`]
-//! proves that this cannot happen. Nothing else in the crate calculates with leases.
+//! proves that this cannot happen.
 //!
 //! The other hazard: chrony and ntpd correct a clock by slewing it, which changes the rate of every clock of the host,
 //! `CLOCK_BOOTTIME` too, by up to a twelfth for minutes. So nobody counts a lease by one clock alone. The holder stops
@@ -31,7 +31,7 @@ const FRUGAL_RETRY: Duration = Duration::from_secs(10);
 /// the other half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
 /// The rate of a clock differs from that of true time by at most 1 part in this many: the first assumption of the
-/// guarantees in leaderrun(7). chrony slews by no more, unless it is told to (`maxslewrate`).
+/// guarantees in leaderrun(7). By default chrony slews by no more (`maxslewrate`).
 const SLEW_PARTS: u32 = 12;
 /// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);

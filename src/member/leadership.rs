@@ -451,7 +451,8 @@ impl Leadership {
     }
 
     /// Waits until the work has to end, and returns why. From then on at least the grace (see
-    /// [`Builder::kill_after`](crate::Builder::kill_after)) is left to end it and to drop this.
+    /// [`Builder::kill_after`](crate::Builder::kill_after)) is left to end it and to drop this, unless the process is
+    /// suspended or frozen at that time.
     pub async fn ending(&self) -> Ending {
         let mut roles = self.shared.watch();
         loop {

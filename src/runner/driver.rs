@@ -28,8 +28,8 @@ const BEGINS_AFTER: Duration = Duration::from_secs(1);
 
 /// What an election needs from its host: a timer that wakes it, the signals that ask it to stop, and its tree.
 pub trait Host {
-    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`] or
-    /// [`Event::StandbyTasksDead`]. Cancelling it loses no event.
+    /// The next thing that happens here: [`Event::Tick`] at `wake_at`, [`Event::Asked`], [`Event::Tree`],
+    /// [`Event::Late`] or [`Event::StandbyTasksDead`]. Cancelling it loses no event.
     fn next(&mut self, wake_at: BootInstant) -> impl Future<Output = io::Result<Event>>;
 
     /// Starts the guard with `deadline`; the guard starts COMMAND. `campaign` has the files that must stay open

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const DESCRIPTORS: usize = 32;
 const MEMORY: usize = 32 << 20;
 const STACK: u64 = 1 << 20;
-/// What a guard is told takes a file in memory, which the limit on files counts as one. Most take a kilobyte.
+/// The guard spec is a file in memory, to which the limit on file sizes applies. Most take a kilobyte.
 const FILE: u64 = 64 << 10;
 
 /// How many times to look, a millisecond apart, whether the kernel still counts a joined thread. It does for some
@@ -49,7 +49,7 @@ pub fn check_descriptors(count: usize) -> Result<(), String> {
     })
 }
 
-/// Checks that a file may be as long as what a guard is told.
+/// Checks that a file may be as long as a guard spec.
 pub fn check_files() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok((soft, _)) if soft < FILE => Err(format!(

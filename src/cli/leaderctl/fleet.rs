@@ -135,7 +135,7 @@ impl Seen {
         last.is_some_and(|job| job.status != Some(0) && !report.leads(job.term))
     }
 
-    /// Whether the history tells of the last leadership.
+    /// Whether the history has the last leadership.
     fn is_told(&self) -> bool {
         let Shown { report, .. } = &self.shown;
         let term = report.holder.as_ref().map_or(report.last_term, |holder| holder.term);

@@ -1,5 +1,5 @@
-//! The index of a shard's jobs: one note, so that people need not know the names of those that run once, and so that a
-//! job which ran once a period and does not run any more stays visible when its ledger is over.
+//! The index of a shard's jobs, in one note. It lists jobs that run once, whose names people would have to know
+//! otherwise, and keeps a job that ran once a period visible when its ledger is over.
 //!
 //! The hazard: the index is written in the background, after the ledger, and has room for some jobs only. So it may be
 //! behind, and nothing is decided by it: whether a job may run is in its ledger.
@@ -128,7 +128,8 @@ impl Indexed {
         format!("\n{job} {} {attempts} {from_millis} {to} {status} {host}", term.0)
     }
 
-    /// Whether this tells of a later run than `other`, or of its end. A success counts, whatever ran after it.
+    /// Whether this is about a later run than `other`, or about the end of that run. A success stays, whatever ran
+    /// after it.
     fn is_after(&self, other: &Self) -> bool {
         other.status != Some(0) && (self.term, self.to_millis.is_some()) > (other.term, other.to_millis.is_some())
     }

@@ -292,7 +292,7 @@ impl Snapshot {
         for ((shard, report), standbys) in list.into_iter().zip(counts) {
             let is_new = !self.shards.contains_key(&shard);
             let seen = self.shards.entry(shard).or_default();
-            // The last term tells of a leadership that came and went.
+            // The last term shows a leadership that came and went.
             let before = &seen.shown.report;
             if is_new || identity(before) != identity(&report) || before.last_term != report.last_term {
                 changed = true;
