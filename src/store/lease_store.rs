@@ -11,10 +11,10 @@
 //! rules that hold in spite of that:
 //!
 //! - A write applies only over what its writer judged ([`Over`](documents::Over)), so a late one changes nothing.
-//! - A renewal is a touch: it applies only to the leadership that it names, and only forward. It refuses no operator, and
-//!   no operator refuses it.
-//! - Ends are on the server's clock. What this process saw on its own clock may delay a takeover (`seen`), never hasten it
-//!   beyond what stood unchanged for a whole lease.
+//! - A renewal is a touch: it applies only to the leadership that it names, and only forward. It refuses no operator,
+//!   and no operator refuses it.
+//! - Ends are on the server's clock. What this process saw on its own clock may delay a takeover (`seen`), never hasten
+//!   it beyond what stood unchanged for a whole lease.
 //! - While the store may have forgotten a lease, nobody is granted, and a leader writes its document again (`marker`,
 //!   `renewal`).
 //! - A wait for a tree that may still run is a part of the document, so it outlives the candidate that found it.
@@ -63,9 +63,9 @@ pub struct LeaseStore<D> {
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
     /// Notifies that a renewal was applied.
     renewed: Notify,
-    /// Notifies that a look found something else than a watch showed: it may be silent for ever, on a connection that hangs.
+    /// Notifies that a look found something else than a watch showed: the watch may hang for ever.
     is_behind: Notify,
-    /// It was said that the leader holds another lock beside the lease.
+    /// The warning that the leader holds another lock beside the lease, which is given once.
     other_lock: Once,
 }
 
@@ -83,9 +83,9 @@ impl<D: Documents> LeaseStore<D> {
         &self.documents
     }
 
-    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if this process does
-    /// not know that of the incarnation that answers. What reads the marker to write wants the led mark of a shared
-    /// document as well.
+    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if the answer is not
+    /// of the incarnation that the known marker names. With `with_marker`, a reader that may write also reads the led
+    /// mark of a shared document.
     async fn look(
         &self,
         shard: &Shard,
@@ -152,7 +152,7 @@ impl<D: Documents> LeaseStore<D> {
         Ok(Standing { found, document, led: None })
     }
 
-    /// With what the led mark says, where other programs write the document and there is none of ours.
+    /// Adds what the led mark says, where other programs write the document and there is none of ours.
     async fn with_led_mark(&self, shard: &Shard, standing: Standing) -> Result<Standing, StoreError> {
         if !self.needs_led_mark(&standing) {
             return Ok(standing);

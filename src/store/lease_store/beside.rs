@@ -1,5 +1,5 @@
-//! The lock of other programs beside the lease (see [`foreign_lock`](crate::store::foreign_lock)): taken after the lease,
-//! confirmed with each renewal, and given back before it.
+//! The lock of other programs beside the lease (see [`foreign_lock`](crate::store::foreign_lock)): taken after the
+//! lease, confirmed with each renewal, and given back before it.
 
 use super::LeaseStore;
 use super::documents::Documents;
@@ -10,8 +10,8 @@ use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, Stor
 use crate::text::on_one_line;
 
 impl<D: Documents> LeaseStore<D> {
-    /// The lock that a leader of this shard holds as well. What leaderctl leads has nothing to do with other programs, and
-    /// the leaders that it moves have their lock.
+    /// The lock that a leader of this shard holds as well. `leaderctl balance` holds none with its own lease: the
+    /// leaders that it moves have the lock.
     pub(super) fn lock_of(&self, shard: &Shard) -> Option<&dyn ForeignLock> {
         self.documents.lock().filter(|_| shard.as_str() != BALANCE)
     }
@@ -29,7 +29,7 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
-    /// Which other program has the lock.
+    /// Who has the lock of other programs.
     pub(super) async fn lock_holder(&self) -> Result<Option<Holder>, StoreError> {
         match self.documents.lock() {
             Some(lock) => lock.holder(None).await,
@@ -72,7 +72,7 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
-    /// What a renewal of the lease is worth, by the lock.
+    /// Confirms the lock after a renewal of the lease. Without the lock, the lease counts as lost.
     pub(super) async fn with_lock(
         &self,
         renewed: Renewed,

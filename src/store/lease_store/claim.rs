@@ -1,9 +1,9 @@
 //! Claims, looks and releases.
 //!
-//! The hazard: a claim that is granted says that no other tree runs. So a claim first reads, and judges that nobody holds
-//! the lease and that the store has forgotten no leader; its write applies only over exactly what was judged. What can
-//! only be known once the document is ours (whether an earlier one was deleted, whether the store forgot meanwhile) is
-//! read after the write. It may cost a wait, which is written down before the claim is answered.
+//! The hazard: a claim that is granted says that no other tree runs. So a claim first reads, and judges that nobody
+//! holds the lease and that the store has forgotten no leader; its write applies only over exactly what was judged.
+//! What can only be known once the document is ours (whether an earlier one was deleted, whether the store forgot
+//! meanwhile) is read after the write. It may cost a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};
@@ -28,9 +28,10 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 /// Who writes a shard's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
-    /// Who leads: standbys need not hear of it. With the sequence of a renewal; zero of a claim, and where the end is kept.
+    /// The leader: standbys need not hear of the write. With the sequence of its renewal; zero in a claim, and where
+    /// the end is kept.
     Leader(u64),
-    /// Who gives the lease back, or an operator.
+    /// A leader that gives the lease back, or an operator: standbys hear of the write.
     Other,
 }
 
@@ -122,7 +123,8 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         self.with_seen(shard, |seen| seen.claims = candidate.lease);
         let mut known = self.claimable(candidate);
-        // What came by itself is newer than what is known of the time, and has a term that the next one has to pass.
+        // Where the store announces changes, the known document is as new as a look, and the next term has to pass the
+        // one that it shows. So no look for the time is needed.
         let mut looked_for_the_time = known.is_some() && self.properties.delivery == Delivery::Push;
         for _ in 0..MOST_ATTEMPTS {
             let sent = BootInstant::now();
@@ -136,7 +138,7 @@ impl<D: Documents> LeaseStore<D> {
                 if with_marker { standing } else { self.with_led_mark(shard, standing).await? }
             };
             if !looked_for_the_time && self.documents.clock().is_wide(BootInstant::now()) {
-                // After a request that took long. Terms must not run far ahead of the time.
+                // The request took long: the time is badly known, and terms must not run far ahead of it. Look again.
                 looked_for_the_time = true;
                 continue;
             }
@@ -167,8 +169,8 @@ impl<D: Documents> LeaseStore<D> {
         })
     }
 
-    /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells a
-    /// new shard from a store that has forgotten.
+    /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells
+    /// a new shard from a store that has forgotten.
     async fn marker_for(&self, standing: &Standing, sent: BootInstant, lease: Duration) -> Result<Marker, StoreError> {
         let known = self.marker.lock().clone();
         let marker = match known.filter(|marker| standing.knows_led() || marker.read >= sent) {
@@ -218,7 +220,7 @@ impl<D: Documents> LeaseStore<D> {
     /// The wait that a document says. None if it is over.
     pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
         let clock = self.documents.clock();
-        // No date ends a wait where another host's clock said it.
+        // Where the server has no clock, another host's clock wrote the end of the wait, and ours must not end it.
         let wall_millis = if self.properties.has_clock { self.documents.wall_clock_millis() } else { 0 };
         self.with_seen(shard, |seen| seen.wait(standing, &clock, wall_millis, BootInstant::now()))
     }
@@ -290,9 +292,9 @@ impl<D: Documents> LeaseStore<D> {
         let mut start_after = self.wait_of(shard, standing).map(|(_, over)| over);
         let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
         let mut draft = self.continued(shard, standing);
-        // Milliseconds since 1970 rise faster than leaderships do, so this is above every term that was forgotten: those of
-        // a shard that was deleted, and those that a server lost which failed over to an older copy.
-        // Of a time that is known badly the early end: terms must not run far ahead.
+        // Milliseconds since 1970 rise faster than leaderships do, so this is above every term that was forgotten:
+        // those of a shard that was deleted, and those that a server lost which failed over to an older copy. If the
+        // time is not known well, the earliest that it may be: terms must not run far ahead of it.
         let now = BootInstant::now();
         let time = &self.documents;
         let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
@@ -348,7 +350,7 @@ impl<D: Documents> LeaseStore<D> {
                 ends = Ends::In(candidate.lease);
             }
             if let Some(document) = written.document.as_mut().filter(|_| self.properties.is_shared && !was_ours) {
-                // They may have changed before the document was ours.
+                // The orders may have changed before the document was ours.
                 document.orders.clone_from(&led.orders);
             }
             let term = draft.term;
@@ -408,8 +410,8 @@ impl<D: Documents> LeaseStore<D> {
         Wait { until_millis: self.documents.server_millis(start), duration: start.since(BootInstant::now()) }
     }
 
-    /// What can be known only after the document was taken. Of several candidates one does this. `marker` is that of a
-    /// claim of a shard of which its document knew nothing. `was_ours`: there was a document of ours before.
+    /// Reads what can be known only after the document was taken: so of several candidates one does this. `marker` is
+    /// that which the claim went by, if the document knew of no leadership. `was_ours`: one of ours stood there.
     async fn look_after(
         &self,
         candidate: &Candidate,
@@ -420,7 +422,8 @@ impl<D: Documents> LeaseStore<D> {
         let shard = &candidate.shard;
         let looked = async {
             let sent = BootInstant::now();
-            // It is written over what is known of it, so it was that when the document was ours.
+            // The mark is written over exactly what is known of it. So if that is not refused, it was the same when the
+            // document became ours.
             let known = self.known_led_mark(shard).filter(|_| self.properties.is_shared);
             let mut keys = Vec::new();
             keys.extend(known.is_none().then_some(Key::Led(shard)));
@@ -437,9 +440,9 @@ impl<D: Documents> LeaseStore<D> {
             let now_millis = self.documents.server_millis(BootInstant::now());
             let is_doubtful =
                 |mark: &LedMark| has_forgotten || (marker.is_some() && mark.says_led() && !mark.shared.released);
-            // Above those of all who led since: they too began with the time, which nobody knew worse than `WIDE`. Where
-            // one of them may still run, the mark says the term as well, or two who come after two deletions could have the
-            // same.
+            // Above the terms of all leaders since: they too began with the time, and nobody was wrong about that by
+            // more than `WIDE`. Where the tree of one may still run, the mark records the term as well: otherwise two
+            // leaders could have the same one after two deletions.
             let term_over = |mark: &LedMark| {
                 let least = if was_ours { mark.shared.term } else { mark.shared.term + 1 };
                 let ahead = millis(mark.lease().max(candidate.lease).saturating_add(WIDE));
@@ -507,8 +510,8 @@ impl<D: Documents> LeaseStore<D> {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// The end of a document that is released as `draft`. Where other programs write it, its led mark says first that the
-    /// tree is dead, and they have to wait for a tree that the document does not name.
+    /// The end of a document that is released as `draft`. Where other programs write it, its led mark says first that
+    /// the tree is dead, and they have to wait for a tree that the document does not name.
     pub(super) async fn end_of_release(
         &self,
         shard: &Shard,

@@ -2,8 +2,8 @@
 //! it, list, watch.
 //!
 //! A **document** is a text, and beside it what the server compares or judges: whose leadership it names (session and
-//! term), the sequence of its last renewal, and its end on the server's clock. The text is the protocol's, and no server
-//! reads it.
+//! term), the sequence of its last renewal, and its end on the server's clock. The text is the protocol's, and no
+//! server reads it.
 
 use super::touch;
 use crate::lease::{Session, Shard, Term};
@@ -23,8 +23,8 @@ pub enum Key<'a> {
     Shard(&'a Shard),
     /// That the shard was led, and the longest lease.
     Led(&'a Shard),
-    /// A note beside the shard. Where the server has a clock, nobody asks for [`Page::Orders`]: orders are in the shard's
-    /// own document.
+    /// A note beside the shard. Where the server has a clock, nobody asks for [`Page::Orders`]: orders are in the
+    /// shard's own document.
     Note(&'a Shard, &'a Page),
     /// For the trials of `store init` and `store check`.
     Scratch(&'a str),
@@ -32,14 +32,14 @@ pub enum Key<'a> {
 
 /// Which write a document is from, and in which life of the server it was read. An absence has a version too.
 ///
-/// The hazard: a server that fails over or restarts may have lost writes that it acknowledged. A write over a version of
-/// the life before must not apply, or two leaderships have one term.
+/// The hazard: a server that fails over or restarts may have lost writes that it acknowledged. A write over a version
+/// of the life before must not apply, or two leaderships have one term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Another one for each write of the document, also of the same text. A touch may keep it. Empty for an absence where
+    /// Different for each write of the document, even of the same text. A touch may keep it. Empty for an absence where
     /// nothing tells one absence from another.
     pub write: String,
-    /// Another one for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
+    /// Different for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
     pub incarnation: String,
 }
 
@@ -86,7 +86,7 @@ pub enum Content {
     /// Another program wrote it.
     Foreign {
         holder: Holder,
-        /// Another one after each of its renewals.
+        /// Differs after each of its renewals.
         sign: String,
         life: Life,
     },
@@ -157,8 +157,8 @@ impl Found {
 pub enum Ends {
     /// Sequence and end stay as they are when the write is applied.
     Keep,
-    /// On the server's clock, no sooner than this long after the write was sent. A server that looks at no clock is sent
-    /// the end: [`ServerTime::expiry`] computes it.
+    /// On the server's clock, no sooner than this long after the write was sent. A server that looks at no clock is
+    /// sent the end: [`ServerTime::expiry`] computes it.
     In(Duration),
     Now,
     Never,
@@ -171,7 +171,7 @@ pub struct Draft<'a> {
     pub leadership: Option<&'a Leadership>,
     pub sequence: u64,
     pub ends: Ends,
-    /// Whether [`Documents::watch`] has to tell of it soon.
+    /// Whether [`Documents::watch`] has to show it soon.
     pub wakes: bool,
     /// Who leads, for other programs that read the document. None: as it was.
     pub owner: Option<&'a str>,
@@ -245,21 +245,21 @@ pub enum Marking {
 pub struct Properties {
     pub marking: Marking,
     pub delivery: Delivery,
-    /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost with
-    /// it: the last term, that it was released, and the orders.
+    /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost
+    /// with it: the last term, that it was released, and the orders.
     pub is_shared: bool,
-    /// The server's answers say what time it is, to the millisecond. Where only a `Date` does, which has whole seconds, our
-    /// wall clock is a second witness: it may delay a takeover.
+    /// The server's answers say what time it is, to the millisecond. Where only a `Date` does, which has whole seconds,
+    /// our wall clock is a second witness: it may delay a takeover.
     pub tells_time: bool,
-    /// A document that ends is [`Life::Ends`], on a clock of the server. Where the server has none, it is [`Life::Left`]
-    /// or [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note of their own. And
-    /// a wait lasts from when a process first saw it.
+    /// A document that ends is [`Life::Ends`], on a clock of the server. Where the server has none, it is
+    /// [`Life::Left`] or [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note
+    /// of their own. And a wait lasts from when a process first saw it.
     pub has_clock: bool,
-    /// A renewal is a put, over the write before: [`Documents::touch`] is left as it is. Then of several that are under way
-    /// only one is applied.
+    /// A renewal is a put, over the write before: [`Documents::touch`] is left as it is. Then of several that are under
+    /// way only one is applied.
     pub compares_only: bool,
-    /// A watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins again
-    /// by itself.
+    /// A watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins
+    /// again by itself.
     pub pushes_documents: bool,
     /// As [`crate::store::Store::is_metered`], and as `Location` says it before the store is open. So is `delivery`.
     pub is_metered: bool,
@@ -287,8 +287,8 @@ impl Default for Properties {
 /// What is listed.
 #[derive(Clone, Copy, Debug)]
 pub enum List<'a> {
-    /// The documents of the shards whose names begin with this, in the order of their names. Where other programs write
-    /// them: with the led marks of those shards, all in one part.
+    /// The documents of the shards whose names begin with this: one part after another in the order of their names.
+    /// Where other programs write them: with the led marks of those shards, all in one part.
     Shards(&'a str),
     /// The announcements of standbys of those shards.
     Standbys(&'a str),
@@ -313,23 +313,23 @@ pub enum Part {
     Note(Page),
 }
 
-/// What is done with a part of a list.
+/// Receives a part of a list.
 pub type EachListed<'a> = dyn FnMut(Vec<Listed>) + Send + 'a;
-/// What is done with a document that a watch shows: its place among the keys, and what stands there.
+/// Receives a document that a watch shows: its place among the keys, and what stands there. Breaks to end the watch.
 pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
 
 /// The documents of a store.
 ///
-/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied. It
-/// runs in the one thread of the election, which everything else waits for: what blocks (a library without async) belongs
-/// in [`tokio::task::spawn_blocking`]. It answers or fails within the bound that
+/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
+/// It runs in the one thread of the election, which everything else waits for: what blocks (a library without async)
+/// belongs in [`tokio::task::spawn_blocking`]. It answers or fails within the bound that
 /// [`Location::open`](crate::store::Location::open) was given.
 ///
 /// Each answer that says what time it is teaches the [`Clock`](crate::store::Clock) of [`ServerTime`]: `sample_millis`,
 /// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed.
 ///
-/// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no request
-/// was sent, or the server says that it did nothing. A document that cannot be read is no error but
+/// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no
+/// request was sent, or the server says that it did nothing. A document that cannot be read is no error but
 /// [`Content::Unreadable`]; a table or a bucket that is missing is `Misconfigured`.
 #[async_trait::async_trait]
 pub trait Documents: ServerTime + Send + Sync {
@@ -359,7 +359,7 @@ pub trait Documents: ServerTime + Send + Sync {
     /// Replaces a document. If an earlier copy of the very same request was applied, and nothing since, it is `Done`.
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError>;
 
-    /// Renews: if the document names this leadership with a lower sequence, sets its sequence and end, and nothing else.
+    /// Renews: if the document names this leadership with a lower sequence, sets only its sequence and end.
     ///
     /// The default is for a server that can only compare.
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
@@ -369,8 +369,7 @@ pub trait Documents: ServerTime + Send + Sync {
     /// Deletes a document, whatever is in it: announcements and scratch alone. Does no harm if it is gone.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
-    /// Lists documents, in parts as they are known: `each` is not called with what no shard is called, nor with what is
-    /// no [`Part`].
+    /// Lists documents, in parts as they become known. Leaves out what has no shard's name, and what is no [`Part`].
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
     /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
@@ -387,8 +386,8 @@ pub trait Documents: ServerTime + Send + Sync {
         std::future::pending::<()>().await;
     }
 
-    /// Makes what the documents need, and does no harm where it is there. Returns a line for each step. The marker is not
-    /// its business.
+    /// Makes what the documents need, and does no harm where it is there. Returns a line for each step. The marker is
+    /// not its business.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

@@ -1,9 +1,10 @@
 //! The marker: since when, and in which incarnation, the store has forgotten nothing. And the led mark of a shard.
 //!
-//! The hazard: a store that restarted empty, failed over to a replica that was behind, or was wiped looks like one where
-//! nobody leads. So while the marker is younger than a lease **nobody is granted**, and a leader whose last grant is
-//! younger than that writes its document again. What first sees that the marker is absent, or names another incarnation
-//! than the server does, writes it: if only claims did, a store and a leader that die together would cost two leases.
+//! The hazard: a store that restarted empty, failed over to a replica that was behind, or was wiped looks like one
+//! where nobody leads. So while the marker is younger than a lease **nobody is granted**, and a leader whose last grant
+//! is younger than that writes its document again. The first to see that the marker is absent, or names another
+//! incarnation than the server does, writes it (if the store's [`Marking`] lets it): if only claims did, a store and a
+//! leader that die together would cost two leases.
 //!
 //! A document can be deleted alone, and then its absence looks like a shard that is new. So another document, the led
 //! mark, says that the shard was led, and how long its longest lease was.
@@ -37,14 +38,15 @@ pub struct Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     Look,
-    /// A claim of a lease of this duration. Where looks leave the marker alone, it leaves one alone that another server
-    /// wrote less than that ago, and is refused: two that claim at two servers by turns would else write it for ever.
+    /// A claim of a lease of this duration. Where looks may not write the marker ([`Marking::ByWriters`]), it leaves a
+    /// marker alone that another server wrote less than that ago, and is refused. Otherwise two candidates that claim
+    /// at two servers by turns would write it for ever.
     Claim(Duration),
     Writer,
 }
 
 impl<D: Documents> LeaseStore<D> {
-    /// Reads the marker as it stands. None if there is none, where `store init` alone writes it.
+    /// Reads the marker as it stands. None if there is none, and this reader may not write it.
     pub(super) async fn read_marker(&self, reader: Reader) -> Result<Option<Marker>, StoreError> {
         let sent = BootInstant::now();
         let found = self.get_one(Key::Marker).await?;
@@ -60,7 +62,7 @@ impl<D: Documents> LeaseStore<D> {
         Ok(marker.map(|marker| marker.write != before.write || marker.incarnation != before.incarnation))
     }
 
-    /// Understands a marker that a read showed which was sent at `sent`, and writes it if it does not say what it has to.
+    /// Understands a marker that a read showed which was sent at `sent`, and writes it if it has to say something else.
     pub(super) async fn admit_marker(
         &self,
         mut found: Found,
@@ -82,7 +84,7 @@ impl<D: Documents> LeaseStore<D> {
                 }
             };
             let latest = self.documents.server_millis(BootInstant::now());
-            // Two processes do not know a clock alike that tells the seconds alone.
+            // Of a clock that tells only the seconds, two processes know different bounds.
             let too_late = latest.saturating_add(millis(WIDE));
             let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.properties.has_clock;
             let holds =
@@ -119,7 +121,7 @@ impl<D: Documents> LeaseStore<D> {
             found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
                 Ok(Put::Done(Some(written))) => written,
                 Ok(Put::Done(None) | Put::Refused) => self.get_one(Key::Marker).await?,
-                // Who may only look leaves it to those who claim.
+                // A user who may only read leaves the writing to those that claim.
                 Err(error) if reader == Reader::Look && error.kind == ErrorKind::Denied => return Ok(None),
                 Err(error) => return Err(error),
             };

@@ -1,9 +1,9 @@
-//! Notes: the operators' orders in the shard's own document where the server has a clock, the others as documents beside it.
+//! Notes: the operators' orders in the shard's own document where the server has a clock, the others beside it.
 //!
-//! The hazard: a server that only compares knows no time while it does so. So the end of a note is written from the upper
-//! end of what is known of the server's clock, and judged by the lower: no note ends early, and each may stay for some
-//! seconds more. A deletion cannot be conditional everywhere. So a note that is removed becomes an empty text; only
-//! announcements of standbys are deleted, which the next one of the same session replaces.
+//! The hazard: a server that only compares knows no time while it does so. So the end of a note is written from the
+//! upper end of what is known of the server's clock, and judged by the lower: no note ends early, and each may stay for
+//! some seconds more. A deletion cannot be conditional everywhere. So a note that is removed becomes an empty text;
+//! only announcements of standbys are deleted: if a deletion comes late, the standby's next announcement repairs it.
 
 use super::claim::Author;
 use super::document::{LedMark, Orders};
@@ -16,7 +16,7 @@ use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError};
 use crate::time::millis;
 use std::time::Duration;
 
-/// The most ended announcements that one look at all deletes: its caller must not wait for a crowd.
+/// The most ended announcements that one list of standbys deletes: its caller must not wait for a crowd.
 const MOST_SWEPT: usize = 50;
 /// For how long an announcement stays that has ended. Its standby may come back with another one.
 const SWEPT_AFTER: Duration = Duration::from_mins(10);
@@ -88,7 +88,7 @@ fn note(found: &Found, now_millis: u64) -> Option<Note> {
 }
 
 impl<D: Documents> LeaseStore<D> {
-    /// Whether a page is a part of the shard's own document. Orders are, but where the server has no clock, and ends notes
+    /// Whether a page is a part of the shard's own document. Orders are, unless the server has no clock, and ends notes
     /// by itself.
     fn is_in_document(&self, page: &Page) -> bool {
         *page == Page::Orders && self.properties.has_clock
@@ -103,7 +103,7 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
-    /// One that something else wrote does the others no harm.
+    /// Reads many notes. If something else wrote one of them, the others are read all the same.
     pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let keys: Vec<Key<'_>> = wanted
             .iter()
@@ -195,7 +195,7 @@ impl<D: Documents> LeaseStore<D> {
         Ok(self.put_led_mark(shard, &mark, &found).await?.then_some(true))
     }
 
-    /// Has the led mark keep the orders that the document has; `written` is what it had a moment ago.
+    /// Copies the orders of the document into the led mark: `written`, if the document is gone by now.
     async fn keep_orders(&self, shard: &Shard, written: Option<&Orders>) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             // In this order: of two writers, the one that keeps its orders last has seen the other's.

@@ -1,7 +1,8 @@
 //! What operators ask for.
 //!
 //! The hazard: an operator may end a lease while its tree still runs. So a revocation keeps the end that stands, as the
-//! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's lease.
+//! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's
+//! lease.
 
 use super::claim::Author;
 use super::document::LedMark;
@@ -28,7 +29,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
         Ok(Report { holder: self.lock_holder().await?, ..report })
     }
 
-    /// A lock of other programs belongs to one shard, and nothing says to which.
+    /// No report names the lock of other programs: it belongs to one shard, and nothing says to which.
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
         let mut sent = BootInstant::now();
         let mut each_listed = |listed: Vec<Listed>| {

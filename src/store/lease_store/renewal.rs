@@ -1,9 +1,9 @@
 //! Renewals, and the document that a leader writes again after the store forgot it.
 //!
 //! The hazard: a renewal that does not find its leadership does not say why. It was revoked, or deleted by hand, or
-//! another candidate leads: then it is lost. Or the server restarted empty, or with an older copy: then COMMAND must not
-//! be stopped for that. While nobody is granted because of that, the leader writes its own document again, over exactly
-//! what it saw, and keeps what else was there: orders that came meanwhile, and a wait.
+//! another candidate leads: then it is lost. Or the server restarted empty, or with an older copy: then COMMAND must
+//! not be stopped for that. While nobody is granted because of that, the leader writes its own document again, over
+//! exactly what it saw, and keeps what else was there: orders that came meanwhile, and a wait.
 //!
 //! Where a renewal is a put, several that are under way name one write, and only one of them is applied. All are sent,
 //! because a connection may hang; but once one is known to be applied, nobody waits for the others.
@@ -21,7 +21,7 @@ use crate::lease::{Candidate, Shard, Term, usable};
 use crate::store::{ErrorKind, Note, Page, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
 
-/// A renewal that waited for the answer to another one is sent again if less than this part of the lease is lost by that.
+/// A renewal that waited for the answer to another one is sent again if that cost less than this part of the lease.
 const RENEWALS_MEET: u32 = 16;
 
 /// What a renewal concludes from a document that does not name its leadership.
@@ -70,7 +70,9 @@ impl<D: Documents> LeaseStore<D> {
                 biased;
                 touched = self.documents.touch(touch) => touched,
                 () = self.is_passed(shard, &leadership) => {
-                    // It is refused, wherever it is. A later one counts from later, also one that is still to be sent.
+                    // The server refuses this renewal, wherever it is now. It is sent again if it is the latest, and if
+                    // the wait cost little of the lease. Otherwise a later one counts from a later time, even if it is
+                    // still to be sent.
                     let is_last = self.own(shard, &leadership).is_some_and(|own| own.wished <= sequence);
                     if is_last && BootInstant::now().since(began) < candidate.lease / RENEWALS_MEET {
                         continue;
@@ -128,8 +130,8 @@ impl<D: Documents> LeaseStore<D> {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// Returns when another renewal of ours was applied since this was called, over the write that this one is to replace.
-    /// Never where a renewal replaces nothing.
+    /// Returns when another renewal of ours was applied since this was called, over the write that this one is to
+    /// replace. Never where a renewal replaces nothing.
     async fn is_passed(&self, shard: &Shard, leadership: &Leadership) {
         if !self.properties.compares_only {
             return std::future::pending().await;
@@ -213,7 +215,7 @@ impl<D: Documents> LeaseStore<D> {
         let is_ended_by_server = standing.document.is_none() || !self.properties.has_clock;
         let is_foreign =
             is_ended_by_server && holder.is_some() && standing.session().is_none_or(|of| *of != candidate.session);
-        // Who waits for the tree of an earlier leader gives way to that leader, who has written itself again.
+        // A leader that still waits for an earlier one's tree gives way to it, once that has written itself again.
         let waits = own.start_after.is_some_and(|start| start > sent);
         let gives_way = waits && holder.is_some() && standing.session().is_some_and(|of| *of != candidate.session);
         // A document that knows this term has ended it.

@@ -5,8 +5,8 @@
 //!
 //! - A date that contradicts what earlier answers foretold ends no lease for a whole lease. So what was once left of a
 //!   lease, on our own clock, is left whatever the server says later.
-//! - A lease that was seen unchanged (session, term and sequence) for all of its duration has ended, whatever dates say.
-//!   Where a renewal leaves no trace ([`Life::Left`]), that says nothing.
+//! - A lease that was seen unchanged (session, term and sequence) for all of its duration has ended, whatever dates
+//!   say. Where a renewal leaves no trace ([`Life::Left`]), that says nothing.
 //! - A document with a lower term than one that was seen comes from a store that has forgotten.
 
 use super::document::{Document, LedMark, Orders};
@@ -32,7 +32,7 @@ impl Standing {
         self.found.leadership().map(|leadership| &leadership.session)
     }
 
-    /// Whether it names a leadership of this session, of this term or before. Zero: the term is not known.
+    /// Whether it names a leadership of this session, of this term or an earlier one. Term zero: any term.
     pub fn is_led_by(&self, candidate: &Candidate, term: Term) -> bool {
         let named = self.found.leadership();
         named.is_some_and(|of| of.session == candidate.session && (term.0 == 0 || of.term <= term))
@@ -73,7 +73,7 @@ impl Standing {
         Some(Wait { until_millis, duration })
     }
 
-    /// The wait that it says, of both the later one.
+    /// The later one of two waits: that of its text, and that until the end that stands.
     pub fn wait(&self) -> Option<Wait> {
         let told = self.document.as_ref().and_then(Document::wait);
         told.into_iter().chain(self.ending()).max_by_key(|wait| wait.until_millis)
@@ -206,8 +206,8 @@ impl Seen {
         (over > now).then_some((wait, over))
     }
 
-    /// Judges a document that was read as it stands, and whose term was learnt. Returns until when a lower term than one
-    /// that was seen keeps everybody from leading: a lease of this duration may have been forgotten.
+    /// Judges a document that was read as it stands, and whose term was learnt. Returns until when a lower term than
+    /// one that was seen keeps everybody from leading: a lease of this duration may have been forgotten.
     pub fn until_trusted(&mut self, standing: &Standing, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         if standing.document.is_none() || standing.term() >= self.highest {
             self.fell = None;
@@ -217,12 +217,11 @@ impl Seen {
         self.until_risen(lease, now)
     }
 
-    /// The same, of the document that was learnt last.
+    /// As [`Seen::until_trusted`], for the document that was judged last.
     pub fn until_risen(&self, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         self.fell.map(|fell| fell.plus(lease)).filter(|until| *until > now)
     }
 
-    /// The highest term that was seen.
     pub fn highest(&self) -> u64 {
         self.highest
     }
@@ -236,8 +235,8 @@ impl Seen {
     }
 }
 
-/// For how long dates have to agree before one ends a lease of another program whose duration is not known. Where they do
-/// not, it has to stand unchanged for so long too.
+/// For how long dates have to agree before one ends a lease of another program whose duration is not known. Where they
+/// do not, it has to stand unchanged for so long too.
 const UNKNOWN_LEASE: Duration = Duration::from_mins(1);
 
 impl Sighting {

@@ -1,15 +1,15 @@
 //! A renewal on a server that can only compare: a write over the version that is known.
 //!
-//! The hazard: it may be refused because of an operator's write, or because of an earlier renewal of the same leadership
-//! whose answer was lost. So after a refusal it looks, and tries again. An operator therefore costs two more trips, and
-//! both must fit into what a lease leaves.
+//! The hazard: it may be refused because of an operator's write, or because of an earlier renewal of the same
+//! leadership whose answer was lost. So after a refusal it looks, and tries again. An operator therefore costs two more
+//! trips, and both must fit into what a lease leaves.
 
 use super::MOST_ATTEMPTS;
 use super::documents::{Documents, Draft, Ends, Found, Key, Over, Put, Renewing, Touch, Touched};
 use crate::store::StoreError;
 use crate::time::BootInstant;
 
-/// The renewal.
+/// Renews by [`Documents::put`].
 ///
 /// # Errors
 /// The server's, or the document changes all the time.
@@ -39,10 +39,10 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
                 owner: None,
             };
             let put = documents.put(key, draft, Over::Exactly(&found)).await?;
-            // An answer since then may have shown that the server's clock was known wrongly, and the end is too early.
+            // If an answer since then contradicted what was known of the server's clock, the end may be too early.
             let now = BootInstant::now();
             if let Put::Done(written) = put {
-                // What is known after that holds for both.
+                // The bounds that are known after that hold for both, so one more write is enough.
                 again = !again && !documents.clock().agreed_for(now, now.since(sent));
                 known = written;
             }

@@ -1,9 +1,9 @@
 //! The trial of a server: rights, and whether it honours conditions, tried by writers that race.
 //!
 //! The hazard: a server may ignore a condition, or compare and write in two steps that others come between. The second
-//! kind looks right until two candidates race, and then both lead. So many writers replace the same version of a document
-//! at the same time, again and again. Exactly one may succeed. A server whose threads run on several processors fails
-//! within a few races. One that fails in one race of a hundred may pass.
+//! kind looks right until two candidates race, and then both lead. So many writers replace the same version of a
+//! document at the same time, again and again. Exactly one may succeed. A server whose threads run on several
+//! processors fails within a few races. One that fails in one race of a hundred may pass.
 
 use super::documents::{Documents, Found, Key, List, Over, Put, random_name};
 use super::marker::lasting;

@@ -1,7 +1,7 @@
 //! How a standby hears that a lease may be free: a watch of the documents, begun again whenever it ends.
 //!
-//! The hazard: a watch ends, or is silent for ever on a connection that hangs. So a pause follows an end, and a look that
-//! finds something else than was shown ends the watch.
+//! The hazard: a watch ends, or is silent for ever on a connection that hangs. So a pause follows an end, and a look
+//! that finds something else than was shown ends the watch.
 
 use super::LeaseStore;
 use super::documents::{Documents, Found, Key};
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 /// From one watch that ended to the next. It doubles from the first to the second while none begins.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 
-/// Has looks ask again, once nobody listens any more.
+/// Once it is dropped nobody listens, and looks ask the server again.
 struct Watching<'a, D: Documents>(&'a LeaseStore<D>);
 
 impl<D: Documents> Drop for Watching<'_, D> {
@@ -43,7 +43,7 @@ impl<D: Documents> LeaseStore<D> {
                         let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
                         self.remember(shard, &standing);
                         self.with_seen(shard, |seen| seen.is_pushed = pushes_documents);
-                        // What the store may have forgotten ends by time alone: a claim told when.
+                        // A lease that the store may have forgotten ends by time alone, and a claim has told when.
                         let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
                         self.holder(shard, &standing, sent).is_some() || is_awaited()
                     }
