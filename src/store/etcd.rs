@@ -1,27 +1,27 @@
-//! The store `etcd://`: a key for each document, changed only by transactions; and beside the document of a shard that is
-//! led another key, on an etcd lease, which is the document's clock.
+//! The store `etcd://`: a key for each document, changed only by transactions; and beside the document of a shard that
+//! is led another key, on an etcd lease, which is the document's clock.
 //!
 //! The hazard: an etcd lease may live longer than people expect, and a key may vanish before its lease does. So:
 //!
-//! - **A renewal writes nothing.** It keeps the etcd lease alive, and reads the document and the key beside it, over one
-//!   connection to one member. A renewal that wrote would fill etcd's history, and wake every standby.
+//! - **A renewal writes nothing.** It keeps the etcd lease alive, and reads the document and the key beside it, over
+//!   one connection to one member. A renewal that wrote would fill etcd's history, and wake every standby.
 //! - **A deposed leader of etcd may answer a renewal**, and keep alive what its successor lets expire
 //!   (etcd-io/etcd#15247). A new leader gives every lease its whole time again when it takes over, so the answer is
 //!   wrong only if the takeover was before the renewal was sent. Both answers carry the raft term of the last entry
 //!   that our member had applied: the first as of when it received the renewal, the second as of when a quorum had
 //!   confirmed the leader. If both terms are the same, no leader was elected in between. If they differ, the renewal is
 //!   sent again.
-//! - **A claim compares that no key stands beside the document**, unless it is its own session's. A key that was deleted
-//!   by hand says nothing: while the etcd lease that the document names lives, its holder may count on it, and every other
-//!   candidate is refused. The holder puts its key back. Once that lease is gone, nobody counts on it.
+//! - **A claim compares that no key stands beside the document**, unless it is its own session's. A key that was
+//!   deleted by hand says nothing: while the etcd lease that the document names lives, its holder may count on it, and
+//!   every other candidate is refused. The holder puts its key back. Once that lease is gone, nobody counts on it.
 //! - **A revocation** deletes the key, and leaves the etcd lease in the document, so the next leader waits for its end.
-//! - **etcd may forget everything**: its data is lost, it was restored from a backup, the prefix was deleted. Each answer
-//!   names the cluster and shows the marker, and the marker names the life of the cluster's memory in which it was
-//!   written. Another cluster, or a revision below one that was seen, is another life. The marker is young while a key
-//!   beside it stands, which an etcd lease of a day ends.
+//! - **etcd may forget everything**: its data is lost, it was restored from a backup, the prefix was deleted. Each
+//!   answer names the cluster and shows the marker, and the marker names the life of the cluster's memory in which it
+//!   was written. Another cluster, or a revision below one that was seen, is another life. The marker is young while a
+//!   key beside it stands, which an etcd lease of a day ends.
 //!
-//! A restart of etcd, or a change of its leader, makes leases longer, never shorter. For etcd, `etcdctl lease revoke` is
-//! the same as an expiry.
+//! A restart of etcd, or a change of its leader, makes leases longer, never shorter. For etcd, `etcdctl lease revoke`
+//! is the same as an expiry.
 
 mod address;
 mod check;
@@ -84,8 +84,8 @@ struct Past {
 }
 
 impl Past {
-    /// The life of the server's memory that answered: as the marker says, if that is of this cluster, and not of a backup.
-    /// `earlier` is a revision that was seen before the request was sent.
+    /// The life of the server's memory that answered: as the marker says, if that is of this cluster, and not of a
+    /// backup. `earlier` is a revision that was seen before the request was sent.
     fn incarnation(
         &mut self,
         header: &ResponseHeader,
@@ -147,7 +147,7 @@ impl Stands {
         self.record().map_or(0, |record| record.lease)
     }
 
-    /// The document, which counts for so long.
+    /// The document, with this life.
     fn found(self, life: Life) -> Found {
         let content = match self.record {
             Err(why) => Content::Unreadable(why),
@@ -211,7 +211,7 @@ impl Keys {
         Ok(answer)
     }
 
-    /// Asks for the etcd lease of what stands at a key.
+    /// Judges what stands at a key by what is left of its etcd lease.
     async fn judge(&self, connection: &Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
         if stands.record.is_err() {
             return Ok(stands.found(Life::ForEver));
@@ -254,8 +254,8 @@ impl Keys {
             let answer = self.transact(&connection, TxnRequest::default(), keys).await?;
             let found = keys.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let found = parallel::try_all(found).await?;
-            // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another one
-            // by now.
+            // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another
+            // one by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
             if found.iter().any(|found| is_over(found) && has_key(found)) {
                 continue;
@@ -364,7 +364,7 @@ impl Documents for Keys {
         let request = self.write(key, &record, lease, &draft, over);
         let attempt = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[key]).await;
         let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
-        // That of all announcements stays.
+        // The etcd lease that all announcements share stays.
         let revoke = |lease| {
             if lease != 0 && !is_announcement {
                 self.leases.revoke_later(lease);

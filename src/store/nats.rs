@@ -1,15 +1,15 @@
-//! The store `nats://`: one key for each document in a JetStream key-value bucket, changed only at the revision that was
-//! seen.
+//! The store `nats://`: one key for each document in a JetStream key-value bucket, changed only at the revision that
+//! was seen.
 //!
 //! The hazard: a bucket has no leases. It compares revisions, and stamps each message with its clock. So a renewal is a
 //! write too, at the revision of the write before. A message says how long after its stamp its lease ends.
 //!
-//! - Each write has a revision of its own. `store init` makes them begin at the microsecond at which the bucket is made,
-//!   so a bucket that was dropped and made again repeats none. Only the absence of a message has the same version in
-//!   both: a write over an absence asks afterwards which bucket it is in.
+//! - Each write has a revision of its own. `store init` makes them begin at the microsecond at which the bucket is
+//!   made, so a bucket that was dropped and made again repeats none. Only the absence of a message has the same version
+//!   in both: a write over an absence asks afterwards which bucket it is in.
 //! - The server tells the time only in an answer about the bucket. So a candidate that looks, or renews, also requests
-//!   that if it does not know the time well. In a cluster, one server may stamp a message and another one tell the time;
-//!   so there the time counts as earlier, by as much as their clocks may differ (`Info::slack`).
+//!   that if it does not know the time well. In a cluster, one server may stamp a message and another one tell the
+//!   time; so there the time counts as earlier, by as much as their clocks may differ (`Info::slack`).
 //! - The server pushes what changes to a standby. So a standby looks at what was pushed last, and asks nothing.
 //!
 //! What the store cannot prevent: a server that loses acknowledged writes (storage in memory, a crash of the machine
@@ -52,7 +52,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More keys than these are brought by one consumer. It may be behind the stream's leader: so many are read for people.
+/// More keys than this are brought by one consumer. It may be behind the stream's leader, but so many keys are read
+/// only for people.
 const FEW_KEYS: usize = 16;
 /// How many keys one consumer has.
 const PAGE: usize = 256;
@@ -66,7 +67,7 @@ pub struct Keys {
     bucket: Bucket,
     lock: Option<LockKey>,
     clock: Mutex<Clock>,
-    /// The bucket as it was last told.
+    /// The bucket as the server last described it.
     known: Mutex<Option<Arc<Info>>>,
 }
 
@@ -97,14 +98,14 @@ impl Keys {
         Ok(info)
     }
 
-    /// Whether the time, or the bucket, is to be asked for.
+    /// Whether the server has to be asked for the time, or about the bucket.
     fn is_vague(&self) -> bool {
         let now = BootInstant::now();
         let clock = self.clock.lock();
         clock.bounds(now).is_none() || clock.is_wide(now) || self.known.lock().is_none()
     }
 
-    /// What is known of the bucket that has these messages.
+    /// What is known of the bucket that has these messages. If one of them is newer than that, the server is asked.
     async fn known_of(&self, messages: &[Option<StreamMessage>]) -> Result<Arc<Info>, StoreError> {
         let newest = messages.iter().flatten().map(|message| message.sequence).max().unwrap_or(0);
         let known = self.known.lock().clone().filter(|known| newest < known.micros);
@@ -163,7 +164,7 @@ impl Documents for Keys {
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
-        // Those that follow share it.
+        // The requests below share it.
         self.bucket.connections.connection().await?;
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
         let reads = async {

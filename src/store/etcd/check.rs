@@ -1,7 +1,7 @@
 //! What `leaderctl store check` says of the servers.
 //!
-//! The hazard: a server that works today may be a member that is about to be alone, or the listed servers may be two
-//! clusters. So a check asks every server that the URL names, and not only the first that answers.
+//! The hazard: a server that answers may be the member of a cluster that is about to lose its majority, or the listed
+//! servers may be two clusters. So a check asks every server that the URL names, and not only the first that answers.
 
 use super::Keys;
 use super::proto::{Nothing, STATUS, StatusResponse};

@@ -4,8 +4,8 @@
 //!
 //! - A connection may hang, or may have ended unnoticed: see `kept_connection`. The next request then goes to the next
 //!   endpoint.
-//! - A library that balances by itself hides all that, and adds its own waits. Here a connection goes to one server, and a
-//!   request makes it within its own time.
+//! - A library that balances by itself hides all that, and adds its own waits. Here a connection goes to one server,
+//!   and a request makes it within its own time.
 //! - An answer may have no end. So a message has a limit, and so has what a connection reads while nothing is sent.
 //! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
 //! - etcd's words in an error may name anything, but never the password, which travels in one request only.
@@ -144,14 +144,14 @@ impl Client {
             let endpoint = endpoint
                 .http2_keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT)
-                // One that is away leaves time for the others.
+                // A server that is away must leave time for the others.
                 .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
             let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
             let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
             servers.push(Server { name: name.clone(), endpoint, tls });
         }
         assert!(!servers.is_empty(), "a store URL names a host");
-        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection before it has said why.
+        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
         let doubt = match &address.tls {
             Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
             Some(_) => "does it want a certificate, by cert= and key=?",
@@ -178,8 +178,8 @@ impl Client {
         }
     }
 
-    /// Runs an operation within the time bound: on the shared connection, and on a new one if that one turns out to
-    /// have ended, or cannot be made.
+    /// Runs an operation within the time bound: on the shared connection; and as long as a connection turns out to have
+    /// ended, or cannot be made, on a new one, until each server was tried.
     pub async fn operate<'a, T>(
         &self,
         attempt: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, StoreError>> + Send + Sync,
@@ -223,8 +223,8 @@ impl Client {
         connection
     }
 
-    /// A new connection, which its first request makes. It counts its bytes, and uses our TLS: the library's own trusts no
-    /// certificate that is self-signed.
+    /// A new connection, which its first request makes. It counts its bytes, and uses our TLS: the library's own trusts
+    /// no certificate that is self-signed.
     pub fn connection_to(&self, index: usize) -> Arc<Connection> {
         let Server { name, endpoint, tls } = &self.servers[index];
         // As the library's own.
@@ -396,8 +396,8 @@ where
     method.parse().expect("the paths of etcd's methods are paths")
 }
 
-/// One error for several attempts. The last one says nothing about the others: if one of them may have been applied, the
-/// outcome is unknown.
+/// One error for several attempts. The last one says nothing about the others: if one of them may have been applied,
+/// the outcome is unknown.
 fn last_of(mut failures: Vec<StoreError>) -> StoreError {
     let in_doubt = failures.iter().any(|failure| failure.kind == ErrorKind::Unknown);
     let mut last = failures.last().expect("an attempt failed").clone();

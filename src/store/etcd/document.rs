@@ -8,11 +8,11 @@
 //! PREFIX/led/HASH            that the shard was led, and its longest lease
 //! PREFIX/note/SHARD=orders, =history, =runs, =jobs, =once=JOB
 //! PREFIX/standby/SHARD=SESSION
-//! PREFIX/check/NAME          what store init and store check write
+//! PREFIX/check/NAME          what store check writes
 //! ```
 //!
-//! The hazard: anybody can put anything under a key. What cannot be read is named, and never replaced. And people delete
-//! all keys with the name of a shard: its led mark is not among them.
+//! The hazard: anybody can put anything under a key. What cannot be read is named, and never replaced. And people
+//! delete all keys with the name of a shard: its led mark is not among them.
 
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
@@ -90,7 +90,7 @@ impl Names {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     format: u64,
-    /// Another one in each write, so that a writer knows its own.
+    /// Different in each write, so that a writer knows its own.
     pub write: String,
     pub text: String,
     session: Option<Session>,
@@ -98,7 +98,7 @@ pub struct Record {
     /// The etcd lease that is its clock; zero if it has none.
     #[serde(with = "hexadecimal")]
     pub lease: i64,
-    /// Of the marker: the life of the server's memory since which nothing was forgotten.
+    /// Of the marker: the incarnation since which nothing was forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
 }

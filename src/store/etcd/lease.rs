@@ -2,12 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - etcd counts in whole seconds, rounded towards zero, and removes an expired lease up to half a second late. So what is
-//!   left is rounded up.
-//! - A transaction that was given up may arrive late, and put a leader's key while its etcd lease lives. So a claim has an
-//!   etcd lease of its own, which is revoked unless the claim is known to have succeeded.
-//! - A write may be applied although its answer was lost, and then a note must last as promised, and the marker stay young.
-//!   So the etcd leases of these are revoked only if etcd said that the write was not applied.
+//! - etcd counts in whole seconds, rounded towards zero, and removes an expired lease up to half a second late. So what
+//!   is left is rounded up.
+//! - A transaction that was given up may arrive late, and put a leader's key while its etcd lease lives. So a claim has
+//!   an etcd lease of its own, which is revoked unless the claim is known to have succeeded.
+//! - A write may be applied although its answer was lost, and then a note must last as promised, and the marker stay
+//!   young. So the etcd leases of these are revoked only if etcd said that the write was not applied.
 
 use super::connection::{Client, Connection};
 use super::proto::{
@@ -43,7 +43,7 @@ pub struct Leases {
     client: Arc<Client>,
     /// The tasks that revoke. They end with the store.
     tasks: Mutex<JoinSet<()>>,
-    /// That of this process's announcements, and its seconds.
+    /// The etcd lease of this process's announcements, and its duration in seconds.
     announcing: Mutex<Option<(i64, i64)>>,
 }
 
@@ -95,7 +95,7 @@ impl Leases {
         leases.client.operate(|connection| Box::pin(grant(connection))).await
     }
 
-    /// The etcd lease of this process's announcements, with all of its time.
+    /// The etcd lease of this process's announcements, granted or prolonged to its whole duration.
     pub async fn announce(leases: &Arc<Self>, ttl: Duration) -> Result<i64, StoreError> {
         let asked = whole_seconds(ttl);
         let known = leases.announcing.lock().filter(|(_, seconds)| *seconds == asked);

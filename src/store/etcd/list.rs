@@ -1,7 +1,7 @@
 //! Lists: a page of documents in each request, and what is left of their etcd leases.
 //!
-//! The hazard: etcd tells what is left of one etcd lease at a time. So a long list asks for none of them: it reads which
-//! leaders' keys stand.
+//! The hazard: etcd tells what is left of one etcd lease at a time. So a long list asks for none of them: it reads
+//! which leaders' keys stand.
 
 use super::connection::Connection;
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};

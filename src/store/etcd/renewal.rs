@@ -1,5 +1,5 @@
-//! A renewal: the etcd lease is kept alive, and what stands is read, over one connection to one member. See the hazards of
-//! this store.
+//! A renewal: the etcd lease is kept alive, and what stands is read, over one connection to one member. See the hazards
+//! of this store.
 
 use super::connection::Connection;
 use super::document::Revisions;
@@ -9,8 +9,8 @@ use crate::store::lease_store::documents::{Documents, Key, Life, Renewing, Touch
 use crate::store::{ErrorKind, StoreError, parallel};
 use std::sync::Arc;
 
-/// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept alive,
-/// and by the present leader of etcd. See the hazards of this store.
+/// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept
+/// alive, and by the present leader of etcd. See the hazards of this store.
 fn is_proof(kept: &LeaseKeepAliveResponse, raft_term: u64) -> bool {
     kept.header.as_ref().is_some_and(|header| header.raft_term == raft_term && raft_term > 0)
 }
@@ -23,10 +23,10 @@ impl Keys {
         for _ in 0..MOST_ATTEMPTS {
             let keys = [&[key], also].concat();
             let read = self.transact(&connection, TxnRequest::default(), &keys);
-            // In this order.
+            // In this order: see the hazards of this store.
             let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
             let mut answer = match read {
-                // What else is denied must not cost the lease.
+                // If reading the other keys is denied, that must not cost the lease.
                 Err(error) if error.kind == ErrorKind::Denied && !also.is_empty() => {
                     also = &[];
                     continue;

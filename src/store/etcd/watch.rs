@@ -1,8 +1,8 @@
 //! Watches leaders' keys: for a release or an expiry, and for what ends a lease by hand.
 //!
-//! The hazard: etcd forgets revisions, and then a watch cannot begin where it should. A leadership lasts for months, and
-//! the watch of its key breaks with every connection. So where a revision is forgotten, the key is looked at, and watched
-//! from there.
+//! The hazard: etcd forgets revisions, and then a watch cannot begin where it should. A leadership lasts for months,
+//! and the watch of its key breaks with every connection. So where a revision is forgotten, the key is looked at, and
+//! watched from there.
 
 use super::Keys;
 use super::proto::{NO_PUT, WatchCreateRequest};
@@ -16,8 +16,8 @@ use tonic::Status;
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Keys {
-    /// As [`Documents::watch`](crate::store::lease_store::documents::Documents::watch). What was seen led is watched from
-    /// there on. A key that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
+    /// As [`Documents::watch`](crate::store::lease_store::documents::Documents::watch). What was seen led is watched
+    /// from there on. A key that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
     pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let shards = keys.iter().filter_map(|key| if let Key::Shard(shard) = key { Some(*shard) } else { None });
         let shards: Vec<&Shard> = shards.collect();

@@ -3,14 +3,14 @@
 //! The hazards:
 //!
 //! - The library's client keeps idle connections, and all of them may hang. So a client that is silent with a request
-//!   unanswered is dropped with all of them: see `kept_connection`. The next one reads the kubeconfig again, and so finds
-//!   tokens and certificates that were replaced.
+//!   unanswered is dropped with all of them: see `kept_connection`. The next one reads the kubeconfig again, and so
+//!   finds tokens and certificates that were replaced.
 //! - The library repeats a request that the server turned away, for longer than the election waits. So its retries are
 //!   off. What the server asks for (`Retry-After`) is kept here, within the time of the request.
 //! - Its requests have no bound on their time, and its answers none on their length. Both are here.
 //! - A program that logs in (`exec` of a kubeconfig) may hang. It runs on a thread of its own, one at a time.
-//! - A watch may be silent for ever, since its connection hangs, and a standby would not hear of a release. So the server is
-//!   asked to say once a minute that it is there, and to end the watch after some minutes.
+//! - A watch may be silent for ever, since its connection hangs, and a standby would not hear of a release. So the
+//!   server is asked to say once a minute that it is there, and to end the watch after some minutes.
 
 use super::address::Address;
 use super::document::{self, KIND};
@@ -46,7 +46,7 @@ use tower::util::MapFutureLayer;
 const PAGE: u32 = 500;
 /// How many seconds the server keeps a watch.
 const WATCH_SECONDS: u32 = 240;
-/// The server says once a minute that it is there.
+/// After this silence a watch ends: the server says once a minute that it is there.
 const SILENCE: Duration = Duration::from_secs(90);
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
@@ -59,7 +59,8 @@ pub struct Objects {
     /// Locked while a client is made.
     making: Arc<tokio::sync::Mutex<()>>,
     pub(super) clock: Arc<Mutex<Clock>>,
-    /// This process was let update a Lease. A server that starts does not know the rights yet, and denies all.
+    /// This process has been allowed to update a Lease. So a later denial is that of a server that has just started,
+    /// and does not know the rights yet.
     may_update: AtomicBool,
     /// The uid of the marker; empty if it was not seen yet.
     pub(super) incarnation: Mutex<String>,
@@ -234,8 +235,8 @@ impl Objects {
         }
     }
 
-    /// The states of a Lease, from the one that stands. (The version of a Lease that nobody wrote for a while is too old
-    /// for a watch to begin there. That of a list is not.)
+    /// The states of a Lease, from the one that stands. (The version of a Lease that nobody wrote for a while is too
+    /// old for a watch to begin there. That of a list is not.)
     pub(super) async fn states(&self, name: &str) -> Result<States, StoreError> {
         let fields = format!("metadata.name={name}");
         let listing = &ListParams::default().fields(&fields);
@@ -290,7 +291,7 @@ async fn connect(address: &Address, bound: Duration, clock: Arc<Mutex<Clock>>) -
     Ok(Connection { leases, namespace, server, pending: Pending::default() })
 }
 
-/// Learns from an answer what the library does not tell of it: what time it is, and when to ask again.
+/// Learns from an answer what the library does not pass on: what time it is, and when to ask again.
 async fn hear(
     clock: Arc<Mutex<Clock>>,
     sent: BootInstant,

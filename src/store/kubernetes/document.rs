@@ -1,15 +1,18 @@
 //! What a Lease looks like that is a document, and what it is called.
 //!
 //! ```text
-//! NAME                               who leads the shard NAME; for one that is no name of a Lease: leaderrun.xESCAPED
-//! leaderrun.marker                   since when the namespace remembers
-//! leaderrun.led.NAME                 what must outlive NAME
-//! leaderrun.history.NAME, runs, jobs, once.JOB, standby.SESSION
-//! leaderrun.trial.NAME               what store init and store check write
+//! NAME                          who leads the shard NAME; for one that is no name of a Lease: leaderrun.xESCAPED
+//! leaderrun.marker              since when the namespace remembers
+//! leaderrun.led.NAME            what must outlive NAME
+//! leaderrun.history.NAME, leaderrun.runs.NAME, leaderrun.jobs.NAME, leaderrun.once.xJOB.NAME
+//! leaderrun.standby.xSESSION.NAME
+//! leaderrun.trial.NAME          what store check writes
+//! leaderrun.sha256.HASH         any of these, where the name would be too long
 //! ```
 //!
-//! All of them are Leases, so a Role needs one resource. The label says which kind it is; an annotation holds the document.
-//! The fields of a shard's Lease are filled as client-go's electors fill them, for `kubectl get leases` and for them.
+//! All of them are Leases, so a Role needs one resource. The label says which kind it is; an annotation holds the
+//! document. The fields of a shard's Lease are filled as client-go's electors do, for them and for `kubectl get
+//! leases`.
 //!
 //! The hazard: another elector may take the Lease. Some leave our annotations as they are, and then these say who led
 //! before. So they count only while the fields are those that were written with them ([`SIGN`]).
@@ -28,7 +31,8 @@ use std::time::Duration;
 const LONGEST_NAME: usize = 253;
 /// Names that begin with this are ours.
 const OURS: &str = "leaderrun.";
-/// What shards begin with that hold orders for hosts. Other programs know nothing of them.
+/// What the shards of leaderctl itself begin with (orders for hosts, the lease of `balance`). Other programs know
+/// nothing of them.
 const OF_HOSTS: &str = "leaderctl/";
 
 pub const KIND: &str = "leaderrun/kind";
@@ -42,14 +46,14 @@ const SIGN: &str = "leaderrun/sign";
 /// Between the word for a note and what it is of.
 const MARK: char = ' ';
 
-/// Another one after each renewal by whoever holds the Lease.
+/// Differs after each renewal, whichever program holds the Lease.
 fn sign(spec: &LeaseSpec) -> String {
     let renewed = spec.renew_time.as_ref().map(|time| time.0.to_string()).unwrap_or_default();
     let [duration, transitions] = [spec.lease_duration_seconds, spec.lease_transitions].map(Option::unwrap_or_default);
     format!("{renewed} {transitions} {duration} {}", spec.holder_identity.as_deref().unwrap_or_default())
 }
 
-/// Held for this long from now on; by whom it is held already if no holder is named.
+/// Makes the Lease held for this long from now on: by `holder`, or where that is None by its present holder.
 fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Timestamp) {
     if let Some(holder) = holder.filter(|holder| spec.holder_identity.as_ref() != Some(holder)) {
         spec.acquire_time = Some(MicroTime(now));
@@ -61,14 +65,15 @@ fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Time
     renew(spec, now);
 }
 
-/// Free, as client-go releases it.
+/// Makes the Lease free, as client-go does.
 fn release(spec: &mut LeaseSpec, now: Timestamp) {
     spec.holder_identity = Some(String::new());
     spec.lease_duration_seconds = Some(1);
     renew(spec, now);
 }
 
-/// Electors of client-go compare whole seconds, and take a renewal within the same one for none.
+/// Moves the time of renewal by a second at least: electors of client-go compare whole seconds, and do not see a
+/// renewal within the same one.
 fn renew(spec: &mut LeaseSpec, now: Timestamp) {
     let last = spec.renew_time.as_ref().map(|last| last.0);
     let next = last.and_then(|last| last.checked_add(Duration::from_secs(1)).ok());
@@ -84,7 +89,7 @@ pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, o
         let spec = lease.spec.get_or_insert_default();
         let now = i64::try_from(now_millis).ok().and_then(|now| Timestamp::from_millisecond(now).ok());
         let now = now.unwrap_or(Timestamp::MAX);
-        // Two candidates may have the same owner, and one of another program may be called like it.
+        // Two candidates may have the same owner, and an elector of another program may have that name too.
         let holder = draft.leadership.zip(draft.owner);
         let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
         match draft.ends {
@@ -123,8 +128,8 @@ pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Found {
         _ if is_shard => foreign(&lease, sign),
         _ => Content::Unreadable("it has no annotation of ours".to_owned()),
     };
-    // The version is what the next write needs of it. The server compares uid and resourceVersion, and each write makes another
-    // resourceVersion.
+    // The version is what the next write needs of it. The server compares uid and resourceVersion, which each write
+    // changes.
     (lease.metadata.managed_fields, lease.metadata.self_link) = (None, None);
     let write = serde_json::to_string(&lease).expect("it is plain data");
     Found { content, version: Version { write, incarnation } }

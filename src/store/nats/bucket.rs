@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How far apart the clocks of a cluster's servers may be.
 const CLUSTER_SLACK: Duration = Duration::from_secs(5);
-/// How far the time that `store init` asked for may be ahead of the birth of the bucket, by any two clocks of a cluster.
+/// How far the time that `store init` asked for may be ahead of the bucket's birth, by any two clocks of a cluster.
 const MOST_LABOUR_MICROS: u64 = 60_000_000;
 const OTHER_STREAM: ErrorCode = ErrorCode(10060);
 
@@ -33,11 +33,11 @@ pub struct Bucket {
     pub is_ours: bool,
 }
 
-/// The state of a bucket, as it was told.
+/// The state of a bucket, as the server described it.
 #[derive(Debug)]
 pub struct Info {
     pub stream: stream::Info,
-    /// What time the server said it is, in microseconds since 1970. Revisions are below it, or it is another bucket.
+    /// The server's time in its answer, in microseconds since 1970. A higher revision is of a bucket made later.
     pub micros: u64,
 }
 
@@ -52,7 +52,7 @@ impl Info {
         if self.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
     }
 
-    /// When it was made: another one for a bucket that was made again.
+    /// When it was made, which differs for a bucket that was made again.
     pub fn incarnation(&self) -> String {
         self.created_micros().to_string()
     }
@@ -114,8 +114,8 @@ impl Bucket {
         }
     }
 
-    /// Writes the key if it is at revision `expected`, where zero stands for a key that holds nothing; without one, whatever
-    /// it holds. Returns its new revision; None if it was at another one.
+    /// Writes the key if it is at revision `expected`, where zero stands for a key that holds nothing; without one,
+    /// whatever it holds. Returns its new revision; None if it was at another one.
     ///
     /// # Errors
     /// Unknown if it may have been written.

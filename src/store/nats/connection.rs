@@ -1,13 +1,13 @@
 //! Connections: made when one is needed, shared, and given up as soon as another one is quicker.
 //!
-//! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time bound
-//! here. A request that is unanswered for a while is sent over a new connection as well, and the first answer counts: so
-//! neither a dead peer nor a slow one is a problem. The writer learns that its write was sent twice, because the second
-//! one may find what the first has written.
+//! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time
+//! bound here. A request that is unanswered for a while is sent over a new connection as well, and the first answer
+//! counts: so neither a dead peer nor a slow one is a problem. The writer learns that its write was sent twice, because
+//! the second one may find what the first has written.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
-//! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and could
-//! never say why.
+//! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and
+//! could never say why.
 
 use super::address::{Address, DEFAULT_PORT};
 use super::failure::{Event, unanswered, unconnected};
@@ -159,8 +159,7 @@ impl Connections {
         }
     }
 
-    /// Waits until the connection is gone, or the server refuses `subject` to us, or that we hear answers. Returns the
-    /// reason.
+    /// Waits until the connection is gone, or the server denies us `subject` or the subscription to answers.
     pub async fn failure(
         &self,
         connection: &Arc<Connection>,
@@ -190,8 +189,8 @@ impl Connections {
         StoreError::unknown(format!("the connection to {} broke", connection.server))
     }
 
-    /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked meanwhile: if
-    /// this hangs, the next request makes a connection of its own.
+    /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked
+    /// meanwhile: if this hangs, the next request makes a connection of its own.
     async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
         let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host.with_port(DEFAULT_PORT))));
         let connected = timeout_at(deadline, select_ok(hosts)).await.unwrap_or_else(|_| {

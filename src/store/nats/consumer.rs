@@ -34,7 +34,7 @@ pub struct Pushed {
     events: broadcast::Receiver<Event>,
     /// The number of the last message.
     last: u64,
-    /// How many messages will follow that the stream has already.
+    /// How many messages are still to come that the stream has already.
     pub pending: u64,
 }
 

@@ -6,11 +6,11 @@
 //! =led.SHARD                   that the shard was led, and its longest lease
 //! =note.history.SHARD, =note.runs.SHARD, =note.jobs.SHARD, =note.once.JOB.SHARD
 //! =standby.SESSION.SHARD       that a standby is there
-//! =trial.NAME                  what store init and store check write
+//! =trial.NAME                  what store check writes
 //! ```
 //!
-//! The hazard: anybody who may write the bucket can put anything there, and a message that a later release wrote may mean
-//! more than is read here. Neither is ever replaced.
+//! The hazard: anybody who may write the bucket can put anything there, and a message that a later release wrote may
+//! mean more than is read here. Neither is ever replaced.
 
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
@@ -39,7 +39,7 @@ const STANDBY: &str = "=standby.";
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Header {
     format: u64,
-    /// Another one in each write.
+    /// Different in each write.
     write: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Session>,
@@ -128,8 +128,9 @@ pub fn is_deletion(headers: &HeaderMap) -> bool {
         || headers.get("Nats-Marker-Reason").is_some()
 }
 
-/// The shard in a key: itself, if it consists of letters, digits and `_ - /` and single dots within. A character that a key
-/// may not have there (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal digits.
+/// The shard in a key: itself, if it consists of letters, digits and `_ - /` and single dots within. A character that a
+/// key may not have there (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal
+/// digits.
 fn name_of(shard: &str) -> String {
     let mut name = String::with_capacity(shard.len() + 8);
     for (index, c) in shard.char_indices() {

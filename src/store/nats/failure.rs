@@ -18,7 +18,7 @@ pub enum Event {
     Flooded,
     Denied {
         text: String,
-        /// What is denied is that we hear answers.
+        /// The subscription to answers is denied.
         is_deaf: bool,
     },
 }
@@ -28,7 +28,7 @@ impl Event {
         match reported {
             Reported::Disconnected | Reported::Closed => Some(Self::Broken),
             Reported::ServerError(error) => {
-                // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case, depending on the server.
+                // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case.
                 let text = in_short(&error.to_string()).trim_start_matches("nats: ").to_owned();
                 let lower = text.to_lowercase();
                 let is_deaf = lower.contains("for subscription");

@@ -1,5 +1,5 @@
-//! `lock_key=BUCKET/KEY`: a key of other programs that is held beside the lease, so that leaderrun and programs that elect
-//! with a leader record in a key-value bucket exclude each other.
+//! `lock_key=BUCKET/KEY`: a key of other programs that is held beside the lease, so that leaderrun and programs that
+//! elect with a leader record in a key-value bucket exclude each other.
 //!
 //! Such programs create the key if nothing is in it, update it at the revision that they wrote last, and delete it when
 //! they stop. It ends by itself, because the server forgets it.
@@ -32,7 +32,7 @@ use tokio::sync::Mutex;
 
 /// How often a write that was refused looks again before it reports that: another process wrote in between.
 const MOST_ATTEMPTS: usize = 4;
-/// No key gets as far: a microsecond of the year 2255.
+/// A revision that no key reaches: they begin with the time in microseconds, and this is the year 2255.
 const NO_REVISION: u64 = (1 << 53) - 1;
 /// The names under which a leader record may tell who its writer is.
 const NAMES: [&str; 11] =
@@ -60,7 +60,7 @@ struct State {
     max_age: Duration,
 }
 
-/// Our leader record: also as other programs spell it, in snake case, in camel case, and as Go names a field without a tag.
+/// Our leader record, also in the spellings of other programs: snake case, camel case, and Go's untagged fields.
 fn record(candidate: &Candidate, term: Term, started: u64, lasts: Duration) -> String {
     let now = wall_clock_millis();
     let owner = &candidate.owner;

@@ -56,8 +56,9 @@ impl Meter {
 pub async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> {
     let (mut connecting, before) = (pin!(connecting), resident_bytes());
     poll_fn(|context| {
-        // The library reads for a while and then yields. A buffer that has grown stays until it is dropped. An honest server
-        // makes it take a few kilobytes, and the system's authorities some megabytes; other threads take memory as well.
+        // The library reads for a while and then yields. A buffer that has grown stays until it is dropped. With an
+        // honest server it takes a few kilobytes, and the system's authorities some megabytes; other threads take
+        // memory too.
         if resident_bytes().saturating_sub(before) > MOST {
             return Poll::Ready(None);
         }

@@ -62,8 +62,8 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     }
 }
 
-/// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or ours
-/// if it does not tell its own.
+/// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or
+/// ours if it does not tell its own.
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
     let told = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
