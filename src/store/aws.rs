@@ -1,5 +1,5 @@
-//! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client, with a look at the date of
-//! every answer.
+//! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client, which learns the
+//! server's time from the date of every answer.
 //!
 //! The hazard: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
 //! the sources of credentials.
@@ -110,7 +110,8 @@ fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) 
         )
 }
 
-/// The error of a request that was not sent, for there is nothing to sign it with. A source that failed may answer later.
+/// The error of a request that was not sent because nothing can sign it. `may_pass`: the source of credentials failed,
+/// and may answer later.
 pub fn no_credentials(server: &str, why: &str, may_pass: bool) -> StoreError {
     let message = format!("no AWS credentials for {server}: {why}");
     if may_pass {
@@ -139,7 +140,7 @@ pub fn is_loopback(endpoint: &Url) -> bool {
 #[derive(Debug)]
 pub struct BoundedClient {
     network: SharedHttpClient,
-    /// That of the server, as far as the answers up to now show it.
+    /// The server's clock, as far as the answers up to now show it.
     clock: Arc<Mutex<Clock>>,
 }
 

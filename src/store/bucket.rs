@@ -6,6 +6,8 @@
 //! an operator's write and a renewal refuse each other. A server may ignore conditions, or check them and write without
 //! holding a lock in between. Then two candidates both lead. `leaderctl store init` tries that before it writes the
 //! marker, and without the marker nobody leads.
+//!
+//! `store init` makes no bucket: its name, region and rules are an operator's choice.
 
 mod address;
 mod check;
@@ -97,7 +99,6 @@ impl Documents for Objects {
         Ok(())
     }
 
-    /// It makes no bucket: its name, region and rules are an operator's choice.
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
         check::findings(self).await
     }

@@ -1,10 +1,10 @@
 //! The store `dynamodb://`: one item for each document in a table, changed only by conditional updates of one item.
 //!
-//! The hazard: DynamoDB compares and swaps one item, and looks at no clock while it does so. So ends are written from the
-//! upper bound of the server's clock (`server_clock`) and judged by the lower. Other programs may use the same table with
-//! the same four attributes (`item`), and the table's own TTL deletes items by a clock that nobody here has seen. So a
-//! shard's led mark says what would be lost with its item. The store uses no transactions, because multi-region strongly
-//! consistent tables do not have them.
+//! The hazard: DynamoDB compares and swaps one item, and looks at no clock while it does so. So ends are written from
+//! the upper bound of the server's clock (`server_clock`) and judged by the lower. Other programs may use the same
+//! table with the same four attributes (`item`), and the table's own TTL deletes items by a clock that nobody here has
+//! seen. So a shard's led mark says what would be lost with its item. The store uses no transactions, because
+//! multi-region strongly consistent tables do not have them.
 
 mod address;
 mod check;
@@ -31,7 +31,7 @@ use table::{Change, Outcome};
 
 /// How much later than a note's end DynamoDB may delete it.
 const TTL_SLACK: Duration = Duration::from_hours(24);
-/// When the items of a check expire that it may not delete.
+/// How long the items of a check stay that it may not delete.
 const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 
 pub type DynamoDb = LeaseStore<Table>;
@@ -162,8 +162,8 @@ impl Documents for Table {
                 Outcome::Done(item) => {
                     let found = item::read(item.as_ref());
                     let now = BootInstant::now();
-                    // An answer may have shown that the server's clock was known wrongly, and the end is too early. What is
-                    // known after that holds for both.
+                    // If an answer contradicted what was known of the server's clock, the end may be too early. The
+                    // bounds that are known after that hold for both, so one more write is enough.
                     again = !again && !self.clock().agreed_for(now, now.since(sent));
                     if again {
                         continue;

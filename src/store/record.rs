@@ -1,7 +1,7 @@
 //! A whole document as one text: an object in a bucket, or an annotation of a Lease.
 //!
-//! The hazard: anybody may write there, and a record that a later release wrote may mean more than is read here. Neither
-//! is ever replaced.
+//! The hazard: anybody may write there, and a record that a later release wrote may mean more than is read here.
+//! Neither is ever replaced.
 
 use super::StoreError;
 use super::expiry::ServerTime;
@@ -17,7 +17,7 @@ const FORMAT: u64 = 2;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     format: u64,
-    /// Another one in each write. S3 names a version by the MD5 of its bytes, so the same bytes would be an old version.
+    /// Different in each write. S3 names a version by the MD5 of its bytes, so the same bytes would be an old version.
     pub write: String,
     text: String,
     session: Option<Session>,

@@ -57,7 +57,7 @@ pub struct Address {
     pub profile: Option<String>,
     /// Whether the bucket is named in the path, and not in the name of the host.
     pub path_style: bool,
-    /// With the authorities to trust instead of the system's, if it names some.
+    /// Only `ca` is used.
     pub tls: TlsFiles,
 }
 

@@ -1,11 +1,12 @@
-//! The HTTP client under the library, with a look at the date of every answer; and the library's three clients.
+//! The HTTP client under the library `object_store`, which learns the server's time from the date of every answer; and
+//! the library's three clients.
 //!
 //! The hazards:
 //!
 //! - The library repeats a request by itself, for minutes, after the election has given it up. So its retries are off.
 //! - An answer may have no end, and a server may accept a connection and stay silent. So each exchange is read as a
 //!   whole here, within a bound on its time and on its length.
-//! - The library makes `409 Conflict`, `404` and `412` errors of its own, and gives up what the server said with every
+//! - The library makes `409 Conflict`, `404` and `412` errors of its own, and drops what the server said with every
 //!   other failure. So those others become errors here, with the server's code and words ([`Refusal`]).
 //! - Credentials come over the same client in Google's and Azure's clouds. The dates of those servers say nothing of
 //!   the bucket's clock.

@@ -99,7 +99,7 @@ pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| cause.to_string() == "ETag Header missing from response")
 }
 
-/// Whether an answer had no end.
+/// Whether an answer was longer than its limit.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
     found::<TooLong>(error).is_some()
 }

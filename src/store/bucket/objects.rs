@@ -1,7 +1,7 @@
 //! The requests: each reads, writes or lists objects, and a failed condition is an outcome and not an error.
 //!
-//! The hazard: servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone. All
-//! of them mean the same here: look again.
+//! The hazard: servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone.
+//! All of them mean the same here: look again.
 
 use super::address::{Address, Kind};
 use super::connection::{self, Clients};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How many names a page of a list has at most.
 const PAGE: usize = 1000;
-/// How long a signed question may be asked.
+/// How long a signed URL is valid.
 const SIGNED_FOR: Duration = Duration::from_mins(1);
 
 /// A bucket, the clients to reach it, and what we know about the server's clock.

@@ -8,11 +8,11 @@
 //! | a note beside it | `SHARD#NAME` | `HISTORY`, `RUNS`, `JOBS`, `ONCE#JOB`, `STANDBY#SESSION` |
 //! | what `store check` writes | `SHARD#leaderctl-check-NAME` | `LOCK` |
 //!
-//! The hazard: other programs write the item `LOCK` too. The Go library gurre/shardcoordinator knows `pk`, `sk`, `ownerId`
-//! and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these four always
-//! tell the truth about our lease: `ttl` is in the future while anybody of ours leads or has to be waited for, and 0 once it
-//! is released. And an item counts as ours only while `ttl` agrees with the rest: a program that took it over by changing
-//! only the four has left attributes of ours behind that mean nothing.
+//! The hazard: other programs write the item `LOCK` too. The Go library gurre/shardcoordinator knows `pk`, `sk`,
+//! `ownerId` and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these
+//! four always tell the truth about our lease: `ttl` is in the future while anybody of ours leads or has to be waited
+//! for, and 0 once it is released. And an item counts as ours only while `ttl` agrees with the rest: a program that
+//! took it over by changing only the four has left attributes of ours behind that mean nothing.
 
 use crate::lease::{Session, Shard, Term};
 use crate::store::lease_store::documents::{Content, Found, Key, Leadership, Life, Ours, Part, Version};
@@ -33,7 +33,7 @@ pub const STANDBY: &str = "STANDBY#";
 /// Between the word for a note and what it is of.
 const MARK: char = '#';
 
-/// The value of `ownerId` while nobody leads who has a name.
+/// The `ownerId` of an item that is written before anybody has led. (Once somebody has, the last name stays.)
 pub const NOBODY: &str = "nobody";
 
 /// The keys of a document.
@@ -100,7 +100,7 @@ fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
 pub struct Write<'a> {
     /// Empty: none of ours wrote it.
     pub id: &'a str,
-    /// None but for `LOCK`.
+    /// Some only for `LOCK`.
     pub owner: Option<&'a str>,
 }
 

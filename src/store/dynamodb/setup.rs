@@ -1,4 +1,4 @@
-//! What `leaderctl store init` makes, the table and its TTL, and what DynamoDB says of them.
+//! What `leaderctl store init` makes (the table and its TTL), and DynamoDB's description of it.
 
 use super::table::Table;
 use crate::lease::show;
@@ -47,7 +47,7 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     } else {
         steps::is_there(format_args!("table {name} in {server}"))
     };
-    // Not every table can have a TTL (multi-region strongly consistent tables cannot), and an election does not need it.
+    // Not every table can have a TTL (multi-region strongly consistent ones cannot), and an election does not need it.
     let ttl = match enable_ttl(table).await {
         Err(error) if error.kind == ErrorKind::Misconfigured => {
             format!("left without TTL, so records of crashed leaders stay until the next claim: {error}")

@@ -112,7 +112,7 @@ impl Table {
         }
     }
 
-    /// All items of the table that match a filter, as of no common moment. Each value is one of `:name`.
+    /// All items of the table that match a filter; not all as of one moment. Each value is one of `:name`.
     pub(super) async fn scan(&self, filter: &str, values: &[(&str, &str)]) -> Result<Vec<Item>, StoreError> {
         let request = self.client.scan().table_name(&self.name).consistent_read(true).limit(PAGE);
         let request = request.set_expression_attribute_names(Some(names(filter))).filter_expression(filter);
