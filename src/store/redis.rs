@@ -1,14 +1,14 @@
-//! The stores `redis://`, `rediss://`, `redis+unix://` and `redis+sentinel://`: a hash for each document, changed only by
-//! a script that runs in the server, by the server's clock.
+//! The stores `redis://`, `rediss://`, `redis+unix://` and `redis+sentinel://`: a hash for each document, changed only
+//! by a script that runs in the server, by the server's clock.
 //!
 //! The hazard: Redis forgets. A restart loses what was not persisted, a failover loses what was not replicated, and an
 //! operator's FLUSHALL loses everything. So each answer says from which life of the server's memory it is: `run_id` is
 //! new at each start, and `master_replid` at each promotion of a replica. A write applies only in the life in which its
 //! writer read, and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
 //!
-//! What the store has to trust: the server's clock is not set forward. A candidate that saw the lease before still waits
-//! for what it saw; a candidate that has just started cannot know. And a master that is cut off from its replicas goes on
-//! renewing leases while a promoted replica grants others: `wait=` protects against that.
+//! What the store has to trust: the server's clock is not set forward. A candidate that saw the lease before still
+//! waits for what it saw; a candidate that has just started cannot know. And a master that is cut off from its replicas
+//! goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
 mod check;
@@ -44,8 +44,8 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 use watch::Subscription;
 
-/// How many documents one request reads: the server answers no other client meanwhile, and the longest notes have to fit
-/// into what a connection may read (`allowance`).
+/// How many documents one request reads: the server answers no other client meanwhile, and the longest notes have to
+/// fit into what a connection may read (`allowance`).
 const PAGE: usize = 100;
 /// How many places for keys one request looks at. In that time the server answers no other client, for some
 /// microseconds.
@@ -64,9 +64,9 @@ pub struct Hashes {
     /// How many replicas must have a lease before it counts.
     replicas: u32,
     clock: Mutex<Clock>,
-    /// Some from one wait for a change to the next.
+    /// Kept from one wait for a change to the next.
     subscription: Mutex<Option<Subscription>>,
-    /// Nobody hears of changes, and that was said.
+    /// The warning that nobody hears of changes, which is given once.
     unheard: Once,
 }
 

@@ -4,12 +4,13 @@
 //! The hazards, and the defence against each:
 //!
 //! - Two candidates claim at once. A write names the version over which it applies, in its condition, which the server
-//!   checks again once it has locked the row, at every isolation level. Under a strict one the second write fails (40001),
-//!   and so does one of two on different nodes of a Galera cluster, when it is committed (1213). Then nothing was applied.
-//! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. Each write has a random
-//!   name, and applies over one other alone.
-//! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server failed
-//!   over to a replica that had not received everything. See `statements` for how that is known.
+//!   checks again once it has locked the row, at every isolation level. Under a strict one the second write fails
+//!   (40001), and so does one of two on different nodes of a Galera cluster, when it is committed (1213). Then nothing
+//!   was applied.
+//! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. Each write has a
+//!   random name, and applies over one other alone.
+//! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
+//!   failed over to a replica that had not received everything. See `statements` for how that is known.
 //! - A user deletes the row of a lease that is held. A rule on the table, or a trigger, prevents it.
 //! - The server's clock is set. A candidate that saw the lease before still waits for what it saw; a candidate that has
 //!   just started cannot know.

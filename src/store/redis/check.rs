@@ -36,7 +36,7 @@ pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// Who may not ask hears it from the trial.
+/// Empty if this user may not ask: then the trial of documents says so.
 async fn info(hashes: &Hashes) -> Result<Info, StoreError> {
     let exchange = hashes.client.exchange(hashes.client.deadline()).await?;
     match exchange.ask(cmd("INFO").arg("everything")).await {

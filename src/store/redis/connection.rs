@@ -2,8 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A write that is sent twice has the
-//!   same name, by which the script recognises it.
+//! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A write that is sent twice has
+//!   the same name, by which the script recognises it.
 //! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
 //!   the request itself. And no answer is longer than the allowance of its connection.
 
@@ -260,7 +260,6 @@ impl Exchange<'_> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// The error of a request on it.
     pub fn conclude(&self, failure: &Failure) -> StoreError {
         failure.conclude(self.place(), &self.client.address.login)
     }

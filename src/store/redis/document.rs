@@ -9,9 +9,10 @@
 //! PREFIX{leases}:changed:SHARD         channel: that the document changed
 //! ```
 //!
-//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them: who deletes that one too
-//! deletes the marker, and then the server counts as one that has forgotten everything. In a cluster all keys must be on
-//! one node, because a script may touch no others: the word in braces selects that node.
+//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them: who deletes that one
+//! too deletes the marker, and then the server counts as one that has forgotten everything. The word in braces (a hash
+//! tag) keeps all keys on one node, because a script may touch no others. Redis Cluster is refused all the same
+//! (`check`).
 
 use super::script;
 use crate::lease::{Session, Shard, Term};

@@ -3,7 +3,8 @@
 //! The hazards:
 //!
 //! - A key that never expires would be held for ever if its holder died. So it is refused.
-//! - A key that was gone, and is taken again until our tree is dead, has another value than one that was held all the time.
+//! - A key that was gone, and is taken again until our tree is dead, has another value than one that was held all the
+//!   time.
 //!
 //! What no script can see: whether another program that lost the key has stopped. That is its own affair.
 

@@ -1,8 +1,8 @@
 //! The scripts. Each decides by what it reads, and writes, at one instant in the server.
 //!
-//! A script is sent whole on a new connection, which may lead to a server that does not know it, and by its hash from then
-//! on. If a renewal first had to learn that the server does not know its script, it would come too late where round trips
-//! are slow.
+//! A script is sent whole on a new connection, which may lead to a server that does not know it, and by its hash from
+//! then on. If a renewal first had to learn that the server does not know its script, it would come too late where
+//! round trips are slow.
 
 use super::connection::{Client, Exchange};
 use super::failure::Failure;

@@ -224,8 +224,8 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
 }
 
-/// As libpq takes it, a percent-encoded directory stands in the place of the host: `//USER@%2Ftmp:7000/DB` is the same as
-/// `//USER@/DB?host=%2Ftmp&port=7000`.
+/// As libpq takes it, a percent-encoded directory stands in the place of the host: `//USER@%2Ftmp:7000/DB` is the same
+/// as `//USER@/DB?host=%2Ftmp&port=7000`.
 fn with_socket_as_option(dialect: Dialect, rest: &str) -> String {
     let moved = || {
         let (authority, path) = rest.strip_prefix("//")?.split_once('/')?;

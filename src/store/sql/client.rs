@@ -1,5 +1,5 @@
-//! What a dialect's client has to do for the rows of a table: connect, send statements, hear of changes, and say what an
-//! operator should know of the server.
+//! What a dialect's client has to do for the rows of a table: connect, send statements, hear of changes, and say what
+//! an operator should know of the server.
 
 use super::failure::{Failure, Site};
 use super::server::Server;
@@ -69,13 +69,13 @@ pub trait Connection: Send + Sync + Sized + 'static {
         true
     }
 
-    /// Whether it is worth more than another one.
+    /// Whether it has begun to listen. Such a connection is kept, and another one dropped.
     fn listens(&self) -> bool {
         false
     }
 
-    /// Sends statements as one transaction, in one round trip. The first failure ends the rest. Returns the rows of the last
-    /// one that has some.
+    /// Sends statements as one transaction, in one round trip. The first failure ends the rest. Returns the rows of the
+    /// last one that has some.
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure>;
 
     /// Begins to listen: a change after this is heard.

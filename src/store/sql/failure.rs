@@ -158,7 +158,7 @@ impl Site {
         StoreError::misconfigured(format!("{server} does not speak TLS: turn TLS on, or do without it with {mode}"))
     }
 
-    /// The error of a request that was sent while a connection was being made: no other was.
+    /// The error of a question that is asked while a connection is being made: no request was sent yet.
     pub fn unusable(&self, failure: &Failure) -> StoreError {
         StoreError::not_applied(format!("cannot use {}: {}", self.server, failure.error))
     }

@@ -2,14 +2,14 @@
 //!
 //! The hazards:
 //!
-//! - A connection may be dead without any sign of it. So one request uses a connection at a time, and when the request is
-//!   given up, the connection is closed, and nothing waits for its answer any more.
+//! - A connection may be dead without any sign of it. So one request uses a connection at a time, and when the request
+//!   is given up, the connection is closed, and nothing waits for its answer any more.
 //! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
 //!   give up too: each connection begins with timeouts of the server's.
-//! - A request that failed in the middle leaves its transaction open, and what it wrote would be committed with the next
-//!   one. So each request begins with the end of the one before.
-//! - The session may not be ours alone: a proxy gives a transaction another one, with other settings. Nothing here relies
-//!   on a setting.
+//! - A request that failed in the middle leaves its transaction open, and what it wrote would be committed with the
+//!   next one. So each request begins with the end of the one before.
+//! - The session may not be ours alone: a proxy gives a transaction another one, with other settings. Nothing here
+//!   relies on a setting.
 
 mod relay;
 
@@ -305,8 +305,8 @@ fn meaning(code: u16) -> Meaning {
         1644 => Meaning::Kept,
         1290 | 1792 | 1836 => Meaning::NoWrites,
         1205 | 1969 | 3024 | 3572 => Meaning::Locked,
-        // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a user asks
-        // in an hour.
+        // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a user
+        // asks in an hour.
         1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => Meaning::Passing,
         code if ANOTHER_TABLE.contains(&code) => Meaning::AnotherTable,
         // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a

@@ -1,7 +1,7 @@
 //! What `leaderctl store init` makes, and what `leaderctl store check` finds beyond the trial of documents.
 //!
-//! The hazard: a table may look right and not be. Without its guard a user can delete a lease that is held. A server that
-//! does not wait for its disk may forget a lease that it granted.
+//! The hazard: a table may look right and not be. Without its guard a user can delete a lease that is held. A server
+//! that does not wait for its disk may forget a lease that it granted.
 
 use super::client::{Connection, is_true, value};
 use super::failure::{Failure, Meaning, Site};
@@ -113,7 +113,7 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// Asks for conditions, in SQL: what is found of each that does not hold.
+/// Tries conditions, in SQL. Returns the finding of each that does not hold.
 pub async fn unmet<C: Connection, const N: usize>(
     server: &Server<C>,
     connection: &C,

@@ -4,11 +4,11 @@
 //!
 //! - A connection may be dead without any sign of it. So each one ends here: when its [`Connection`] is dropped, the
 //!   socket is closed at once, whatever was under way on it, and no request waits for an answer any more.
-//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must give up
-//!   too. And a server that does not wait for its disk may forget what it confirmed. So each request begins with settings
-//!   for its own transaction.
-//! - A commit may be confirmed although no synchronous standby has it, because a user cancelled the wait. Only a warning
-//!   says so. So this answer counts as unknown, and so do all later ones on the connection.
+//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
+//!   give up too. And a server that does not wait for its disk may forget what it confirmed. So each request begins
+//!   with settings for its own transaction.
+//! - A commit may be confirmed although no synchronous standby has it, because a user cancelled the wait. Only a
+//!   warning says so. So this answer counts as unknown, and so do all later ones on the connection.
 //! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
 //!   an earlier request left behind in the session, unless the connection has proven to be direct.
 
@@ -55,7 +55,7 @@ const LONGEST_NOTIFICATION: usize = 8000;
 
 /// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
 const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
-/// What warns in the server that a wait for a synchronous standby was cancelled. The text is in the language of the server.
+/// What warns in the server that a wait for a synchronous standby was cancelled. The text is in the server's language.
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 /// In its place where the server has another log, or does not let every user see it.
 const NO_TIMELINE: &str = "'-'";

@@ -3,8 +3,8 @@
 //! The hazards:
 //!
 //! - A connection that hangs must not hold up the next request. The server answers the requests on one connection one
-//!   after another, so silence means nothing here. So while a request is under way, the next one takes a connection of its
-//!   own.
+//!   after another, so silence means nothing here. So while a request is under way, the next one takes a connection of
+//!   its own.
 //! - A slow connection is not one that hangs, and to make another one takes several round trips. So where a connection
 //!   takes several requests, the next one is sent twice: behind the others on the kept connection, and over a new one.
 //!   For the same reason such a connection is kept when a caller gives up a request on it: a note of a few requests may
@@ -160,8 +160,8 @@ impl<C: Connection> Server<C> {
         Ok(Arc::new(Shared { connection, asked: AtomicUsize::default(), answered: AtomicUsize::default() }))
     }
 
-    /// Begins a request, and returns its number. If nobody [ends](Self::end) it, it was given up: then a connection that
-    /// takes several is busy until a later answer, and another one is closed.
+    /// Begins a request, and returns its number. If nobody [ends](Self::end) it, it was given up: then a connection
+    /// that takes several is busy until a later answer, and another one is closed.
     pub fn begin(&self, shared: &Arc<Shared<C>>) -> usize {
         if !C::TAKES_SEVERAL {
             self.kept.forget(shared);
@@ -169,8 +169,8 @@ impl<C: Connection> Server<C> {
         shared.asked.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps the connection of a request that was answered. After a failure its transaction may be open, or its server a
-    /// standby by now.
+    /// Keeps the connection of a request that was answered. After a failure its transaction may be open, or its server
+    /// a standby by now.
     pub fn end(&self, shared: &Arc<Shared<C>>, number: usize, is_answered: bool) {
         if !is_answered {
             self.kept.forget(shared);

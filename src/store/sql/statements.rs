@@ -13,26 +13,26 @@
 //! The hazards:
 //!
 //! - A statement sees the table as it was when the statement began; only the rows that it writes to are the latest. So
-//!   every decision is in the condition of the write, which is checked again once the row is locked. A row that comes with
-//!   a write that was not applied may be older than the one that prevented it.
-//! - The clock is read once, before the statement waits for a row. So what ends by it ends early rather than late, but not
-//!   before its time counted from when the request was sent.
+//!   every decision is in the condition of the write, which is checked again once the row is locked. A row that comes
+//!   with a write that was not applied may be older than the one that prevented it.
+//! - The clock is read once, before the statement waits for a row. So what ends by it ends early rather than late, but
+//!   not before its time counted from when the request was sent.
 //! - The server may have lost writes, or the rows come out of a dump. So each answer says in which incarnation of the
 //!   table it was given, and a write applies only in the one in which its writer read.
 //! - A row's values may be anything: another program may have written them, or a user by hand.
 //!
-//! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery from a
-//! backup, and the transaction that wrote the marker first: a row that was restored was written by another one than it
-//! says. So the marker's session says which transaction wrote it, and for which incarnation.
+//! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery
+//! from a backup, and the transaction that wrote the marker first: a row that was restored was written by another one
+//! than it says. So the marker's session says which transaction wrote it, and for which incarnation.
 //!
-//! MySQL's is the server, and the time at which the table was made there: each node of a cluster has a clock of its own, so
-//! it is another one. And it is the write of the marker that another one had made before: the marker's session says for
-//! which it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A dump that is
-//! loaded into the table as it stands goes unnoticed.
+//! MySQL's is the server, and the time at which the table was made there: each node of a cluster has a clock of its
+//! own, so it is another one. And it is the write of the marker that another one had made before: the marker's session
+//! says for which it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A
+//! dump that is loaded into the table as it stands goes unnoticed.
 //!
-//! A request is one transaction, sent at once: the write, and a look at its row. The look shows the latest write that was
-//! committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may write
-//! alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
+//! A request is one transaction, sent at once: the write, and a look at its row. The look shows the latest write that
+//! was committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may
+//! write alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
 
 use super::address::Address;
 use super::failure::PRIVILEGES;
@@ -61,8 +61,8 @@ const SCRATCH: &str = "check/";
 const LONGEST_CHANNEL: usize = 63;
 /// Names that need no quotes in PostgreSQL. Its reserved words (table "user", schema "all") need them.
 const PLAIN: [&str; 2] = ["public", "leaderrun"];
-/// Which server of MySQL it is. MySQL has a number for each server; MariaDB shows its place. (The comments are statements
-/// for MySQL 8 alone, and for MariaDB alone.)
+/// Which server of MySQL it is. MySQL has a number for each server; MariaDB shows its place. (The comments are
+/// statements for MySQL 8 alone, and for MariaDB alone.)
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
@@ -105,7 +105,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// A text as no setting of the server changes its meaning.
+    /// A text as a literal that means the same under all settings of the server.
     #[must_use]
     pub fn word(self, text: &str) -> String {
         match self {
@@ -163,8 +163,7 @@ impl Dialect {
         }
     }
 
-    /// The oldest versions that will do, if this one is too old: the tests are run with so much, or the documentation
-    /// promises no older one.
+    /// The oldest versions that are supported, if this one is older.
     #[must_use]
     pub fn needs_newer(self, version: &str) -> Option<&'static str> {
         let (oldest, names) = match self {
@@ -267,8 +266,8 @@ impl Statements {
         self.answer(&self.rows_at(places))
     }
 
-    /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over an
-    /// absence, if anything stands there, or the marker was written again. The answer shows the row.
+    /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over
+    /// an absence, if anything stands there, or the marker was written again. The answer shows the row.
     pub fn put(&self, place: &Spot, version: &str, draft: &Draft<'_>, over: Over<'_>) -> String {
         let (found, judged) = match over {
             Over::Exactly(found) => (found, found.ours()),
@@ -296,7 +295,7 @@ impl Statements {
             Ends::In(lasts) => format!("{now} + {}", lasting(lasts)),
             Ends::Now => now.to_owned(),
         };
-        // Where a lease was judged, it must not have been prolonged since.
+        // A lease that was judged must not have been prolonged since.
         let judged = judged.map(|ours| match ours.life {
             Life::Ends(ends) => format!(" AND sequence = {} AND ends = {ends}", ours.sequence),
             _ => format!(" AND sequence = {} AND ends IS NULL", ours.sequence),
@@ -329,8 +328,8 @@ impl Statements {
                 };
                 format!("{write}; {notice}{}", self.answer(&rows))
             }
-            // What a replica makes of a logged statement must not depend on the replica, so it has values. The first look
-            // has fixed what later ones show, but for rows that they lock.
+            // What a replica makes of a logged statement must not depend on the replica, so it has values. The first
+            // look has fixed what later ones show, but for rows that they lock.
             Dialect::MySql => {
                 let right = format!("CAST(@incarnation AS BINARY) = CAST({incarnation} AS BINARY)");
                 let write = if is_new {
@@ -512,7 +511,7 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
     };
     let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is no number"));
     let term = Term(number(term, "term")?);
-    // That of the marker is something else.
+    // The session of the marker is something else.
     let leads = is_led && !session.is_empty();
     Ok(Ours {
         text: text.clone(),

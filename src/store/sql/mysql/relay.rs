@@ -1,8 +1,8 @@
 //! Between the library and the server: the socket, TLS, and what the library may not see.
 //!
 //! The library opens its own sockets, and its own TLS knows fewer modes than ours. So it is given a socket of this
-//! process, and what it says is passed on: during the login packet by packet, because TLS begins in the middle of it, and
-//! then as it is.
+//! process, and what it says is passed on: during the login packet by packet, because TLS begins in the middle of it,
+//! and then as it is.
 //!
 //! The hazards:
 //!

@@ -47,7 +47,7 @@ pub struct Advisory {
     gate: tokio::sync::Mutex<()>,
     /// Some while we hold the lock, as far as we know.
     held: Mutex<Option<Arc<Connection>>>,
-    /// Our sessions that may hold it although we lost them, and the last one: process and start, as [`lock_holder`] has them.
+    /// Our sessions that may hold it although we lost them, and the last one, as [`lock_holder`] shows them.
     own: Mutex<Vec<String>>,
 }
 
@@ -224,8 +224,8 @@ impl ForeignLock for Advisory {
 /// A session of the server: its process, and when that started, because another process may get its number later.
 const SESSION: &str = "concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::bigint)";
 
-/// The holder of an advisory lock: its session, its name for itself, and its host. PostgreSQL keeps the two halves of the
-/// key apart.
+/// The holder of an advisory lock: its session, its name for itself, and its host. PostgreSQL keeps the two halves of
+/// the key apart.
 fn lock_holder(key: i64) -> String {
     let bits = u64::from_ne_bytes(key.to_ne_bytes());
     let (high, low) = (bits >> 32, bits & 0xffff_ffff);

@@ -45,8 +45,8 @@ pub async fn listen(server: &Server<Connection>) -> Result<News, StoreError> {
     Ok(News { inbox: Some(inbox), patience: if pushes { Duration::MAX } else { POLL } })
 }
 
-/// Whether this connection, which no other request uses, always has the same session of the server. None if that cannot be
-/// determined for certain.
+/// Whether this connection, which no other request uses, always has the same session of the server. None if that cannot
+/// be determined for certain.
 pub async fn is_dedicated(server: &Server<Connection>, connection: &Connection) -> Result<Option<bool>, StoreError> {
     if connection.direct { Ok(Some(true)) } else { hears(server, connection).await }
 }
@@ -64,8 +64,8 @@ pub async fn hears(server: &Server<Connection>, connection: &Connection) -> Resu
     connection.hears.get_or_try_init(ask).await.copied()
 }
 
-/// Sends a token to a connection that listens. None if it did not arrive in time: there may be a pooler, or the server may
-/// be slow.
+/// Sends a token to a connection that listens. None if it did not arrive in time: there may be a pooler, or the server
+/// may be slow.
 async fn token_arrives(
     server: &Server<Connection>,
     connection: &Connection,
