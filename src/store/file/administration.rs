@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use std::{fs, io};
 
-/// How long `forget` waits for a clock that has not passed the term. A second claim in a millisecond is a millisecond ahead.
+/// How long `forget` waits for a clock that is behind the term: a second claim in a millisecond is one ahead.
 const WAITED_FOR: Duration = Duration::from_millis(10);
 
 #[async_trait::async_trait]
@@ -90,7 +90,7 @@ impl Administration for FileStore {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let directory = self.directory.display();
         match fs::metadata(&self.directory) {
-            // It may be there. As with a server that lets nobody in, there is nothing to find.
+            // Whether it exists is not known. As with a server that lets nobody in, there is nothing to find.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(explain("cannot look for", &self.directory, &error));
             }

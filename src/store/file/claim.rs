@@ -16,8 +16,8 @@ use std::os::unix::net::UnixListener;
 impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own. If that
-        // claim fails, it has not happened, so the lock stays ours.
+        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own. If
+        // that claim fails, it has not happened, so the lock stays ours.
         let earlier = self.held.lock().remove(shard).filter(|held| self.is_current(held, shard));
         let is_repeated = earlier.is_some();
         let won = || self.won.lock().remove(shard).filter(|won| self.is_current(won, shard));

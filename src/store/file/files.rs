@@ -166,10 +166,10 @@ fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
     rights << 6 | group | kept
 }
 
-/// Closes a file to other users, who may read one that comes from a backup, for example. Files that are not ours stay as they are, and so
-/// do files with a second name, which may not belong to a store at all. The owner of a store's directory may move files
-/// of root's into it, and must not be able to read them afterwards. So a directory, or a file with content, is closed
-/// but keeps its owner. Only an empty file, as our locks are, is handed over.
+/// Closes a file to other users, who may be able to read it, for example after a restore from a backup. Files that are
+/// not ours stay as they are, and so do files with a second name, which may not belong to a store at all. The owner of
+/// a store's directory may move files of root's into it, and must not be able to read them afterwards. So a directory,
+/// or a file with content, is closed but keeps its owner. Only an empty file, as our locks are, is handed over.
 fn close_to_strangers(path: &Path, file: &File) {
     let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
     let us = geteuid();

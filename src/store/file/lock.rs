@@ -2,9 +2,9 @@
 //! waited for.
 //!
 //! The hazard: a user who may read a file may also lock it for reading, for as long as they like, and a file that was
-//! restored from a backup may be readable to all. Such a lock is not a lease. So a file that is locked for reading is moved
-//! out of the way, and another one takes its place. Processes that had the first file open find that the path no longer
-//! names it.
+//! restored from a backup may be readable to all. Such a lock is not a lease. So a file that is locked for reading is
+//! moved out of the way, and another one takes its place. Processes that had the first file open find that the path no
+//! longer names it.
 
 use super::explain;
 use super::files::{beside, names, open_lock, remove};

@@ -1,10 +1,10 @@
-//! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+runs`,
+//! Notes as files beside the leases: `DIR/SHARD+orders`, `DIR/SHARD+history`, `DIR/SHARD+runs`, `DIR/SHARD+jobs`,
 //! `DIR/SHARD+standby+SESSION`, and `DIR/SHARD+once/JOB`, which is a folder because the names of a shard and of a job
 //! together are too long for one file name.
 //!
-//! The hazard: a process may be frozen while it holds a lock. So a writer tries the lock that lets one process write at
-//! a time, and does not wait for it in the kernel. Reading needs no lock, because a note is replaced as a whole
-//! (rename).
+//! The hazard: a process may be frozen while it holds a lock. So a writer tries the lock `DIR/+lock`, which lets one
+//! process write at a time, and does not wait for it in the kernel. Reading needs no lock, because a note is replaced
+//! as a whole (rename).
 
 use super::lock::{self, Lock};
 use super::{FileStore, explain, files};
