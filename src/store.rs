@@ -137,7 +137,7 @@ pub trait Leases: Send + Sync {
     }
 }
 
-/// What is done with a page of a list.
+/// Receives a page of a list.
 pub type EachPage<'a> = dyn FnMut(Vec<(Shard, Report)>) + Send + 'a;
 
 /// What operators need from a store.
@@ -288,10 +288,10 @@ impl Takeover {
     }
 }
 
-/// Why a tree may run that the store knows nothing of.
+/// Why a tree may be running that the store does not know of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Doubt {
-    /// The store knows of no leader of this shard, and has not remembered for a whole lease.
+    /// The store knows of no leader of this shard, and has remembered for less than a whole lease.
     FirstUse,
     /// It may have forgotten a lease, or the record vanished without a release.
     #[default]
@@ -328,9 +328,9 @@ pub enum Renewal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     pub renewal: Renewal,
-    /// The notes on [`Page::Orders`] of the shards, in their order: as [`Notes::read`] would have shown them at some
-    /// instant after the call, or before a write that was not answered by then. None if they did not come with the
-    /// answer; then [`Notes::read`] shows them, or says what is wrong with them.
+    /// The notes on [`Page::Orders`] of the shards, in their order, as [`Notes::read`] shows them after the call; a
+    /// write that was not answered by then may be missing. None if they did not come with the answer: then
+    /// [`Notes::read`] shows them, or says what is wrong with them.
     pub orders: Option<Vec<Option<Note>>>,
 }
 
@@ -410,7 +410,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether this term leads.
     pub(crate) fn leads(&self, term: Term) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.term == Some(term))
     }

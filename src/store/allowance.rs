@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes since the last request: many times a page, which is 250 items of DynamoDB or keys of etcd, or 500 rows
-/// of PostgreSQL, of a few hundred bytes each. Records of other programs may be longer, and a DynamoDB page of a megabyte
-/// grows when it is written as JSON.
+/// The most bytes since the last request: many times the longest page of a list, which has 250 to 1,000 entries, most
+/// of them of a few hundred bytes. Records of other programs may be longer, and a DynamoDB page of a megabyte grows
+/// when it is written as JSON.
 pub const MOST: usize = 16 << 20;
 /// For Redis, about five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
@@ -38,7 +38,7 @@ impl Allowance {
         Self { most, taken: Arc::default() }
     }
 
-    /// Resets the allowance: something is sent. What was used up stays so.
+    /// Resets the allowance, because something is sent. One that was exceeded stays exceeded.
     pub fn begin_again(&self) {
         let _ =
             self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| (taken <= self.most).then_some(0));

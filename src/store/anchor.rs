@@ -7,8 +7,8 @@
 //! descriptor goes into the queue, so the anchor never becomes stale.
 //!
 //! The opposite hazard: a frozen candidate keeps its connection, and so the lock, long after its tree is dead. So the
-//! backstop takes the descriptor out of the queue then, and shuts the connection down ([`cut`]): the server sees it end,
-//! whoever else has it open.
+//! backstop takes the descriptor out of the queue then, and shuts the connection down ([`cut`]): the server sees it
+//! end, even if other processes still have it open.
 
 use crate::sys;
 use nix::sys::socket::{

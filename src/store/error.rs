@@ -93,7 +93,7 @@ impl StoreError {
         Self::new(ErrorKind::NotApplied, message.into())
     }
 
-    /// Of a name that nothing else has. Nothing was sent.
+    /// The error when a random name could not be made. Nothing was sent.
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(crate) fn no_random_bytes(error: std::io::Error) -> Self {
         Self::not_applied(format!("no random bytes: {error}"))
@@ -121,7 +121,7 @@ impl StoreError {
         Self { cause: Cause::of(error), ..self }
     }
 
-    /// The same, of a request that came after another one of the same call, which was applied.
+    /// The same, of a call that has already applied an earlier request.
     #[must_use]
     pub fn after_a_part(self) -> Self {
         let kind = if self.kind == ErrorKind::NotApplied { ErrorKind::Unknown } else { self.kind };
@@ -180,7 +180,7 @@ pub fn joined(failures: &[StoreError]) -> StoreError {
     StoreError { cause, ..StoreError::not_applied(messages.join("; ")) }
 }
 
-/// The error of a connection that was not ready in time. Many servers say nothing until the client speaks their protocol.
+/// The error of a connection that was not ready in time. Many servers wait for the client to speak their protocol.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub fn unanswered(server: &str, reached: bool, kind: &str) -> StoreError {
     let question = if reached { format!(": is it {kind}?") } else { String::new() };

@@ -1,5 +1,5 @@
-//! The times that a store writes and judges by, where the server keeps none: from the bounds of the server's clock
-//! (`server_clock`), and from our own wall clock while no answer has shown a date.
+//! The ends that a store writes, and the time that it judges them by, where the server does not do that itself: from
+//! the bounds of the server's clock (`server_clock`), and from our own wall clock until an answer shows it.
 
 use super::Finding;
 use super::server_clock::{Clock, FIRST_GUESS};
@@ -10,12 +10,13 @@ use std::time::Duration;
 /// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
 const MOST_WALL_CLOCK_ERROR: i64 = 60;
 
-/// The instant at which a lease is judged.
+/// When a lease is judged, and when it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// When the read was sent that last showed the lease unchanged.
     pub read_sent: BootInstant,
     pub now: BootInstant,
+    /// Our wall clock, as a second witness. `u64::MAX` where none is needed.
     pub wall_millis: u64,
 }
 
@@ -71,7 +72,7 @@ pub fn date(header: &str) -> Option<u64> {
     Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// That our wall clock is `seconds` ahead of `whose`, such as `the server's`.
+/// Says that our wall clock is `seconds` ahead of `whose`, such as `the server's`.
 pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
     let direction = if seconds > 0 { "ahead of" } else { "behind" };
     format!("this machine's clock is {} s {direction} {whose}", seconds.abs())
@@ -89,7 +90,7 @@ pub fn known(time: &impl ServerTime, round_trip: Duration, whose: &str) -> Findi
     Finding::good(format!("a round trip takes {round_trip:.1?}; {whose} clock is known to within {width}"))
 }
 
-/// The same, and what it says of ours. Signatures that are `most_age` seconds old are refused.
+/// As [`known`], with a warning if our own clock is wrong: a signature that is `most_age` seconds off is refused.
 pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age: i64) -> Vec<Finding> {
     let mut findings = vec![known(time, round_trip, whose)];
     if let Some(seconds) = time.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {

@@ -231,8 +231,8 @@ impl Location {
         self.traits().delivery
     }
 
-    /// The option of the URL by which a candidate also holds a lock of other programs, if there is one. Those programs do
-    /// not announce themselves as standbys.
+    /// The option of the URL by which a candidate also holds a lock of other programs, if there is one. Those programs
+    /// do not announce themselves as standbys.
     #[must_use]
     pub fn foreign_lock(&self) -> Option<&'static str> {
         self.traits().foreign_lock

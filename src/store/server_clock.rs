@@ -1,10 +1,9 @@
-//! The time on a server's clock, as far as the `Date` headers of its answers show it: for stores that compare and swap,
-//! and keep no time.
+//! The time on a server's clock, as far as its answers show it: by a `Date` header, or by a time in milliseconds.
 //!
-//! The hazard: such a server looks at no clock in a condition, and two hosts' wall clocks must never be compared. If a
-//! holder writes an expiry that is too early, or a candidate believes that it is later than it is, a second tree
-//! starts. So nobody here knows the time; each process knows an interval that contains it. A holder writes from the
-//! upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
+//! The hazard: a server that only compares looks at no clock while it does so, and two hosts' wall clocks must never be
+//! compared. If a holder writes an expiry that is too early, or a candidate believes that it is later than it is, a
+//! second tree starts. So nobody here knows the time; each process knows an interval that contains it. A holder writes
+//! from the upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
 //!
 //! An answer dated D, whose request left at `s` and which arrived at `r` on our own clock, says: at some instant of
 //! `[s, r]` the server's clock showed D and a fraction. Many servers render that header once a second on a timer of
@@ -372,7 +371,8 @@ mod tests {
     }
 
     proptest! {
-        /// Ours and the server's clock each run up to a twelfth too fast or too slow, and its header is up to a second old.
+        /// Ours and the server's clock each run up to a twelfth too fast or too slow, and its header is up to a second
+        /// old.
         #[test]
         fn the_servers_time_is_always_within_the_interval(
             start in 0_u64..5_000_000_000,

@@ -114,7 +114,7 @@ impl<'a> StoreUrl<'a> {
         } else {
             hosts.split(',').map(|host| read_host(scheme, host)).collect::<Result<_, _>>()?
         };
-        // Two slashes are rather a slip than a name, and another name is another election. To the kernel they are one.
+        // Two slashes are probably a slip, and another name is another election. In a file's path they are as one.
         let is_of_a_file = scheme == "redis+unix";
         if !is_of_a_file && (path.starts_with('/') || path.contains("//")) {
             return Err(format!(
