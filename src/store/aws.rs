@@ -64,7 +64,8 @@ pub async fn load(
     Ok(shared.ok().filter(|shared| shared.region().is_some()))
 }
 
-/// The SDK skips a profile that does not exist, and then reports the last place where it looked for credentials.
+/// The SDK skips a profile that does not exist, and then reports the last place where it looked for credentials. So
+/// this looks for the profile first.
 async fn find_profile(account: &Account) -> Result<(), StoreError> {
     let named = || std::env::var("AWS_PROFILE").ok().filter(|_| std::env::var_os("AWS_ACCESS_KEY_ID").is_none());
     let Some(name) = account.profile.clone().or_else(named).filter(|name| !name.is_empty() && name != "default") else {

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The SDK's client for an address, and the server's name in messages. What its answers show of the server's clock is
-/// told to `clock`; those of the sources of credentials say nothing of it.
+/// The SDK's client for an address, and the server's name in messages. Its answers teach `clock` the server's time;
+/// those of the sources of credentials do not.
 pub async fn connect(
     address: &Address,
     request_timeout: Duration,

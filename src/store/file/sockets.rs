@@ -171,8 +171,8 @@ impl Space {
     }
 }
 
-/// A number for a path. Two paths never have the same number by accident, and only users who count could make two with
-/// the same number on purpose.
+/// A number for a path. Two paths never have the same number by accident, and only users who may write the directory
+/// could make two with the same number on purpose.
 fn number(parts: &[&[u8]]) -> String {
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     format!("{:016x}", fnv1a(bytes))

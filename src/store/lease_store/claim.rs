@@ -322,12 +322,12 @@ impl<D: Documents> LeaseStore<D> {
         if !knows_all || self.properties.is_shared {
             let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
             if knows_all && found.before.shared.term > standing.term() {
-                // Somebody led since: perhaps our document was deleted before the mark said that we lead.
+                // Somebody has led since: perhaps our document was deleted before the mark said that we lead.
                 let stands = self.look(shard, false, false, Reader::Writer).await?;
                 if stands.found.leadership() != draft.leadership().as_ref() {
                     return Ok(None);
                 }
-                // Or somebody put an older copy back, and it is that which was taken.
+                // Or an older copy was put back, and this claim took that.
                 is_older = true;
             }
             after = Some(found);

@@ -42,7 +42,7 @@ pub struct Document {
     rest: Map<String, Value>,
 }
 
-/// Who leads, as it says of itself. What decides stands beside the text.
+/// The leader, as it describes itself. What decides stands beside the text ([`Ours`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub owner: String,

@@ -366,7 +366,7 @@ pub trait Documents: ServerTime + Send + Sync {
         touch::by_put(self, touch).await
     }
 
-    /// Deletes a document, whatever is in it: announcements and scratch alone. Does no harm if it is gone.
+    /// Deletes a document, whatever is in it: only for announcements and scratch documents. Does no harm if it is gone.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
     /// Lists documents, in parts as they become known. Leaves out what has no shard's name, and what is no [`Part`].

@@ -28,7 +28,7 @@ pub struct Marker {
     pub incarnation: String,
     write: String,
     first_seen: BootInstant,
-    /// Where the server has no clock: the instant at which it is this old at least. None: it is older than any lease.
+    /// Where the server has no clock: an instant, and its least age then. None: it is older than any lease.
     age: Option<(BootInstant, Duration)>,
     /// When the last read was sent that showed it.
     pub read: BootInstant,

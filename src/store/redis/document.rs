@@ -1,7 +1,7 @@
 //! What the keys are called, and how a script's answer shows a document.
 //!
 //! ```text
-//! PREFIX{leases}:store                 hash: the marker; and in its fields led:SHARD that a shard was led, and its longest lease
+//! PREFIX{leases}:store                 hash: the marker; in its fields led:SHARD the led marks
 //! PREFIX{leases}:lock:SHARD            hash: who leads, the last term, the operators' orders
 //! PREFIX{leases}:note:history:SHARD, note:runs:, note:jobs:, note:once:SHARD=JOB
 //! PREFIX{leases}:note:standby:SHARD=SESSION
@@ -9,8 +9,8 @@
 //! PREFIX{leases}:changed:SHARD         channel: that the document changed
 //! ```
 //!
-//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them: who deletes that one
-//! too deletes the marker, and then the server counts as one that has forgotten everything. The word in braces (a hash
+//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them, but in the marker's
+//! hash: if that is deleted too, the server counts as one that has forgotten everything. The word in braces (a hash
 //! tag) keeps all keys on one node, because a script may touch no others. Redis Cluster is refused all the same
 //! (`check`).
 

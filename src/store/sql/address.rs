@@ -297,7 +297,7 @@ impl Words {
             }
             return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
         }
-        // As the clients of MySQL do: who names an authority wants it to be asked.
+        // As MySQL's clients do: a user who names an authority wants the certificate to be checked by it.
         let asks = dialect == Dialect::MySql && files.ca.is_some();
         Ok((mode.unwrap_or(if asks { TlsMode::VerifyCa } else { TlsMode::Prefer }), files))
     }

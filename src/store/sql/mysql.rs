@@ -246,7 +246,7 @@ enum MysqlError {
         code: u16,
         message: String,
     },
-    /// The server wants the user to show who it is in this way, which the library does not know.
+    /// The server wants this method of authentication, which the library does not know.
     Unproven(String),
     /// The server is not fit, or what is asked of it.
     Unfit(StoreError),

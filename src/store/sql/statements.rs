@@ -5,7 +5,7 @@
 //! ```text
 //! shard  part              version    text   session   term  sequence  ends
 //! ''     marker            a write's  JSON   (below)   0     0         NULL
-//! db     lease             random     JSON   leader's  7     3         in milliseconds since 1970, by the server's clock
+//! db     lease             random     JSON   leader's  7     3         milliseconds since 1970, on the server's clock
 //! db     led               name       JSON   ''        0     0         NULL: never
 //! db     history, runs, jobs, once/JOB, standby/SESSION: notes
 //! ```
@@ -421,12 +421,12 @@ impl Statements {
         }
     }
 
-    /// Shows one row if there is such a table, and whether it is one.
+    /// Shows one row if something of this name is there, and in it whether that is a table.
     pub fn kind_of_table(&self) -> String {
         let is_table = &self.is_table;
         match self.dialect {
             Dialect::Postgres => format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE {is_table}"),
-            // A connection is refused where it is another one.
+            // A connection to anything else than a table is refused when it is made.
             Dialect::MySql => format!("SELECT 1 FROM information_schema.tables AS i WHERE {is_table}"),
         }
     }
@@ -439,7 +439,7 @@ impl Statements {
                 "SELECT count(*) > 0 FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM pg_class WHERE {is_table}) \
                  AND rulename = '{KEEP}' AND ev_type = '4' AND ev_enabled IN ('O', 'A')"
             ),
-            // It is tried, because only some users are shown the trigger.
+            // The guard is tried, because only some users are shown the trigger.
             Dialect::MySql => format!(
                 "INSERT INTO {table} ({NAMES}) VALUES ('', '{LED}', '', '', '', 0, 0, NULL); \
                  DELETE FROM {table} WHERE shard = '' AND part = '{LED}'; ROLLBACK"
@@ -447,7 +447,8 @@ impl Statements {
         }
     }
 
-    /// What keeps a user from deleting the marker, a led mark, or a lease that is held.
+    /// What keeps a user from deleting the marker and led marks; a leader's row until a day after its lease has ended;
+    /// and a shard's row without a leader until its end.
     pub fn guard(&self) -> String {
         let (table, now) = (&self.table, self.dialect.now());
         let stays = |old: &str| {
@@ -462,7 +463,7 @@ impl Statements {
                  ALTER TABLE {table} ENABLE RULE {KEEP}",
                 stays("old")
             ),
-            // A database has one trigger of a name.
+            // In a database, each trigger has a name of its own.
             Dialect::MySql => format!(
                 "CREATE TRIGGER {KEEP}_{:016x} BEFORE DELETE ON {table} FOR EACH ROW IF {} THEN SIGNAL SQLSTATE '45000' \
                  SET MESSAGE_TEXT = 'a lease that is held is not deleted: see leaderctl revoke'; END IF",
