@@ -6,7 +6,7 @@ use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
-    Administration, Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, StoreError,
+    Administration, Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, Report, StoreError,
 };
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -195,6 +195,8 @@ fn leaderctl_moves_leaders_while_they_have_the_lock() {
         let both = Both::new(&world);
         both.set(Some(STRANGER));
         let own = Candidate { shard: "leaderctl/balance".parse().unwrap(), ..candidate("one") };
+        assert_eq!(now(both.store.observe(&own.shard)), Ok(Observation::Free));
+        assert_eq!(now(both.store.inspect(&own.shard)), Ok(Report::default()));
         let Ok(Claim::Granted(grant)) = now(both.store.claim(&own)) else { panic!("it is refused") };
         assert_eq!(now(both.store.renew(&own, grant.term, 1)), Ok(Renewal::Renewed));
         assert_eq!(now(both.store.release(&own, grant.term)), Ok(Release::Released));

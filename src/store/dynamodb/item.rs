@@ -6,7 +6,7 @@
 //! | a shard's led mark | `LEADERRUN` | `SHARD#NAME` |
 //! | a shard: who leads, the last term, the operators' orders | `SHARD#NAME` | `LOCK` |
 //! | a note beside it | `SHARD#NAME` | `HISTORY`, `RUNS`, `JOBS`, `ONCE#JOB`, `STANDBY#SESSION` |
-//! | what `store check` writes | `SHARD#leaderctl-check-NAME` | `LOCK` |
+//! | what `store check` writes | `SHARD#leaderctl-check#NAME` | `LOCK` |
 //!
 //! The hazard: other programs write the item `LOCK` too. The Go library gurre/shardcoordinator knows `pk`, `sk`,
 //! `ownerId` and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these
@@ -49,7 +49,8 @@ pub fn key_of(key: Key<'_>) -> (String, String) {
             let which = which.map(|which| format!("{MARK}{which}")).unwrap_or_default();
             of(shard, &(word.to_ascii_uppercase() + &which))
         }
-        Key::Scratch(name) => (format!("{SHARD}leaderctl-check-{name}"), LOCK.to_owned()),
+        // No shard has such a name, so no list shows it.
+        Key::Scratch(name) => (format!("{SHARD}leaderctl-check#{name}"), LOCK.to_owned()),
     }
 }
 
@@ -180,5 +181,16 @@ mod tests {
     fn an_item_of_an_earlier_build_is_named() {
         let item: Item = [("beat".to_owned(), n(1))].into();
         assert_eq!(read(Some(&item)).content, Content::Unreadable("an earlier build of leaderrun did".to_owned()));
+    }
+
+    #[test]
+    fn what_a_check_writes_is_listed_as_no_shard() {
+        let listed_of = |key| {
+            let (partition, sort) = key_of(key);
+            listed(&[("pk".to_owned(), s(&partition)), ("sk".to_owned(), s(&sort))].into())
+        };
+        let shard = "db/main".parse().unwrap();
+        assert!(listed_of(Key::Shard(&shard)).is_some_and(|(listed, _)| listed == shard));
+        assert!(listed_of(Key::Scratch("7f3a-0")).is_none());
     }
 }

@@ -30,8 +30,8 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     /// Who has the lock of other programs.
-    pub(super) async fn lock_holder(&self) -> Result<Option<Holder>, StoreError> {
-        match self.documents.lock() {
+    pub(super) async fn lock_holder(&self, shard: &Shard) -> Result<Option<Holder>, StoreError> {
+        match self.lock_of(shard) {
             Some(lock) => lock.holder(None).await,
             None => Ok(None),
         }

@@ -46,7 +46,7 @@ impl<D: Documents> Leases for LeaseStore<D> {
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         match self.observe_lease(shard).await? {
-            Observation::Free => Ok(self.lock_holder().await?.map_or(Observation::Free, Observation::Held)),
+            Observation::Free => Ok(self.lock_holder(shard).await?.map_or(Observation::Free, Observation::Held)),
             held @ Observation::Held(_) => Ok(held),
         }
     }
@@ -76,7 +76,7 @@ impl<D: Documents> Leases for LeaseStore<D> {
         let mut pause = FIRST_LOOK;
         loop {
             let index = self.any_lease_changed(shards).await?;
-            if self.lock_holder().await?.is_none() {
+            if self.lock_holder(&shards[index]).await?.is_none() {
                 return Ok(index);
             }
             sleep(pause).await;

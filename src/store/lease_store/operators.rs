@@ -26,7 +26,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
         if report.holder.is_some() {
             return Ok(report);
         }
-        Ok(Report { holder: self.lock_holder().await?, ..report })
+        Ok(Report { holder: self.lock_holder(shard).await?, ..report })
     }
 
     /// No report names the lock of other programs: it belongs to one shard, and nothing says to which.
