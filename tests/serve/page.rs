@@ -11,16 +11,6 @@ use crate::support::world::TIMING;
 use leaderrun::internals::election::{CommandEnd, Ended, Loss};
 use leaderrun::internals::time::wall_clock_millis;
 use serde_json::Value;
-use std::process::Command;
-
-/// A leaderrun whose host has this name.
-fn leaderrun_on(host: &str) -> Command {
-    let plain = leaderrun();
-    let mut command = Command::new("unshare");
-    command.args(["--uts", "sh", "-c", &format!("hostname {host}; exec \"$0\" \"$@\"")]).arg(plain.get_program());
-    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command
-}
 
 /// What the page says of the shard.
 fn row(browser: &Browser) -> String {
@@ -60,13 +50,13 @@ fn a_killed_leader_and_a_pause_show_within_two_seconds_without_reloading() {
     let server = Redis::start();
     let mut fleet = Fleet::new();
     let url = server.own_url();
-    let flags = [&["--store", &url][..], &usual_but(&TIMING, &["--lease", "30s"])].concat();
+    let on = |host| [&["--host", host, "--store", &url][..], &usual_but(&TIMING, &["--lease", "30s"])].concat();
     let serve = Serve::start(&url, &[]);
     let browser = Browser::open(&serve.url("/"));
     browser.evaluate("window.stays = 7");
-    fleet.start_as(leaderrun_on("db1"), "one", &flags, &[], &[]);
+    fleet.start_as(leaderrun(), "one", &on("db1"), &[], &[]);
     shown_within_two_seconds("one leads", &serve, &browser, |shard| shard["host"] == "db1", "db1");
-    fleet.start_as(leaderrun_on("db2"), "two", &flags, &[], &[]);
+    fleet.start_as(leaderrun(), "two", &on("db2"), &[], &[]);
     shown_within_two_seconds("two waits", &serve, &browser, |shard| shard["standbys"] == 1, "led");
     fleet.kill("one");
     shown_within_two_seconds("two leads", &serve, &browser, |shard| shard["host"] == "db2", "db2");

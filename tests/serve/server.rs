@@ -22,35 +22,25 @@ pub struct Serve {
 impl Serve {
     /// Of this store, with more options. Returns when the store was read.
     pub fn start(store: &str, more: &[&str]) -> Self {
-        Self::ready(Self::begin(store, more))
-    }
-
-    fn ready(serve: Self) -> Self {
-        wait_until_or(
-            "the store was read",
-            || serve.log(),
-            || serve.try_get("/readyz").is_ok_and(|it| it.status == 200),
-        );
-        serve
+        Self::start_with(store, &[], more)
     }
 
     /// The same, of the store of this place.
     pub fn start_at(place: &Place, more: &[&str]) -> Self {
-        Self::ready(Self::begin_with(&place.url, place.environment, more))
+        Self::start_with(&place.url, place.environment, more)
     }
 
-    pub fn begin(store: &str, more: &[&str]) -> Self {
-        Self::begin_with(store, &[], more)
-    }
-
-    fn begin_with(store: &str, environment: &[(&str, &str)], more: &[&str]) -> Self {
+    fn start_with(store: &str, environment: &[(&str, &str)], more: &[&str]) -> Self {
         let (port, scratch) = (free_port(), TempDir::new().unwrap());
         let log = File::create(scratch.path().join("log")).unwrap();
         let mut command = leaderctl();
         command.args(["--store", store, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
         command.envs(environment.iter().copied());
         let child = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
-        Self { _child: child, port, scratch }
+        let serve = Self { _child: child, port, scratch };
+        let is_ready = || serve.try_get("/readyz").is_ok_and(|it| it.status == 200);
+        wait_until_or("the store was read", || serve.log(), is_ready);
+        serve
     }
 
     pub fn log(&self) -> String {
