@@ -252,13 +252,29 @@ on_two_stores!(
     a_command_gets_its_slot_and_can_verify_it,
 );
 
-/// Operators who may not list.
+/// Operators who may look at a shard by its name, and not list.
+#[cfg(feature = "redis")]
 mod without_lists {
     use super::{BootInstant, Duration, Place, SLOTS, conclude};
-    use crate::support::said::Said;
+    use crate::support::fleet::leaderctl;
+    use crate::support::redis::{Server, cli};
+    use crate::support::said::{Runs as _, Said};
 
-    /// Of an operator who may look at a shard by its name.
-    fn assert_a_pause_is_waited_for(mut place: Place, ctl: impl Fn(&[&str]) -> Said) {
+    const MAY: &str = "+time +info +hmget +exists +eval +evalsha +hset";
+
+    /// A user who may read and write these keys, and not list.
+    fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Said + use<> {
+        let rules = format!("ACL SETUSER operator reset on >x {keys} {MAY}");
+        let rules: Vec<&str> = rules.split(' ').collect();
+        assert_eq!(cli(place.server().address().port(), &rules), "OK");
+        let url = place.url.replace("redis://", "redis://operator:x@");
+        move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).said()
+    }
+
+    #[test]
+    fn a_pause_is_waited_for() {
+        let mut place = Place::remote(Box::new(Server::start()));
+        let ctl = operator(&place, "~leaderrun:*");
         let leaders = place.crew();
         // They go on, however long the question takes.
         let told = ctl(&["pause", "shard", "--keep"]).ended(0).all();
@@ -279,51 +295,25 @@ mod without_lists {
         conclude(&mut place.fleet);
     }
 
-    #[cfg(feature = "redis")]
-    mod redis {
-        use super::{Place, Said, assert_a_pause_is_waited_for, conclude};
-        use crate::support::fleet::leaderctl;
-        use crate::support::redis::{Server, cli};
-        use crate::support::said::Runs as _;
-
-        const MAY: &str = "+time +info +hmget +exists +eval +evalsha +hset";
-
-        /// A user who may read and write these keys, and not list.
-        fn operator(place: &Place, keys: &str) -> impl Fn(&[&str]) -> Said + use<> {
-            let rules = format!("ACL SETUSER operator reset on >x {keys} {MAY}");
-            let rules: Vec<&str> = rules.split(' ').collect();
-            assert_eq!(cli(place.server().address().port(), &rules), "OK");
-            let url = place.url.replace("redis://", "redis://operator:x@");
-            move |words: &[&str]| leaderctl().args(["--store", &url]).args(words).said()
+    #[test]
+    fn where_slots_cannot_be_looked_for_nobody_says_that_nobody_leads() {
+        let mut place = Place::remote(Box::new(Server::start()));
+        let ctl = operator(&place, "~leaderrun:{leases}:store ~leaderrun:{leases}:*:shard");
+        let leaders = place.crew();
+        let unknown = "whether its slots are led is not known: ";
+        let told = ctl(&["pause", "shard", "--keep"]).tells(&format!("{unknown} … denied user operator")).good();
+        assert!(!told.contains("nobody leads\n"), "{told}");
+        let parts = format!("{unknown} … the pause stays in force … denied user operator");
+        ctl(&["pause", "shard", "--force", "--wait"]).refused(77, &parts);
+        assert_eq!(place.status("shard")["paused"], true);
+        for words in [&["step-down", "shard"][..], &["status", "shard", "--json"], &["why", "shard"]] {
+            let said = ctl(words);
+            assert!(said.all().contains(unknown) || said.code == 77, "{said:?}");
         }
-
-        #[test]
-        fn a_pause_is_waited_for() {
-            let place = Place::remote(Box::new(Server::start()));
-            let ctl = operator(&place, "~leaderrun:*");
-            assert_a_pause_is_waited_for(place, ctl);
-        }
-
-        #[test]
-        fn where_slots_cannot_be_looked_for_nobody_says_that_nobody_leads() {
-            let mut place = Place::remote(Box::new(Server::start()));
-            let ctl = operator(&place, "~leaderrun:{leases}:store ~leaderrun:{leases}:*:shard");
-            let leaders = place.crew();
-            let unknown = "whether its slots are led is not known: ";
-            let told = ctl(&["pause", "shard", "--keep"]).tells(&format!("{unknown} … denied user operator")).good();
-            assert!(!told.contains("nobody leads\n"), "{told}");
-            let parts = format!("{unknown} … the pause stays in force … denied user operator");
-            ctl(&["pause", "shard", "--force", "--wait"]).refused(77, &parts);
-            assert_eq!(place.status("shard")["paused"], true);
-            for words in [&["step-down", "shard"][..], &["status", "shard", "--json"], &["why", "shard"]] {
-                let said = ctl(words);
-                assert!(said.all().contains(unknown) || said.code == 77, "{said:?}");
-            }
-            place.order(&["resume", "shard"]);
-            let next = place.leaders();
-            assert!(next[0].term >= leaders[0].term, "{next:?}");
-            conclude(&mut place.fleet);
-        }
+        place.order(&["resume", "shard"]);
+        let next = place.leaders();
+        assert!(next[0].term >= leaders[0].term, "{next:?}");
+        conclude(&mut place.fleet);
     }
 }
 

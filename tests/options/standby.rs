@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 impl Place {
@@ -375,17 +375,11 @@ fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
     place.wait_until("it is ready", || lines(&out).last().is_some_and(|line| line == "ready"));
     assert_eq!(lines(&out), ["LEADERRUN_CANDIDATE=two", "LEADERRUN_SHARD=shard", "ready"]);
     place.fleet.signal("two", Signal::SIGUSR1);
-    place.wait_until("it got the signal", || lines(&out).len() > 3 || lines(&path_with(&out, ".0")) == ["usr1"]);
+    place.wait_until("it got the signal", || lines(&out).len() > 3 || lines(&place.path("out.0")) == ["usr1"]);
     place.fleet.signal("two", Signal::SIGHUP);
     let logs = || place.fleet.logs();
     place.wait_until("SIGHUP ended it", || logs().contains("was ended by signal 1; starting it again in 1s"));
     place.conclude();
-}
-
-fn path_with(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 #[test]
