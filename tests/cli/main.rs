@@ -187,7 +187,6 @@ fn wrong_flags_are_usage_errors() {
         (&["--every", "5m", "--retry-failed", "-1"], "--retry-failed"),
         (&["--once", ""], "letters, digits"),
         (&["--once", "a/b"], "letters, digits"),
-        (&["--once", ".."], "letters, digits"),
         (&["--owner", "\u{1b}[31m"], "invalid value '\\u{1b}[31m' for '--owner <NAME>'"),
         (&["--\u{1b}[31m"], "unexpected argument '--\\u{1b}[31m' found"),
         (&["--after-loss", "panic"], "possible values: standby, exit"),
@@ -1316,11 +1315,8 @@ fn an_operator_who_mistypes_gets_the_known_names() {
         (&["status", "../x"], "not a path"),
         (&["--store", "nonsense", "status", "x"], "no scheme"),
         (&["--request-timeout", "0", "status", "x"], "--request-timeout 0s leaves no time"),
-        (&["list", "a b"], "has a ' ' in it"),
-        (&["list", "*"], "has a '*' in it"),
         (&["list", "../x"], "no shard begins with \"../x\""),
         (&["list", "a", "b"], "unexpected argument 'b' found"),
-        (&["list", &"x".repeat(201)], "201 bytes"),
     ] {
         leaderctl().args(words).said().refused(64, told);
     }
