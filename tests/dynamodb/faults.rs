@@ -135,15 +135,12 @@ fn user_at(url: &str) -> User<'_> {
     User { url, environment: ENVIRONMENT }
 }
 
-fn url_through(proxy: &Proxy, table: &str) -> String {
-    format!("dynamodb://{table}?region={}&endpoint={}", crate::support::dynamo::REGION, proxy.endpoint())
-}
-
 #[tokio::test]
 async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
     let (server, table, proxy, _store) = behind_a_proxy().await;
     proxy.deny(|action| action == "Scan");
-    let (owner, user) = (server.url(&table), url_through(&proxy, &table));
+    let owner = server.url(&table);
+    let user = format!("dynamodb://{table}?region={REGION}&endpoint={}", proxy.endpoint());
     let sign = format!("denied dynamodb:Scan on table {table}: User x");
     denied::assert_hands_over_uncounted(user_at(&owner), user_at(&user), &sign);
 }

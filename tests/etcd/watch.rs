@@ -132,10 +132,8 @@ async fn watches_end_with_those_who_wait_for_them() {
 #[tokio::test]
 async fn the_holder_hears_of_a_revocation_at_once_and_a_standby_of_its_end() {
     let server = old_server().await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let (one, shard) = (with_lease("one", LONG), shard());
-    let term = lead(&*leader, &one).await;
-    refused(standby.claim(&candidate("two")).await.unwrap());
+    let (leader, one, term, standby) = leader_and_standby(&server, LONG).await;
+    let shard = shard();
     let (mut news, mut doubt) = (standby.changed(&shard), leader.doubted(&shard));
     let pause = Duration::from_millis(500);
     assert!(timeout(pause, &mut news).await.is_err() && timeout(pause, &mut doubt).await.is_err(), "one leads");

@@ -13,11 +13,6 @@ const ELSEWHERE: &str = "UPDATE $T SET text = JSON_SET(text, '$.incarnation', 'a
 const YOUNG: &str = "SELECT CAST(JSON_EXTRACT(text, '$.created_ms') AS SIGNED) > 1000 * UNIX_TIMESTAMP() - 600000 \
                      FROM $T WHERE part = 'marker'";
 
-/// The server tells when a table was made in whole seconds.
-async fn another_second() {
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-}
-
 /// With the table, as mariadb-dump and mysqldump do it unless they are told otherwise.
 #[tokio::test]
 async fn rows_that_came_out_of_a_dump_do_not_disturb_the_leader_and_let_nobody_else_lead() {
@@ -34,7 +29,8 @@ async fn rows_that_came_out_of_a_dump_do_not_disturb_the_leader_and_let_nobody_e
     let dump = dump.args([DATABASE, &table.name]).output().unwrap();
     assert!(dump.status.success(), "{dump:?}");
     let lost = lead(&first, &one).await;
-    another_second().await;
+    // The server tells when a table was made in whole seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), dump.stdout).unwrap();
     table.sql(&format!("source {}", file.path().display()));

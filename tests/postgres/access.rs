@@ -4,25 +4,15 @@ use super::*;
 use crate::support::fleet::leaderrun;
 use crate::support::said::Runs as _;
 
-/// A role of one's own, without any grant.
-fn role(table: &Table) -> String {
-    let role = format!("role_{}", table.name);
-    table.server.sql(&format!("CREATE ROLE {role} LOGIN"));
-    role
-}
-
-fn url_as(table: &Table, role: &str) -> String {
-    table.url().replace("//postgres@", &format!("//{role}@"))
-}
-
 #[tokio::test]
 async fn each_missing_grant_is_named() {
     for missing in ["SELECT", "INSERT", "UPDATE", "DELETE"] {
         let table = Table::new().await;
-        let role = role(&table);
+        let role = format!("role_{}", table.name);
+        table.sql(&format!("CREATE ROLE {role} LOGIN"));
         let others = ["SELECT", "INSERT", "UPDATE", "DELETE"].into_iter().filter(|&grant| grant != missing);
         table.sql(&format!("GRANT {} ON TABLE $T TO {role}", others.collect::<Vec<_>>().join(", ")));
-        let store = open(&url_as(&table, &role)).await;
+        let store = open(&table.url().replace("//postgres@", &format!("//{role}@"))).await;
         let use_all = async || {
             let page = Page::Standby(candidate("one").session);
             let claimed = store.claim(&Candidate { shard: "new".parse().unwrap(), ..candidate("one") }).await?;

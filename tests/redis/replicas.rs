@@ -122,10 +122,6 @@ impl World {
     /// Has the replica take over while the master lives. All Sentinels know of it when this returns.
     fn fail_over(&self) {
         wait_until("a failover begins", || self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "main"]) == "OK");
-        self.wait_for_the_second();
-    }
-
-    fn wait_for_the_second(&self) {
         let port = self.second.port().to_string();
         wait_until("all know the new master", || {
             self.sentinels.iter().all(|sentinel| sentinel.master("port") == port)
