@@ -10,10 +10,6 @@ const CHECKED: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --
                        --health-interval 100ms --health-timeout 30s";
 
 impl Process {
-    fn guard(&self) -> Pid {
-        helpers_of(self.pid())[1]
-    }
-
     fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::SIGTERM);
         self.status()
@@ -194,7 +190,7 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         let pid = match victim {
             "candidate" => one.pid(),
             "backstop" => helpers_of(one.pid())[0],
-            "guard" => one.guard(),
+            "guard" => helpers_of(one.pid())[1],
             _ => Pid::from_raw(fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap()),
         };
         kill(pid, Signal::SIGKILL).unwrap();

@@ -244,7 +244,9 @@ fn the_manual_has_the_same_grants() {
         seen += 1;
     }
     assert_eq!(seen, 5);
-    let subjects = text("nats.conf").lines().filter_map(quoted).collect::<BTreeSet<_>>();
+    let file = text("nats.conf");
+    let quoted = file.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix('"'));
+    let subjects = quoted.collect::<BTreeSet<_>>();
     assert_eq!(subjects.len(), 4, "{subjects:?}");
     for subject in subjects {
         let of_manual = subject.replace("locks", "BUCKET");
@@ -252,9 +254,4 @@ fn the_manual_has_the_same_grants() {
     }
     assert!(page.contains("etcdctl role grant-permission candidate --prefix=true readwrite PREFIX/"));
     assert!(text("etcd.sh").contains("role grant-permission candidate --prefix=true readwrite leaderrun/"));
-}
-
-/// A line that is a text in quotes, as the subjects of NATS are.
-fn quoted(line: &str) -> Option<String> {
-    Some(line.trim().strip_prefix('"')?.strip_suffix('"')?.to_owned())
 }
