@@ -85,24 +85,3 @@ async fn a_release_is_heard_though_the_server_was_restarted_and_has_forgotten_wh
     first.release(&one, term).await.unwrap();
     heard(news).await;
 }
-
-/// A look for each renewal would be a request in five seconds from each standby.
-#[tokio::test]
-async fn a_standby_asks_nothing_while_the_leader_renews() {
-    let server = Server::start();
-    support::server::prepare(&server);
-    let (first, second) = (store(&server).await, store(&server).await);
-    let one = with_lease("one", Duration::from_secs(6));
-    let term = granted_in_time(&*first, &one).await.term;
-    refused(second.claim(&candidate("two")).await.unwrap());
-    let news = listens(&second);
-    watched(&server, 0).await;
-    let before = server.api.requests();
-    let renewals = 12;
-    for sequence in 1..=renewals {
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(first.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    assert!(!news.is_finished());
-    assert_eq!(server.api.requests() - before, renewals, "the leader's alone, one a renewal");
-}
