@@ -16,14 +16,20 @@ fn sequence(server: &Server) -> u64 {
     serde_json::from_str::<serde_json::Value>(header).unwrap()["sequence"].as_u64().unwrap()
 }
 
-/// A connection that is dead for good, while new ones would work: a firewall that forgot it.
-#[tokio::test]
-async fn a_dead_connection_is_passed_by() {
+/// A server, a way to it that misbehaves, and one who leads by a store that takes this way.
+async fn leader_behind_a_gate() -> (Server, Gate, Arc<dyn Store>, Candidate, Term) {
     let server = server().await;
     let gate = Gate::to(server.address());
     let store = open_with(&server.url(gate.address), Duration::from_secs(15)).await;
     let one = with_lease("one", Duration::from_mins(1));
-    let term = granted(store.claim(&one).await.unwrap()).term;
+    let term = lead(&*store, &one).await;
+    (server, gate, store, one, term)
+}
+
+/// A connection that is dead for good, while new ones would work: a firewall that forgot it.
+#[tokio::test]
+async fn a_dead_connection_is_passed_by() {
+    let (_server, gate, store, one, term) = leader_behind_a_gate().await;
     gate.forget();
     // The attempt itself tries another one after a while: a second.
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
@@ -39,11 +45,7 @@ async fn a_dead_connection_is_passed_by() {
 /// The answer to a write is lost, and its second sending finds what the first has done.
 #[tokio::test]
 async fn a_write_that_was_sent_twice_is_known_as_the_one_that_was_applied() {
-    let server = server().await;
-    let gate = Gate::to(server.address());
-    let store = open_with(&server.url(gate.address), Duration::from_secs(15)).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
+    let (server, gate, store, one, term) = leader_behind_a_gate().await;
     gate.lose_answers();
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
     assert!(nobody_leads(&server));
@@ -58,11 +60,7 @@ async fn a_write_that_was_sent_twice_is_known_as_the_one_that_was_applied() {
 /// Nobody responds to the second sending, and the first may have been applied.
 #[tokio::test]
 async fn a_write_whose_second_sending_fails_may_have_been_applied() {
-    let server = server().await;
-    let gate = Gate::to(server.address());
-    let store = open_with(&server.url(gate.address), Duration::from_secs(15)).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
+    let (server, gate, store, one, term) = leader_behind_a_gate().await;
     gate.lose_answers();
     let renewal = renews(&store, &one, term, 1);
     eventually("it is applied", async || sequence(&server) == 1).await;
