@@ -118,6 +118,8 @@ impl Server {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("{scheme}://{}", self.host())]);
+        // By itself it gives up after two seconds, or five.
+        command.args(["--dial-timeout=60s", "--command-timeout=60s"]);
         if let Some(tls) = &self.tls {
             command.arg("--cacert").arg(tls.file("ca.pem"));
             command.arg("--cert").arg(tls.file("app.pem")).arg("--key").arg(tls.file("app.key"));
