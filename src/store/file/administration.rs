@@ -64,7 +64,7 @@ impl Administration for FileStore {
         }
         self.forget_notes(shard).await?;
         // Without the record, a term is the clock's milliseconds, and has to be higher than this one.
-        let ahead = Duration::from_millis((term.0 + 1).saturating_sub(wall_clock_millis()));
+        let ahead = Duration::from_millis(term.0.saturating_add(1).saturating_sub(wall_clock_millis()));
         if ahead <= WAITED_FOR {
             tokio::time::sleep(ahead).await;
         }
