@@ -3,6 +3,8 @@
 
 use crate::support::fleet::{Life, children_of, wait_until, wait_until_or};
 use crate::support::place::Place;
+#[cfg(feature = "redis")]
+use crate::support::proxy::{NetworkFault, Proxy};
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -271,6 +273,27 @@ fn a_lease_that_nobody_renews_is_over_when_it_was_watched(mut place: Place) {
     place.fleet.conclude();
 }
 
+/// The leader has stopped before the operator's next request.
+#[cfg(feature = "redis")]
+fn a_history_says_who_paused_a_leader_that_obeyed_at_once(mut place: Place) {
+    place.launch("c0", &LONG);
+    place.fleet.leader();
+    let proxy = Proxy::to(place.server().address());
+    proxy.set(NetworkFault::Slow(Duration::from_millis(600)));
+    let fast = std::mem::take(&mut place.url);
+    place.url = place.server().url(proxy.address);
+    let said = place.order(&["--request-timeout", "30s", "pause", "shard"]);
+    assert!(said.ends_with("; nobody leads\n"), "{said}");
+    place.url = fast;
+    let history = place.objects(&["history", "shard", "--json"]);
+    assert_eq!(
+        (&history[0]["ended"], &history[0]["ordered"]["what"]),
+        (&"paused".into(), &"pause".into()),
+        "{history:?}"
+    );
+    place.fleet.end_all();
+}
+
 fn a_history_tells_how_each_leadership_ended(mut place: Place) {
     let read = |place: &Place| place.objects(&["history", "shard", "--json"]);
     let wait = |place: &Place, wanted: &dyn Fn(&[Value]) -> bool| {
@@ -342,7 +365,11 @@ on_two_stores!(
 on_a_metered_store!(an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are);
 
 #[cfg(feature = "redis")]
-remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);
+remote_stories!(
+    of_one_server,
+    crate::support::redis::Server::start(),
+    [a_lease_that_nobody_could_see_is_not_ended, a_history_says_who_paused_a_leader_that_obeyed_at_once]
+);
 
 /// A user who may read items alone, as the table in examples/infrastructure has it, and nobody has paid for more.
 #[cfg(feature = "dynamodb")]
