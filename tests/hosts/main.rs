@@ -9,9 +9,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-#[cfg(feature = "redis")]
-mod cron;
-
 use leaderrun::internals::time::BootInstant;
 use std::net::SocketAddr;
 use std::thread::sleep;

@@ -1,6 +1,5 @@
 /* Shifts the wall clock of one program, and no other clock, by the seconds that the file WALLCLOCK_FILE says at that
- * moment. A second number there says by how many millionths it is too fast; sleep(3) is as much shorter, and no other wait.
- * Preloaded by the tests. */
+ * moment. A second number there says by how many millionths it is too fast. Preloaded by the tests. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,29 +9,20 @@
 #include <time.h>
 #include <unistd.h>
 
-struct change {
-    long long seconds, millionths;
-};
-
-static struct change change(void) {
-    struct change change = { 0, 0 };
+/* In nanoseconds. */
+static long long shift(void) {
+    long long seconds = 0, millionths = 0;
     const char *path = getenv("WALLCLOCK_FILE");
     char text[32] = "";
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return change;
+    if (file < 0) return 0;
     if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
     close(file);
-    sscanf(text, "%lld %lld", &change.seconds, &change.millionths);
-    return change;
-}
-
-/* In nanoseconds. */
-static long long shift(void) {
-    struct change by = change();
+    sscanf(text, "%lld %lld", &seconds, &millionths);
     struct timespec boot;
     syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &boot);
     __int128 since = boot.tv_sec * 1000000000LL + boot.tv_nsec;
-    return by.seconds * 1000000000LL + (long long)(since * by.millionths / 1000000);
+    return seconds * 1000000000LL + (long long)(since * millionths / 1000000);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
@@ -59,10 +49,4 @@ time_t time(time_t *out) {
     if (clock_gettime(CLOCK_REALTIME, &now)) return -1;
     if (out) *out = now.tv_sec;
     return now.tv_sec;
-}
-
-unsigned int sleep(unsigned int seconds) {
-    double wait = seconds / (1 + (double)change().millionths / 1e6);
-    struct timespec pause = { (time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9) };
-    return syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL) ? seconds : 0;
 }
