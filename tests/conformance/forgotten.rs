@@ -7,6 +7,7 @@
 use super::support::claims::{granted_in_time, wait_of};
 use super::support::server::Server;
 use super::{AnyServer, Bench, LEASE, does, granted, remote_bench, short};
+use futures_util::future::join_all;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Claim, Doubt, Grant, Release, Renewal, Store, Takeover};
 use std::time::{Duration, Instant};
@@ -14,26 +15,8 @@ use std::time::{Duration, Instant};
 /// Clocks of servers count in whole milliseconds, and some are set right meanwhile.
 const TOLERANCE: Duration = Duration::from_millis(100);
 
-const SHARDS: [&str; 2] = ["forgetful/renewed", "forgetful/silent"];
-
-/// How a store forgets these shards.
-type Forget = fn(&mut dyn Server, &[&str]);
-
-fn wiped(server: &mut dyn Server, _: &[&str]) {
-    server.wipe();
-}
-
-fn without_locks(server: &mut dyn Server, shards: &[&str]) {
-    for shard in shards {
-        server.remove_lock(shard);
-    }
-}
-
-fn without_records(server: &mut dyn Server, shards: &[&str]) {
-    for shard in shards {
-        server.remove_records(shard);
-    }
-}
+/// Leaders of the first two renew their leases after the store has forgotten them; the others are not heard of again.
+const SHARDS: [&str; 4] = ["forgetful/renewed/1", "forgetful/renewed/2", "forgetful/silent/1", "forgetful/silent/2"];
 
 /// When the leader with this grant may start COMMAND.
 fn start_of(grant: &Grant) -> Instant {
@@ -47,23 +30,25 @@ fn assert_apart(grant: &Grant, before: Term, ended: Instant) {
     assert!(early < TOLERANCE, "the next COMMAND may start {early:?} before the last lease has ended: {grant:?}");
 }
 
-/// One leader renews its lease after the store has forgotten it, another is not heard of again.
-async fn nobody_starts_too_early(bench: &Bench, server: AnyServer, forget: Forget) {
-    let (store, other) = (bench.store(), bench.store());
+async fn nobody_starts_too_early(bench: &Bench, server: AnyServer, forget: fn(&mut dyn Server)) {
+    let (store, other) = (&bench.store(), &bench.store());
     let ones = SHARDS.map(|shard| short(shard, "one"));
-    let (mut terms, mut ends) = ([Term(0); 2], [Instant::now(); 2]);
+    let (mut terms, mut ends) = ([Term(0); 4], [Instant::now(); 4]);
     for (index, one) in ones.iter().enumerate() {
         ends[index] = Instant::now() + LEASE;
-        terms[index] = granted(&*store, one).await.term;
+        terms[index] = granted(&**store, one).await.term;
     }
-    let _server = does(server, move |server| forget(server, &SHARDS)).await;
-    let sent = Instant::now();
-    if store.renew(&ones[0], terms[0], 1).await == Ok(Renewal::Renewed) {
-        ends[0] = sent + LEASE;
+    let _server = does(server, forget).await;
+    for index in 0..2 {
+        let sent = Instant::now();
+        if store.renew(&ones[index], terms[index], 1).await == Ok(Renewal::Renewed) {
+            ends[index] = sent + LEASE;
+        }
     }
-    for (index, one) in ones.iter().enumerate() {
+    // At once: who waits for one of them would find the others' leases long over.
+    join_all(ones.iter().enumerate().map(async |(index, one)| {
         let two = short(SHARDS[index], "two");
-        let grant = granted_in_time(&*other, &two).await;
+        let grant = granted_in_time(&**other, &two).await;
         let begun = Instant::now();
         assert_apart(&grant, terms[index], ends[index]);
         assert!(matches!(store.renew(one, terms[index], 2).await, Ok(Renewal::Lost(_))), "{index}");
@@ -71,19 +56,22 @@ async fn nobody_starts_too_early(bench: &Bench, server: AnyServer, forget: Forge
         let renewal = other.renew(&two, grant.term, 1).await;
         // A busy machine may be too slow for so short a lease.
         assert!(renewal == Ok(Renewal::Renewed) || begun.elapsed() > LEASE / 2, "{index}: {renewal:?}");
-    }
+    }))
+    .await;
 }
 
 async fn after_a_wipe_nobody_starts_beside_the_last_leader(bench: &Bench, server: AnyServer) {
-    nobody_starts_too_early(bench, server, wiped).await;
+    nobody_starts_too_early(bench, server, |server| server.wipe()).await;
 }
 
-async fn without_its_lock_a_shard_still_has_its_last_leader(bench: &Bench, server: AnyServer) {
-    nobody_starts_too_early(bench, server, without_locks).await;
-}
-
-async fn without_its_records_a_shard_still_has_its_last_leader(bench: &Bench, server: AnyServer) {
-    nobody_starts_too_early(bench, server, without_records).await;
+async fn without_its_lock_or_its_records_a_shard_still_has_its_last_leader(bench: &Bench, server: AnyServer) {
+    let forget = |server: &mut dyn Server| {
+        for pair in SHARDS.chunks(2) {
+            server.remove_lock(pair[0]);
+            server.remove_records(pair[1]);
+        }
+    };
+    nobody_starts_too_early(bench, server, forget).await;
 }
 
 /// Whether a claim of `shard` says that the store may have lost a lease, for a shard that it knows nothing of.
@@ -116,7 +104,6 @@ async fn the_first_leader_starts_at_once_where_an_operator_says_that_the_store_i
 
 every_store!(own_server:
     after_a_wipe_nobody_starts_beside_the_last_leader,
-    without_its_lock_a_shard_still_has_its_last_leader,
-    without_its_records_a_shard_still_has_its_last_leader,
+    without_its_lock_or_its_records_a_shard_still_has_its_last_leader,
     the_first_leader_starts_at_once_where_an_operator_says_that_the_store_is_new,
 );
