@@ -6,8 +6,6 @@
 mod long_run;
 #[path = "faulty/restarting.rs"]
 mod restarts;
-#[path = "faulty/the_checker.rs"]
-mod the_checker;
 #[macro_use]
 mod support;
 

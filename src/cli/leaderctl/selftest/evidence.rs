@@ -205,6 +205,11 @@ mod tests {
         assert_eq!(breach.judge(told()).unwrap(), failed("two at once for 1 ms"));
         let late = Err(TestError::Failed("nobody took over".to_owned()));
         assert_eq!(breach.judge(late).unwrap(), failed("two at once for 1 ms; nobody took over"));
+        // The first outlives the second, so the third is at once with one that is not its neighbour.
+        let outlived = [("a", 1, 0), ("b", 2, 10), ("b", 2, 12), ("c", 3, 25), ("a", 1, 30), ("c", 3, 40)];
+        assert_eq!(judged(&outlived, 0), failed("two at once for 7 ms"));
+        let moment = Evidence::of(&seen(&[("a", 1, 0), ("a", 1, 10), ("b", 2, 10), ("b", 2, 12)]), 100_000_000, 0, 0);
+        assert!(moment.breach().is_some(), "{moment:?}");
         let sound = Evidence::of(&seen(&[("a", 1, 0)]), 100_000_000, 0, 0);
         assert_eq!(sound.judge(told()).unwrap(), Verdict::NotRun("no way".to_owned()));
     }
