@@ -16,13 +16,15 @@ use restarts::{
     in_two_slots_a_leader_is_cut_off_and_then_everybody, in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
     the_leader_is_killed_whatever_it_does,
 };
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, helpers_of, leaderctl, wait_until};
-use support::load::Load;
 use support::operator::{Operator, Order};
+use support::process::Process;
 use support::proxy::NetworkFault;
 use support::random::Random;
+use support::server::{mortal, start_quietly};
 use support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
 
 const BARE: Kit = Kit::Bare;
@@ -388,11 +390,19 @@ fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
     world.conclude();
 }
 
-/// A killed leader and one that is cut off, while the machine is busy.
-fn under(load: fn() -> Load, story: Story) {
+/// A killed leader and one that is cut off, while the machine is busy: so many processes do `work`.
+fn under(processes: usize, work: &str, story: Story) {
+    // One such load at a time, because the tests beside it are not its target.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
-    let load = load();
+    let begin = |_| {
+        let mut command = mortal("perl");
+        command.args(["-e", work]);
+        start_quietly(command)
+    };
+    let load: Vec<Process> = (0..processes).map(begin).collect();
     world.fleet.kill(&leader.owner);
     let leader = world.successor(&leader);
     world.set(&leader.owner, NetworkFault::Partition);
@@ -403,11 +413,15 @@ fn under(load: fn() -> Load, story: Story) {
 }
 
 fn every_processor_is_busy(story: Story) {
-    under(Load::of_processors, story);
+    under(std::thread::available_parallelism().map_or(2, usize::from), "1 while 1", story);
 }
 
+/// Memory is taken, written to and given back again and again: a quarter of what there is, and a gigabyte at most.
 fn memory_is_scarce(story: Story) {
-    under(Load::of_memory, story);
+    let work = r#"open my $info, "/proc/meminfo"; my ($free) = map { /^MemAvailable: +(\d+)/ } <$info>;
+                  my $size = $free * 256; $size = 1 << 30 if $size > 1 << 30;
+                  while (1) { my $taken = "x" x $size; undef $taken }"#;
+    under(1, work, story);
 }
 
 /// Thirty times where that takes half a minute at most.

@@ -15,7 +15,6 @@ pub mod gate;
 pub mod http;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-pub mod load;
 pub mod mixed;
 #[cfg(feature = "mysql")]
 pub mod mysql;
