@@ -15,25 +15,12 @@ export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_EC2_METADATA_DISABL
 unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_DYNAMODB AWS_ENDPOINT_URL_S3 AWS_REGION AWS_DEFAULT_REGION
 
 find_servers
-if [ -z "${TEST_DYNOXIDE:-}" ] && [ -x target/tools/bin/dynoxide ]; then
-    export TEST_DYNOXIDE=$PWD/target/tools/bin/dynoxide
-fi
-
-if [ -z "${TEST_MOTO:-}" ] && [ -x target/tools/moto/bin/python ]; then
-    export TEST_MOTO=$PWD/target/tools/moto/bin/python
-fi
-
-if [ -z "${TEST_WEED:-}" ] && [ -x target/tools/seaweedfs/bin/weed ]; then
-    export TEST_WEED=$PWD/target/tools/seaweedfs/bin/weed
-fi
-
-if [ -z "${TEST_NATS_SERVER:-}" ] && [ -x target/tools/nats/bin/nats-server ]; then
-    export TEST_NATS_SERVER=$PWD/target/tools/nats/bin/nats-server
-fi
-
-if [ -z "${TEST_KUBE_APISERVER:-}" ] && [ -x target/tools/kubernetes/kube-apiserver ]; then
-    export TEST_KUBE_APISERVER=$PWD/target/tools/kubernetes/kube-apiserver
-fi
+# What is not named otherwise is the one that tests/run has installed. variable:program
+for pair in TEST_DYNOXIDE:bin/dynoxide TEST_MOTO:moto/bin/python TEST_WEED:seaweedfs/bin/weed \
+    TEST_NATS_SERVER:nats/bin/nats-server TEST_KUBE_APISERVER:kubernetes/kube-apiserver; do
+    name=${pair%%:*} program=$PWD/target/tools/${pair#*:}
+    if [ -z "${!name:-}" ] && [ -x "$program" ]; then export "$name=$program"; fi
+done
 
 # Says which tool is missing, and ends.
 require_tools() {
