@@ -34,31 +34,24 @@ pub struct Host {
     log: PathBuf,
 }
 
-/// The three processes of a leader.
-pub struct Keepers {
-    pub candidate: Pid,
-    pub backstop: Pid,
-    pub guard: Pid,
-}
+/// A program, and where it stands on the host: see [`program`].
+pub const LEADERRUN: [&str; 2] = [env!("CARGO_BIN_EXE_leaderrun"), "leaderrun"];
+pub const SHELL: [&str; 2] = ["/bin/sh", "sh"];
 
 impl Host {
-    /// Starts leaderrun with `words` there. `name` is for its files in `scratch`, and `kind` are words of
+    /// Starts a program with `words` there. `name` is for its files in `scratch`, and `kind` are words of
     /// `programs/host.c`.
     pub fn start(
         scratch: &Path,
         name: &str,
+        [path, place]: [&str; 2],
         kind: &[String],
         words: &[String],
         environment: &[(&str, String)],
     ) -> Self {
         let (status, log) = (scratch.join(format!("{name}.status")), scratch.join(format!("{name}.log")));
         let mut command = Command::new(program("host"));
-        command
-            .arg(&status)
-            .arg(env!("CARGO_BIN_EXE_leaderrun"))
-            .args(kind)
-            .args(["--", &program("leaderrun")])
-            .args(words);
+        command.arg(&status).arg(path).args(kind).args(["--", &program(place)]).args(words);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
             command.env_remove(name);
         }
@@ -86,14 +79,14 @@ impl Host {
         named(&children_of(init), "leaderrun")
     }
 
-    /// Waits for those of a leader.
-    pub fn keepers(&self) -> Keepers {
+    /// Waits for backstop, guard and candidate of a leader.
+    pub fn keepers(&self) -> [Pid; 3] {
         let mut found = None;
         let look = || {
             let candidate = self.candidate()?;
             let backstop = named(&children_of(candidate.as_raw()), "lr-backstop")?;
             let guard = named(&children_of(backstop.as_raw()), "lr-guard")?;
-            Some(Keepers { candidate, backstop, guard })
+            Some([backstop, guard, candidate])
         };
         wait_until_or(
             "candidate, backstop and guard are there",
@@ -137,38 +130,6 @@ impl Host {
     }
 }
 
-impl Keepers {
-    /// One after another, but none of them does anything in between.
-    pub fn kill(&self) {
-        self.freeze();
-        for pid in self.all() {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
-    }
-
-    pub fn freeze(&self) {
-        for pid in self.all() {
-            let _ = kill(pid, Signal::SIGSTOP);
-        }
-    }
-
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
-    pub fn freeze_guard(&self) {
-        let _ = kill(self.guard, Signal::SIGSTOP);
-    }
-
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
-    pub fn freeze_helpers(&self) {
-        for pid in [self.backstop, self.guard] {
-            let _ = kill(pid, Signal::SIGSTOP);
-        }
-    }
-
-    fn all(&self) -> [Pid; 3] {
-        [self.backstop, self.guard, self.candidate]
-    }
-}
-
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.line.take());
@@ -182,7 +143,8 @@ fn named(processes: &[i32], name: &str) -> Option<Pid> {
     processes.iter().find(is_named).copied().map(Pid::from_raw)
 }
 
-/// Where every user may run it. Compiled once, by the first who asks; of `leaderrun` the place is there.
+/// Where every user may run it. Compiled once, by the first who asks; of [`LEADERRUN`] and
+/// [`SHELL`] the places are there.
 pub fn program(name: &str) -> String {
     static COMPILED: OnceLock<TempDir> = OnceLock::new();
     let directory = COMPILED.get_or_init(|| {
@@ -198,7 +160,9 @@ pub fn program(name: &str) -> String {
         }
         let unreadable = fs::Permissions::from_mode(0o711);
         fs::set_permissions(directory.path().join("unreadable"), unreadable).expect("it is ours");
-        File::create(directory.path().join("leaderrun")).expect("a file can be made");
+        for [_, place] in [LEADERRUN, SHELL] {
+            File::create(directory.path().join(place)).expect("a file can be made");
+        }
         directory
     });
     directory.path().join(name).to_str().expect("text").to_owned()

@@ -1,10 +1,9 @@
 //! Leaves of an earlier crash in a delegated cgroup are gone before the next COMMAND starts; and what COMMAND inherits.
 
-use crate::host::program;
-use crate::support::fleet::{PATIENCE, leaderrun};
-use std::fs::{self, File};
+use crate::host::{Host, LEADERRUN, SHELL};
+use crate::support::fleet::{leaderrun, wait_until_or};
+use crate::support::said::Runs as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Returns what
@@ -16,27 +15,13 @@ fn on_a_host(name: &str, script: &str) -> String {
 /// The same with this property of the host instead.
 fn on_a_host_with(property: &str, script: &str) -> String {
     let scratch = TempDir::new().expect("a scratch directory");
-    let (status, log) = (scratch.path().join("status"), scratch.path().join("log"));
-    let place = scratch.path().join("sh");
-    File::create(&place).expect("a file can be made");
-    let mut command = Command::new(program("host"));
-    command.arg(&status).arg("/bin/sh").arg(property);
-    command.arg("--").arg(place).args(["-c", script]);
-    command.env("L", leaderrun().get_program()).env("LEADERRUN_CONFIG", "/dev/null");
-    command.env("LEADERRUN_STORE", format!("file:{}", scratch.path().join("store").display()));
-    command.env("SCRATCH", scratch.path());
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
-    let mut host = command.spawn().expect("the program was compiled");
-    let begun = Instant::now();
-    while !status.exists() && begun.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let ended = status.exists();
-    drop(host.stdin.take());
-    host.wait().expect("it can be waited for");
-    let said = fs::read_to_string(log).expect("it was made");
-    assert!(ended, "the script does not end: {said}");
-    said
+    let place = scratch.path().display().to_string();
+    let store = format!("file:{place}/store");
+    let environment = [("L", LEADERRUN[0].to_owned()), ("LEADERRUN_STORE", store), ("SCRATCH", place)];
+    let words = ["-c", script].map(str::to_owned);
+    let host = Host::start(scratch.path(), "host", SHELL, &[property.to_owned()], &words, &environment);
+    wait_until_or("the script ends", || host.log(), || host.ended().is_some());
+    host.log()
 }
 
 #[test]
@@ -132,12 +117,6 @@ fn may_be_real_time() -> bool {
 #[test]
 fn what_cannot_be_had_is_refused_before_anything_is_acquired() {
     // The cgroup of this test was delegated to nobody here.
-    let output =
-        leaderrun().args(["--contain", "cgroup", "--store", "file:/nonexistent/x", "a", "true"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(71), "{said}");
-    assert!(
-        said.starts_with("leaderrun: --contain cgroup does not work here: ") && said.lines().count() == 1,
-        "{said}"
-    );
+    let said = leaderrun().args(["--contain", "cgroup", "--store", "file:/nonexistent/x", "a", "true"]).said();
+    said.refused(71, "leaderrun: --contain cgroup does not work here: ");
 }

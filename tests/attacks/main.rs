@@ -6,6 +6,7 @@
 //!
 //! In every story: 0 ms between the last sign of life of the first tree and the first one of the second, nothing left of
 //! the first, and the second starts.
+#![cfg(feature = "redis")]
 
 mod host;
 mod leaves;
@@ -14,90 +15,23 @@ mod story;
 #[path = "../support/mod.rs"]
 mod support;
 
-#[cfg(feature = "redis")]
 use std::time::Duration;
-use story::{Attack, Event, Method, Store, User, tell};
+use story::{Attack, User, tell};
 
-// The methods of killing, and which attacks each of them has to stand. A new one is entered here.
-macro_rules! on_every_method {
-    ($group:ident, $events:tt, $attacks:tt) => {
-        mod $group {
-            attacks!(walk: Method::Walk, $events, $attacks);
-            attacks!(cgroup: Method::Cgroup, $events, $attacks);
-            attacks!(pidns: Method::PidNamespace, $events, $attacks);
-        }
-    };
-}
-
-// What is a race against the walk, and none where the kernel kills.
-macro_rules! on_the_walk {
-    ($group:ident, $events:tt, $attacks:tt) => {
-        mod $group {
-            attacks!(walk: Method::Walk, $events, $attacks);
-        }
-    };
-}
-
-// What has no ancestor of ours any more no walk over /proc finds: it is the kernel's to kill.
-macro_rules! on_methods_of_the_kernel {
-    ($group:ident, $events:tt, $attacks:tt) => {
-        mod $group {
-            attacks!(cgroup: Method::Cgroup, $events, $attacks);
-            attacks!(pidns: Method::PidNamespace, $events, $attacks);
-        }
-    };
-}
-
-// Nobody of ours is left to kill anything.
-macro_rules! in_a_pid_namespace {
-    ($group:ident, $events:tt, $attacks:tt) => {
-        mod $group {
-            attacks!(pidns: Method::PidNamespace, $events, $attacks);
-        }
-    };
-}
-
-// Makes tests of attacks: in a module of their method, one for each event.
+/// Makes tests of attacks: in a module of each method of killing that has to stand them, one for each event.
 macro_rules! attacks {
-    ($method:ident: $means:expr, [$($event:ident),*], $attacks:tt) => {
-        mod $method {
-            $(attacks!(@event $event, $means, $attacks);)*
+    ($group:ident, [$($method:ident),*], $events:tt, $attacks:tt) => {
+        mod $group {
+            $(attacks!(@method $method, $events, $attacks);)*
         }
     };
-    (@event is_stopped, $means:expr, $attacks:tt) => {
-        attacks!(@tests is_stopped, $means, Store::File, Event::Asked, $attacks);
-    };
-    (@event is_cut_off, $means:expr, $attacks:tt) => {
-        #[cfg(feature = "redis")]
-        attacks!(@tests is_cut_off, $means, Store::Redis, Event::CutOff, $attacks);
-    };
-    (@event is_cut_off_with_a_frozen_guard, $means:expr, $attacks:tt) => {
-        #[cfg(feature = "redis")]
-        attacks!(
-            @tests is_cut_off_with_a_frozen_guard, $means, Store::Redis, Event::CutOffWithAFrozenGuard, $attacks
-        );
-    };
-    (@event is_cut_off_with_frozen_helpers, $means:expr, $attacks:tt) => {
-        #[cfg(feature = "redis")]
-        attacks!(
-            @tests is_cut_off_with_frozen_helpers, $means, Store::Redis, Event::CutOffWithFrozenHelpers, $attacks
-        );
-    };
-    (@event all_of_ours_are_killed, $means:expr, $attacks:tt) => {
-        attacks!(@tests all_of_ours_are_killed, $means, Store::File, Event::AllKilled, $attacks);
-    };
-    (@event it_is_killed_by_name, $means:expr, $attacks:tt) => {
-        attacks!(@tests it_is_killed_by_name, $means, Store::File, Event::KilledByName, $attacks);
-    };
-    (@event the_service_is_killed, $means:expr, $attacks:tt) => {
-        attacks!(@tests the_service_is_killed, $means, Store::File, Event::ServiceKilled, $attacks);
-    };
-    (@event all_of_ours_are_frozen, $means:expr, $attacks:tt) => {
-        #[cfg(feature = "redis")]
-        attacks!(@tests all_of_ours_are_frozen, $means, Store::Redis, Event::AllFrozen, $attacks);
+    (@method $method:ident, [$($event:ident),*], $attacks:tt) => {
+        mod $method {
+            $(attacks!(@event $method, $event, $attacks);)*
+        }
     };
     (
-        @tests $event:ident, $means:expr, $store:expr, $does:expr,
+        @event $method:ident, $event:ident,
         { $($(#[$attribute:meta])* $attack:ident: $is:expr),* $(,)? }
     ) => {
         mod $event {
@@ -106,7 +40,7 @@ macro_rules! attacks {
                 $(#[$attribute])*
                 #[test]
                 fn $attack() {
-                    tell($is, $means, $store, $does);
+                    tell($is, stringify!($method), stringify!($event));
                 }
             )*
         }
@@ -115,7 +49,7 @@ macro_rules! attacks {
 
 const DAEMON: Attack = Attack::of("quiet", &["deaf", "daemon"]);
 
-on_every_method!(quiet, [is_stopped, is_cut_off], {
+attacks!(quiet, [walk, cgroup, pidns], [is_stopped, is_cut_off], {
     a_quiet_daemon: DAEMON,
     a_thread_outlives_main_in_command: Attack::of("thread_outlives_main", &[]),
     a_thread_outlives_main_in_a_deaf_command: Attack::of("thread_outlives_main", &["deaf"]),
@@ -145,30 +79,32 @@ on_every_method!(quiet, [is_stopped, is_cut_off], {
     a_name_that_reads_as_an_ended_process: Attack::of("quiet", &["deaf", "daemon", "renamed"]),
 });
 
-on_methods_of_the_kernel!(strangers, [is_stopped, is_cut_off], {
+// What has no ancestor of ours any more no walk over /proc finds: it is the kernel's to kill.
+attacks!(strangers, [cgroup, pidns], [is_stopped, is_cut_off], {
     a_process_of_another_pid_namespace: Attack::of("enters", &["deaf", "/proc/2/ns/pid"]).on(&["other"]),
 });
 
-on_every_method!(bombs, [is_stopped, is_cut_off], {
+attacks!(bombs, [walk, cgroup, pidns], [is_stopped, is_cut_off], {
     sixty_four_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "64"]).bomb(),
 });
 
-// Orphans end as fast as their reaper finds them among thousands that live.
-on_the_walk!(crowds, [is_cut_off], {
+// Orphans end as fast as their reaper finds them among thousands that live. A race against the walk is none where the
+// kernel kills.
+attacks!(crowds, [walk], [is_cut_off], {
     thousands_of_daemons_among_orphans_that_end_at_once:
         Attack::of("crowd", &["deaf", "daemons", "3000", "mayflies", "4"]).bomb(),
 });
 
 // What nobody reaps hides what lives, which is another process by the time that a walk gets to it.
-on_the_walk!(frozen, [is_cut_off_with_a_frozen_guard, is_cut_off_with_frozen_helpers], {
+attacks!(frozen, [walk], [is_cut_off_with_a_frozen_guard, is_cut_off_with_frozen_helpers], {
     sixteen_that_are_others_every_few_milliseconds: Attack::of("bomb", &["deaf", "hop", "16", "slow"]).bomb(),
 });
 
-on_every_method!(bombs_of_a_user, [is_cut_off], {
+attacks!(bombs_of_a_user, [walk, cgroup, pidns], [is_cut_off], {
     every_process_in_a_session_of_its_own: Attack::of("bomb", &["deaf", "setsid"]).by(User::RootAndSomebody).bomb(),
 });
 
-on_the_walk!(more_bombs, [is_stopped], {
+attacks!(more_bombs, [walk], [is_stopped], {
     sixteen_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "16", "busy"]).bomb(),
     sixteen_that_are_others_every_moment: Attack::of("bomb", &["deaf", "hop", "16"]).bomb(),
     a_classic_bomb_of_a_user: Attack::of("bomb", &["deaf", "classic"]).by(User::RootAndSomebody).bomb(),
@@ -186,47 +122,47 @@ on_the_walk!(more_bombs, [is_stopped], {
 });
 
 // COMMAND dies with its guard. What it forked is beyond the walk and the cgroup then, and beyond nothing else.
-on_every_method!(command, [all_of_ours_are_killed], {
+attacks!(command, [walk, cgroup, pidns], [all_of_ours_are_killed], {
     a_deaf_command: Attack::of("quiet", &["deaf"]),
 });
 
 // One usual command of an operator.
-on_every_method!(named, [it_is_killed_by_name], {
+attacks!(named, [walk, cgroup, pidns], [it_is_killed_by_name], {
     a_quiet_daemon: DAEMON,
 });
 
 // It has the processor to itself, except for who outranks it.
-on_every_method!(hogs, [is_cut_off], {
+attacks!(hogs, [walk, cgroup, pidns], [is_cut_off], {
     a_real_time_command_on_the_only_processor:
         Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
 });
 
 /// The kernel lets nothing of it run for most of the time, helpers included. Until each of them has had a turn takes five
 /// seconds, and three times as long where the machine is busy with something else.
-#[cfg(feature = "redis")]
 const fn throttled(words: &'static [&'static str], host: &'static [&'static str]) -> Attack {
     Attack::of("hog", words).by(User::Somebody).on(host).under(Duration::from_secs(90))
 }
 
 // A quota leaves the processors to each other.
-on_the_walk!(throttled, [is_cut_off], {
+attacks!(throttled, [walk], [is_cut_off], {
     busy_190_under_a_quota_of_20_ms: throttled(&["deaf", "busy", "190"], &["quota=20"]),
     busy_150_under_a_quota_of_10_ms: throttled(&["deaf", "busy", "150"], &["quota=10"]),
     busy_150_apart_under_a_quota_of_10_ms: throttled(&["deaf", "apart", "busy", "150"], &["quota=10"]),
     busy_190_on_the_only_processor: throttled(&["deaf", "busy", "190"], &["cpu=1"]).alone(),
 });
 
-on_every_method!(service, [the_service_is_killed], {
+attacks!(service, [walk, cgroup, pidns], [the_service_is_killed], {
     a_quiet_daemon: DAEMON,
 });
 
-in_a_pid_namespace!(alone, [all_of_ours_are_killed, all_of_ours_are_frozen], {
+// Nobody of ours is left to kill anything.
+attacks!(alone, [pidns], [all_of_ours_are_killed, all_of_ours_are_frozen], {
     a_quiet_daemon: DAEMON,
     a_thread_outlives_main_in_a_deaf_daemon: Attack::of("thread_outlives_main", &["deaf", "daemon"]),
     a_crowd_of_200_daemons: Attack::of("crowd", &["deaf", "daemons", "200"]),
 });
 
-in_a_pid_namespace!(hostile, [is_stopped, is_cut_off], {
+attacks!(hostile, [pidns], [is_stopped, is_cut_off], {
     everybody_of_our_user_is_killed_by_a_daemon: Attack::of("signals", &["deaf", "daemon", "kill"]).by(User::Somebody),
     everybody_of_our_user_is_stopped: Attack::of("signals", &["deaf", "daemon", "freeze"]).by(User::Somebody),
 });

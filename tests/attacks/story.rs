@@ -1,14 +1,18 @@
 //! How an attack is told: two candidates, the first of which leads the attack, and one event that ends its leadership.
 
-use crate::host::{Host, open_to_all, program};
+use crate::host::{Host, LEADERRUN, open_to_all, program};
 use crate::life::{Life, Progress};
 use crate::support::fleet::wait_until_or;
 use crate::support::proxy::{NetworkFault, Proxy};
+use crate::support::redis::Server;
+use crate::support::server::{Server as _, prepare};
 use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -26,8 +30,7 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// How a tree is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "main.rs names those that there are")]
-pub enum Method {
+enum Method {
     /// As leaderrun does where nothing is said.
     Default,
     Walk,
@@ -37,8 +40,7 @@ pub enum Method {
 
 /// Where the lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code))]
-pub enum Store {
+enum Store {
     /// In a directory: held as long as one of our processes lives.
     File,
     /// On a server, with a lease of 6 s unless the attack says otherwise.
@@ -47,8 +49,7 @@ pub enum Store {
 
 /// What ends the first leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code))]
-pub enum Event {
+enum Event {
     /// SIGTERM to leaderrun.
     Asked,
     /// Nothing passes between the leader and its store.
@@ -81,18 +82,18 @@ pub enum User {
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
     /// One of `programs`, and its words.
-    pub program: &'static str,
-    pub words: &'static [&'static str],
-    pub user: User,
+    program: &'static str,
+    words: &'static [&'static str],
+    user: User,
     /// More words for `programs/host.c`.
-    pub host: &'static [&'static str],
-    pub bomb: bool,
+    host: &'static [&'static str],
+    bomb: bool,
     /// No other story is told meanwhile.
-    pub alone: bool,
+    alone: bool,
     /// Where the lease is on a server.
-    pub lease: Duration,
+    lease: Duration,
     /// It can be seen at the start that the tree could not be killed: then leaderrun may end with 71.
-    pub refusable: bool,
+    refusable: bool,
 }
 
 impl Attack {
@@ -140,12 +141,47 @@ impl Attack {
 }
 
 impl Method {
-    pub fn flags(self) -> &'static [&'static str] {
+    fn named(name: &str) -> Self {
+        match name {
+            "walk" => Self::Walk,
+            "cgroup" => Self::Cgroup,
+            "pidns" => Self::PidNamespace,
+            _ => panic!("{name} is no method"),
+        }
+    }
+
+    fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Default => &[],
             Self::Walk => &["--contain", "walk"],
             Self::Cgroup => &["--contain", "cgroup"],
             Self::PidNamespace => &["--contain", "pidns"],
+        }
+    }
+}
+
+impl Event {
+    fn named(name: &str) -> Self {
+        match name {
+            "is_stopped" => Self::Asked,
+            "is_cut_off" => Self::CutOff,
+            "is_cut_off_with_a_frozen_guard" => Self::CutOffWithAFrozenGuard,
+            "is_cut_off_with_frozen_helpers" => Self::CutOffWithFrozenHelpers,
+            "it_is_killed_by_name" => Self::KilledByName,
+            "all_of_ours_are_killed" => Self::AllKilled,
+            "the_service_is_killed" => Self::ServiceKilled,
+            "all_of_ours_are_frozen" => Self::AllFrozen,
+            _ => panic!("{name} is no event"),
+        }
+    }
+
+    /// A lease in a directory outlasts any cut, and any freeze.
+    fn store(self) -> Store {
+        match self {
+            Self::CutOff | Self::CutOffWithAFrozenGuard | Self::CutOffWithFrozenHelpers | Self::AllFrozen => {
+                Store::Redis
+            }
+            Self::Asked | Self::KilledByName | Self::AllKilled | Self::ServiceKilled => Store::File,
         }
     }
 }
@@ -175,7 +211,9 @@ struct Seen {
 }
 
 /// Tells it, and checks what must hold: 0 ms of overlap, nothing left, and the next leader starts.
-pub fn tell(attack: Attack, method: Method, store: Store, event: Event) {
+pub fn tell(attack: Attack, method: &str, event: &str) {
+    let (method, event) = (Method::named(method), Event::named(event));
+    let store = event.store();
     let (alone, shared);
     if attack.alone {
         alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +288,7 @@ impl Story {
         }
         words.push(program(attack.program));
         words.extend(attack.words.iter().map(ToString::to_string));
-        let way = (store == Store::Redis).then(|| Proxy::to(redis::address()));
+        let way = (store == Store::Redis).then(|| Proxy::to(redis()));
         if store == Store::File {
             let directory = scratch.path().join("store");
             std::fs::create_dir(&directory).expect("a directory can be made");
@@ -261,7 +299,7 @@ impl Story {
         let seconds = if attack.bomb { SECONDS_OF_A_BOMB } else { SECONDS };
         let environment = environment(&firsts, seconds);
         let words = candidate("first", &url, attack.lease, number, method, &words);
-        let first = Host::start(scratch.path(), "first", &host, &words, &environment);
+        let first = Host::start(scratch.path(), "first", LEADERRUN, &host, &words, &environment);
         Self { scratch, store, way, lease: attack.lease, method, number, first, firsts }
     }
 
@@ -273,10 +311,10 @@ impl Story {
     fn start_second_where(&self, has_come: impl Fn(&Host, &Life) -> bool) -> (Host, Life) {
         let life = Life::at(self.scratch.path().join("second.life"));
         life.go();
-        let direct = (self.store == Store::Redis).then(redis::address);
+        let direct = (self.store == Store::Redis).then(redis);
         let url = direct.map_or_else(|| url(&self.scratch, None), |address| format!("redis://{address}"));
         let words = candidate("second", &url, self.lease, self.number, Method::Default, &[program("quiet")]);
-        let host = Host::start(self.scratch.path(), "second", &[], &words, &environment(&life, SECONDS));
+        let host = Host::start(self.scratch.path(), "second", LEADERRUN, &[], &words, &environment(&life, SECONDS));
         let logs = || format!("{}\n{:?} {}", host.log(), self.first.ended(), self.first.log());
         wait_until_or("the second candidate has come so far", logs, || has_come(&host, &life));
         (host, life)
@@ -304,20 +342,27 @@ impl Story {
             Event::Asked => self.first.signal(Signal::SIGTERM),
             Event::CutOff => cut_off(),
             Event::CutOffWithAFrozenGuard => {
-                self.first.keepers().freeze_guard();
+                freeze(&self.first.keepers()[1..2]);
                 cut_off();
             }
             Event::CutOffWithFrozenHelpers => {
-                self.first.keepers().freeze_helpers();
+                freeze(&self.first.keepers()[..2]);
                 cut_off();
             }
             Event::KilledByName => {
                 self.first.keepers();
                 self.first.kill_by_line(&shard(self.number));
             }
-            Event::AllKilled => self.first.keepers().kill(),
+            Event::AllKilled => {
+                let keepers = self.first.keepers();
+                // One after another, but none of them does anything in between.
+                freeze(&keepers);
+                for pid in keepers {
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+            }
             Event::ServiceKilled => self.first.kill_group(),
-            Event::AllFrozen => self.first.keepers().freeze(),
+            Event::AllFrozen => freeze(&self.first.keepers()),
         }
     }
 
@@ -377,6 +422,12 @@ impl Story {
     }
 }
 
+fn freeze(processes: &[Pid]) {
+    for &pid in processes {
+        let _ = kill(pid, Signal::SIGSTOP);
+    }
+}
+
 fn environment(life: &Life, seconds: u32) -> [(&'static str, String); 2] {
     [("ATTACK_LIFE", life.path().to_str().expect("text").to_owned()), ("ATTACK_SECONDS", seconds.to_string())]
 }
@@ -408,29 +459,14 @@ fn shard(number: u32) -> String {
     format!("attack-{}-{number}", std::process::id())
 }
 
-#[cfg(feature = "redis")]
-mod redis {
-    use crate::support::redis::Server;
-    use crate::support::server::{Server as _, prepare};
-    use std::net::SocketAddr;
-    use std::sync::OnceLock;
-
-    /// Of one server for all stories.
-    pub fn address() -> SocketAddr {
-        static SERVER: OnceLock<Server> = OnceLock::new();
-        let server = SERVER.get_or_init(|| {
-            let mut server = Server::forgetful();
-            prepare(&server);
-            server.grow_old();
-            server
-        });
-        server.address()
-    }
-}
-
-#[cfg(not(feature = "redis"))]
-mod redis {
-    pub fn address() -> std::net::SocketAddr {
-        unreachable!("no story is told on a store that was not built")
-    }
+/// Of one server for all stories.
+fn redis() -> SocketAddr {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let server = SERVER.get_or_init(|| {
+        let mut server = Server::forgetful();
+        prepare(&server);
+        server.grow_old();
+        server
+    });
+    server.address()
 }
