@@ -3,7 +3,6 @@
 use crate::memory::{Name, Style, Tells};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
-use leaderrun::internals::store::lease_store::documents::{Content, Life, Ours};
 use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
 
 #[test]
@@ -62,27 +61,6 @@ fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() 
     world.server.step(3_600_000);
     let (_, took) = world.client().in_time(&candidate("two"));
     assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
-}
-
-/// As etcd shows a lease that was revoked: no leader is named, and nobody knows whether a renewal is on its way.
-#[test]
-fn what_is_left_of_a_lease_is_waited_for_until_the_server_says_that_it_is_over() {
-    let world = World::old(LEASED);
-    let (client, one, term) = leader(&world);
-    now(client.store.release(&one, term)).unwrap();
-    let text = world.text().to_string();
-    let shows = |life| {
-        world.write_foreign(Some(Content::Ours(Ours { text: text.clone(), leadership: None, sequence: 0, life })), "");
-    };
-    shows(Life::Left { at_most: seconds(10) });
-    let standby = world.client();
-    for _ in 0..3 {
-        assert!(matches!(now(standby.store.observe(&shard())), Ok(Observation::Held(_))));
-        assert_eq!(standby.refused(&candidate("two")).session, None);
-        advance(seconds(10));
-    }
-    shows(Life::Over);
-    assert!(standby.lead(&candidate("two")) > term);
 }
 
 #[test]
