@@ -11,7 +11,6 @@ mod support;
 
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use restarts::{
     in_two_slots_a_leader_is_cut_off_and_then_everybody, in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
     the_leader_is_killed_whatever_it_does,
@@ -109,33 +108,41 @@ fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
     leader_is_cut_off_for_three_leases(story, DAEMON);
 }
 
-/// Freezes those of (candidate, backstop, guard) that `frozen` names, for two leases.
-fn processes_are_frozen(story: Story, frozen: [bool; 3]) {
+/// Freezes some of (candidate, backstop, guard) for two leases.
+fn processes_are_frozen(story: Story, frozen: &[usize]) {
     let world = World::new(story, DAEMON);
     let leader = world.leader();
     let keepers = world.processes(&leader.owner);
-    let chosen: Vec<Pid> =
-        keepers.into_iter().zip(frozen).filter_map(|(keeper, frozen)| frozen.then_some(keeper)).collect();
-    for &process in &chosen {
-        kill(process, Signal::SIGSTOP).unwrap();
+    for &index in frozen {
+        kill(keepers[index], Signal::SIGSTOP).unwrap();
     }
     sleep(2 * LEASE);
-    for process in chosen {
-        let _ = kill(process, Signal::SIGCONT);
+    for &index in frozen {
+        let _ = kill(keepers[index], Signal::SIGCONT);
     }
     // A frozen guard is noticed at the deadline at the latest; a frozen backstop alone does no harm.
-    if frozen[0] {
+    if frozen.contains(&0) {
         world.successor(&leader);
+    } else {
+        world.fleet.leader();
     }
     world.conclude();
 }
 
 fn candidate_and_guard_are_frozen(story: Story) {
-    processes_are_frozen(story, [true, false, true]);
+    processes_are_frozen(story, &[0, 2]);
 }
 
 fn candidate_and_backstop_are_frozen(story: Story) {
-    processes_are_frozen(story, [true, true, false]);
+    processes_are_frozen(story, &[0, 1]);
+}
+
+fn the_backstop_is_frozen_for_two_leases(story: Story) {
+    processes_are_frozen(story, &[1]);
+}
+
+fn the_guard_is_frozen_for_two_leases(story: Story) {
+    processes_are_frozen(story, &[2]);
 }
 
 fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
@@ -314,25 +321,6 @@ fn one_of_the_three_is_killed_again_and_again(story: Story) {
         world.start_those_that_ended();
     }
     world.conclude();
-}
-
-fn one_process_is_frozen_for_two_leases(story: Story, index: usize) {
-    let world = World::new(story, DAEMON);
-    let leader = world.fleet.leader();
-    let process = world.processes(&leader.owner)[index];
-    kill(process, Signal::SIGSTOP).unwrap();
-    sleep(2 * LEASE);
-    let _ = kill(process, Signal::SIGCONT);
-    world.fleet.leader();
-    world.conclude();
-}
-
-fn the_backstop_is_frozen_for_two_leases(story: Story) {
-    one_process_is_frozen_for_two_leases(story, 1);
-}
-
-fn the_guard_is_frozen_for_two_leases(story: Story) {
-    one_process_is_frozen_for_two_leases(story, 2);
 }
 
 /// The tree is frozen as well. The first of guard, backstop and candidate that wakes up kills it before it runs again.

@@ -163,16 +163,18 @@ impl Fleet {
 
     /// Waits until a tree that fits is alive.
     pub fn leader_where(&self, fits: impl Fn(&Life) -> bool) -> Life {
+        self.leader_in("stamps", fits)
+    }
+
+    /// The same, among those that write into the file of this name.
+    pub fn leader_in(&self, name: &str, fits: impl Fn(&Life) -> bool) -> Life {
         let mut found = None;
         let begun = BootInstant::now().as_nanos();
-        wait_until_or(
-            "somebody leads",
-            || self.logs(),
-            || {
-                found = self.lives().into_iter().rfind(|life| life.last > begun && fits(life));
-                found.is_some()
-            },
-        );
+        let look = || {
+            found = self.lives_in(name).into_iter().rfind(|life| life.last > begun && fits(life));
+            found.is_some()
+        };
+        wait_until_or(&format!("somebody leads in {name}"), || self.logs(), look);
         found.expect("somebody leads")
     }
 

@@ -1,20 +1,13 @@
 //! Candidates of a shard with two slots: which one leads in each slot, and what must be true in each.
 
 use super::evidence::{Evidence, common};
-use super::fleet::{Fleet, Life, wait_until_or};
-use leaderrun::internals::time::BootInstant;
+use super::fleet::{Fleet, Life};
 
 pub const SLOTS: [u32; 2] = [1, 2];
 
 /// Waits until a tree that fits is alive in a slot.
 pub fn leader_of(fleet: &Fleet, slot: u32, fits: impl Fn(&Life) -> bool) -> Life {
-    let (mut found, begun) = (None, BootInstant::now().as_nanos());
-    let look = || {
-        found = fleet.lives_in_slot(slot).into_iter().rfind(|life| life.last > begun && fits(life));
-        found.is_some()
-    };
-    wait_until_or(&format!("somebody leads slot {slot}"), || fleet.logs(), look);
-    found.expect("somebody leads")
+    fleet.leader_in(&format!("stamps.{slot}"), fits)
 }
 
 /// Waits until both are led.
