@@ -3,7 +3,7 @@
 //! The hazard: a fuzz test that only looks for panics passes on a parser that accepts everything. So each check says
 //! whether it accepted an input, both answers have to occur, and an accepted input must pass the test's own assertions.
 //!
-//! Every input is made from a number of its own, which is shown when the check fails or hangs. `TEST_FUZZ_SEED`
+//! Every input is made from a number of its own, which is shown when the check fails. `TEST_FUZZ_SEED`
 //! with that number and `TEST_FUZZ_INPUTS=1` make it again. Without them a run begins at a random number and tries
 //! a million. Deep strategies of proptest are fifty times slower than bending bytes, so they are not used here.
 //!
@@ -20,14 +20,9 @@ mod random;
 use note::note;
 pub use random::Random as Source;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 const INPUTS: u64 = 1_000_000;
-/// No input takes a thousandth of it, however busy the machine is.
-const HANGS_AFTER: Duration = Duration::from_mins(1);
 
 /// What became of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,11 +239,9 @@ fn run_so_many(inputs: u64, what: &str, mut check: impl FnMut(&mut Source, &mut 
         u64::from_le_bytes(bytes)
     });
     println!("{what}: {inputs} inputs from TEST_FUZZ_SEED={first}");
-    let watchdog = Watchdog::new(what, first);
     let mut accepted = 0;
     for index in 0..inputs {
         let seed = first.wrapping_add(index);
-        watchdog.seed.store(seed, Ordering::Relaxed);
         let mut attempt = |shown: &mut Shown| check(&mut Source::new(seed), shown);
         let fate = catch_unwind(AssertUnwindSafe(|| attempt(&mut Shown { input: None })));
         let fate = fate.unwrap_or_else(|failure| {
@@ -264,34 +257,6 @@ fn run_so_many(inputs: u64, what: &str, mut check: impl FnMut(&mut Source, &mut 
         assert!(accepted < inputs, "{what}: nothing was refused");
     }
     note(&format!("fuzz\t{what}\t{inputs}\t{accepted}\t0"));
-}
-
-/// Ends the program when an input takes too long.
-struct Watchdog {
-    seed: Arc<AtomicU64>,
-    /// Closed when the run is over.
-    _over: mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    fn new(what: &str, first: u64) -> Self {
-        let seed = Arc::new(AtomicU64::new(first));
-        let (over, ended) = mpsc::channel::<()>();
-        let (watched, what) = (Arc::clone(&seed), what.to_owned());
-        let advice = again(0);
-        std::thread::spawn(move || {
-            let mut last = None;
-            while ended.recv_timeout(HANGS_AFTER) == Err(RecvTimeoutError::Timeout) {
-                let now = watched.load(Ordering::Relaxed);
-                if last.replace(now) == Some(now) {
-                    let advice = advice.replace("SEED=0", &format!("SEED={now}"));
-                    eprintln!("{what}: an input hangs\n{advice}");
-                    std::process::abort();
-                }
-            }
-        });
-        Self { seed, _over: over }
-    }
 }
 
 /// What every refusal has to be: one short line, which a terminal shows as it is.
