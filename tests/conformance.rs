@@ -190,20 +190,17 @@ async fn a_look_shows_when_the_lease_was_last_renewed(bench: &Bench) {
     }
 }
 
-async fn a_stranger_cannot_renew(bench: &Bench) {
+async fn a_stranger_can_neither_renew_nor_release(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     // The same owner in another process is a stranger as well.
     let (one, two) = (candidate("strange", "same"), candidate("strange", "same"));
     let term = granted(&*store, &one).await.term;
     let Ok(Renewal::Lost(holder)) = other.renew(&two, term, 99).await else { panic!("a stranger renewed") };
     assert_eq!(holder.expect("one holds it").session, Some(one.session.clone()));
+    assert_eq!(other.release(&two, term).await, Ok(Release::NotHeld));
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
-async fn a_renewal_of_what_nobody_holds_is_a_loss(bench: &Bench) {
-    let store = bench.store();
-    let one = candidate("nothing", "one");
-    assert_eq!(store.renew(&one, Term(1), 1).await, Ok(Renewal::Lost(None)));
+    // Nor can anybody renew what nobody holds.
+    assert_eq!(store.renew(&candidate("nothing", "one"), Term(1), 1).await, Ok(Renewal::Lost(None)));
 }
 
 async fn a_release_frees_the_lease_at_once(bench: &Bench) {
@@ -290,14 +287,6 @@ async fn who_does_not_hold_the_lease_forgets_nothing(bench: &Bench) {
     assert_eq!(other.inspect(&one.shard).await.unwrap().last_term, Some(term));
 }
 
-async fn a_stranger_cannot_release(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let (one, two) = (candidate("kept", "same"), candidate("kept", "same"));
-    let term = granted(&*store, &one).await.term;
-    assert_eq!(other.release(&two, term).await, Ok(Release::NotHeld));
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-}
-
 async fn a_lease_that_is_not_renewed_expires_and_not_before(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     if !store.expires() {
@@ -344,6 +333,10 @@ async fn a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &
     assert!(grant.term > unheard.term, "{grant:?} after {unheard:?}");
     assert!(matches!(other.claim(&two).await, Ok(Claim::Refused(_))));
     assert_eq!(store.renew(&one, grant.term, 1).await, Ok(Renewal::Renewed));
+    // Who leaves in doubt knows no term.
+    let _unheard = granted(&*store, &one).await;
+    assert_eq!(store.release(&one, Term(0)).await, Ok(Release::Released));
+    granted(&*other, &two).await;
 }
 
 async fn a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again(bench: &Bench) {
@@ -352,14 +345,6 @@ async fn a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again(bench:
     let term = granted(&*store, &one).await.term;
     let _unheard = store.renew(&one, term, 1).await;
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-async fn a_claim_in_doubt_can_be_released_without_its_term(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let (one, two) = (candidate("doubt", "one"), candidate("doubt", "two"));
-    let _unheard = granted(&*store, &one).await;
-    assert_eq!(store.release(&one, Term(0)).await, Ok(Release::Released));
-    granted(&*other, &two).await;
 }
 
 async fn of_eight_candidates_one_wins_every_race(bench: &Bench) {
@@ -804,18 +789,12 @@ async fn a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is(bench: &
     assert!(tokio::time::timeout(LEASE / 6, &mut news).await.is_err(), "nothing happened to this lease but a renewal");
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
     tokio::time::timeout(LEASE * 5, news).await.expect("it is heard long before the lease ends").unwrap();
-}
-
-async fn a_release_before_a_standby_waits_is_not_missed(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    if store.delivery() == Delivery::Poll {
-        return;
-    }
-    let one = candidate("heard/early", "one");
-    let term = granted(&*store, &one).await.term;
+    // One that came before the standby waits is not missed.
+    let early = candidate("heard/early", "one");
+    let term = granted(&*store, &early).await.term;
     assert!(matches!(other.claim(&candidate("heard/early", "two")).await, Ok(Claim::Refused(_))));
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    tokio::time::timeout(LEASE * 5, other.changed(&one.shard)).await.expect("it looks").unwrap();
+    assert_eq!(store.release(&early, term).await, Ok(Release::Released));
+    tokio::time::timeout(LEASE * 5, other.changed(&early.shard)).await.expect("it looks").unwrap();
 }
 
 async fn a_wait_for_several_shards_ends_with_the_one_that_is_released(bench: &Bench) {
@@ -906,19 +885,15 @@ everywhere!(
     a_claim_of_what_is_held_is_refused_with_its_holder,
     a_renewal_keeps_the_lease_beyond_its_first_end,
     a_look_shows_when_the_lease_was_last_renewed,
-    a_stranger_cannot_renew,
-    a_renewal_of_what_nobody_holds_is_a_loss,
+    a_stranger_can_neither_renew_nor_release,
     a_release_frees_the_lease_at_once,
     a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms,
     who_does_not_hold_the_lease_forgets_nothing,
-    a_stranger_cannot_release,
     a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is,
-    a_release_before_a_standby_waits_is_not_missed,
     a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,
     a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again,
     a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,
-    a_claim_in_doubt_can_be_released_without_its_term,
     of_eight_candidates_one_wins_every_race,
     a_list_tells_of_each_shard_what_a_look_at_it_tells,
     a_list_shows_a_lease_that_has_expired_as_free,
