@@ -1,6 +1,6 @@
 //! Other users of this machine, and what they do: bind names of sockets that candidates need.
 
-use super::fleet::{copy_program, example_program};
+use super::fleet::copy_program;
 use super::process::Process;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,14 +11,38 @@ use tempfile::TempDir;
 
 pub const NOBODY: u32 = 65534;
 
+/// Binds the sockets of `NAME...`, as another user of this machine may do before a candidate needs them, and says `ready`.
+/// WORD is the answer to each connection: `silence` is none, `endless` is a stream of 4 MiB, for no test needs more, and any
+/// other word is sent as it is. Without a NAME it only keeps its namespaces.
+const SQUATTER: &str = r#"
+import signal, socket, sys, threading
+word, *names = sys.argv[1:]
+kept = []
+def serve(listener):
+    while True:
+        client, _ = listener.accept()
+        if word == "silence":
+            kept.append(client)
+            continue
+        try:
+            client.sendall(b" " * (1 << 22) if word == "endless" else word.encode())
+        except OSError:
+            pass
+        client.close()
+for name in names:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\0" + name)
+    listener.listen()
+    threading.Thread(target=serve, args=[listener]).start()
+print("ready", flush=True)
+signal.pause()
+"#;
+
 /// Until it is dropped.
-pub struct Squatter {
-    child: Process,
-    _scratch: TempDir,
-}
+pub struct Squatter(Process);
 
 impl Squatter {
-    /// Answers on each of `names` as `user`: `word` is what `squatter.rs` takes.
+    /// Answers with `word` on each of `names` as `user`: see [`SQUATTER`].
     pub fn start(user: u32, word: &str, names: &[String]) -> Self {
         Self::start_by(by_user(user), word, names)
     }
@@ -31,16 +55,17 @@ impl Squatter {
     }
 
     fn start_by(mut command: Command, word: &str, names: &[String]) -> Self {
-        let (scratch, program) = copied(example_program("squatter"));
-        let mut child = Process::start(command.arg(program).arg(word).args(names).stdout(Stdio::piped()));
+        // The system's: another user may not reach the one that stands first in PATH.
+        command.args(["/usr/bin/python3", "-I", "-c", SQUATTER, word]).args(names);
+        let mut child = Process::start(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        Self { child, _scratch: scratch }
+        Self(child)
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.id()
     }
 
     /// Has `program` run in its network namespace.
