@@ -148,7 +148,12 @@ attacks!(throttled, [walk], [is_cut_off], {
     busy_190_under_a_quota_of_20_ms: throttled(&["deaf", "busy", "190"], &["quota=20"]),
     busy_150_under_a_quota_of_10_ms: throttled(&["deaf", "busy", "150"], &["quota=10"]),
     busy_150_apart_under_a_quota_of_10_ms: throttled(&["deaf", "apart", "busy", "150"], &["quota=10"]),
-    busy_190_on_the_only_processor: throttled(&["deaf", "busy", "190"], &["cpu=1"]).alone(),
+    // A round takes less than a second there.
+    busy_190_on_the_only_processor: Attack::of("hog", &["deaf", "busy", "190"])
+        .by(User::Somebody)
+        .on(&["cpu=1"])
+        .under(Duration::from_secs(45))
+        .alone(),
 });
 
 attacks!(service, [walk, cgroup, pidns], [the_service_is_killed], {
