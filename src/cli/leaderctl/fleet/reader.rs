@@ -228,13 +228,7 @@ impl<'a> Reader<'a> {
 
     /// The shards whose notes are to be read, and whether all of them.
     fn to_read(&self, snapshot: &Snapshot, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
-        let restless = |seen: &Seen| match (seen.noted, seen.changed) {
-            (None, _) => true,
-            (Some(noted), Some(changed)) => {
-                noted < changed.plus(if seen.is_told() { CHANGES_WITHIN } else { CHANGES_WITHIN_AT_MOST })
-            }
-            (Some(_), None) => false,
-        };
+        let restless = |seen: &Seen| seen.noted.is_none_or(|noted| !seen.is_final_at(noted));
         let mut names: Vec<_> =
             snapshot.shards.iter().filter(|(_, seen)| restless(seen)).map(|(shard, _)| (shard.clone(), true)).collect();
         names.truncate(AT_ONCE);
@@ -262,6 +256,14 @@ impl<'a> Reader<'a> {
         };
         noted.parent_pause = parent_pause(client, shard).await?;
         Ok((noted, history))
+    }
+}
+
+impl Seen {
+    /// Whether notes that were read then will not change before the lease does.
+    fn is_final_at(&self, instant: BootInstant) -> bool {
+        let within = if self.is_told() { CHANGES_WITHIN } else { CHANGES_WITHIN_AT_MOST };
+        self.changed.is_none_or(|changed| instant >= changed.plus(within))
     }
 }
 
@@ -327,7 +329,7 @@ impl Snapshot {
             (*ledger, *jobs, seen.history) = (noted.ledger, noted.jobs, history);
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
-            let is_final = seen.changed.is_none_or(|changed| now >= changed.plus(CHANGES_WITHIN));
+            let is_final = seen.is_final_at(now);
             seen.counters.count(&seen.history, leads, is_final);
             if let Some(ledger) = &seen.shown.ledger {
                 seen.counters.take_in(Indexed::of_period(ledger), ledger.period);
@@ -354,6 +356,29 @@ impl Snapshot {
                 seen.shown.trouble = Some(error.message);
                 self.revision += 1;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Term;
+
+    #[test]
+    fn an_end_that_may_still_come_is_not_counted_as_a_loss() {
+        let shard: Shard = "db".parse().unwrap();
+        let mut seen = Seen { changed: Some(BootInstant::now().minus(2 * CHANGES_WITHIN)), ..Seen::default() };
+        // Its COMMAND waits, and so does its entry in the history.
+        seen.shown.report.last_term = Some(Term(3));
+        let mut snapshot = Snapshot { shards: [(shard.clone(), seen)].into(), ..Snapshot::default() };
+        let mut history = Vec::new();
+        for (term, counted) in [(1, 0), (2, 0), (3, 2)] {
+            history.push(Entry::example(term));
+            history[0].close_killed(1);
+            snapshot.note(&shard, (Shown::default(), Some(history.clone())));
+            let ends: u64 = snapshot.shards[&shard].counters.ends.iter().sum();
+            assert_eq!(ends, counted, "{term}");
         }
     }
 }
