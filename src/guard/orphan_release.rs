@@ -9,6 +9,7 @@ use super::in_memory;
 use crate::lease::{Candidate, Term};
 use crate::notes::history;
 use crate::observe::terminal;
+use crate::runtime;
 use crate::store::url::Secret;
 use crate::store::{ErrorKind, Location, Release, Store};
 use crate::sys;
@@ -87,8 +88,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
         .ok_or_else(|| "only leaderrun starts this program".to_owned())
         .and_then(|number| read(number).map_err(|error| format!("{error}: only leaderrun starts this program")))
         .and_then(|release| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| error.to_string())?;
+            let runtime = runtime::of_one_thread().build().map_err(|error| error.to_string())?;
             let released = runtime.block_on(release.release());
             // A name lookup may hang for a long time, and nobody needs its result.
             runtime.shutdown_background();

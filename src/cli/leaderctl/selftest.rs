@@ -23,6 +23,7 @@ use crate::guard::contain::{Contain, Containment};
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show, show_seconds};
 use crate::notes::standbys;
 use crate::runner::signals::Signals;
+use crate::runtime;
 use crate::store::url::Secret;
 use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
 use crate::text::on_one_line;
@@ -103,7 +104,7 @@ impl SelftestFlags {
             return fail(exit::OS_ERROR, &why);
         }
         // On one thread, because a candidate dies with the thread that started it.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime::of_one_thread().build();
         let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
         status.unwrap_or_else(|error| fail(exit::OS_ERROR, &format!("the operating system refused: {error}")))
     }
