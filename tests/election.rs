@@ -12,7 +12,7 @@ use leaderrun::internals::election::{
     Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
     StartError, Stop, TreeEvent, Unhealthy,
 };
-use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
+use leaderrun::internals::lease::{Late, Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{
     Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError, Takeover,
 };
@@ -1140,6 +1140,17 @@ fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
         seized |= has(&actions, &Action::Seize);
     }
     assert!(seized, "it is stopped by the candidate where the guard does nothing");
+}
+
+/// It stops COMMAND that much earlier.
+#[test]
+fn behind_a_guard_that_is_late_renewals_without_an_answer_follow_each_other_sooner() {
+    let mut play = Play::leading(|_| {});
+    let late = Late { worst: Duration::from_millis(500), extra: Duration::from_secs(2), beyond: false };
+    assert_eq!(play.tell(Event::Late(late)), []);
+    assert_eq!(renewals(&play.until(5.0)), 1);
+    // Half of the 1.15 s until the stop signal.
+    assert_eq!(renewals(&play.until(5.6)), 1);
 }
 
 #[test]

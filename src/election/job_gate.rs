@@ -68,7 +68,7 @@ impl Core {
                 Some(self.give_back(now, leadership, Then::End(Outcome::Refused(error))))
             }
             Err(error) => {
-                let most = leadership.pause(self.settings.timing, now, 4);
+                let most = self.longest_pause(now, leadership, 4);
                 let entry = &mut leadership.entry;
                 entry.failures += 1;
                 entry.next = now.plus(self.random.backoff(entry.failures, most));

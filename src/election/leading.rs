@@ -79,7 +79,7 @@ impl Core {
         leadership.in_flight += 1;
         leadership.sequence += 1;
         leadership.last_sent = now;
-        leadership.next_renewal = now.plus(leadership.patience(self.settings.timing, now));
+        leadership.next_renewal = now.plus(self.patience(now, leadership));
         self.actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
     }
 
@@ -185,7 +185,7 @@ impl Core {
             Ok(Renewal::Revoked) => self.lost(now, leadership, Loss::Revoked),
             Err(error) => {
                 leadership.failures += 1;
-                let most = leadership.pause(self.settings.timing, now, 4);
+                let most = self.longest_pause(now, leadership, 4);
                 let pause = self.random.backoff(leadership.failures, most);
                 leadership.next_renewal = leadership.next_renewal.min(now.plus(pause));
                 self.in_trouble(now, error.message, leadership.failures > 1);
@@ -193,6 +193,30 @@ impl Core {
                 None
             }
         }
+    }
+
+    /// The longest time between two attempts to renew. An outage may end shortly before the stop signal is due, so this
+    /// is at most one of `parts` of the time until then.
+    pub(super) fn longest_pause(&self, now: BootInstant, leadership: &Leadership, parts: u32) -> Duration {
+        let most = self.settings.timing.renew_interval.min(self.settings.timing.retry_interval);
+        let left = self.until_stop(now, leadership);
+        if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
+    }
+
+    /// The time from a renewal that is not answered to the next: half of what is left until the stop signal is due. The
+    /// next one helps only if the first was lost with its connection. A server that was frozen has to answer both, and
+    /// those of all other leaders at the same moment, so there are few.
+    fn patience(&self, now: BootInstant, leadership: &Leadership) -> Duration {
+        let left = self.until_stop(now, leadership);
+        if left.is_zero() {
+            return self.longest_pause(now, leadership, 2);
+        }
+        self.settings.timing.renew_interval.min((left / 2).max(LEAST_PAUSE))
+    }
+
+    /// The time until the stop signal is due. A guard that is woken late sends it earlier.
+    fn until_stop(&self, now: BootInstant, leadership: &Leadership) -> Duration {
+        self.deadline(leadership).earlier(self.late.extra).term_at.since(now)
     }
 
     /// The renewal that was sent at `sent` was granted.
@@ -212,7 +236,7 @@ impl Core {
         leadership.next_renewal = sent.plus(pause);
         if leadership.in_flight > 0 {
             // Later renewals that are under way set the pace.
-            let patience = leadership.patience(timing, now);
+            let patience = self.patience(now, leadership);
             leadership.next_renewal = leadership.next_renewal.max(leadership.last_sent.plus(patience));
         }
         if self.settings.expires && matches!(leadership.tree, Tree::Alive { .. }) {

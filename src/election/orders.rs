@@ -122,13 +122,12 @@ impl Core {
 
     /// COMMAND goes on for as long as the lease lasts. It is not started before the orders are read.
     fn leader_without_orders(&mut self, now: BootInstant, leadership: &mut Leadership, error: StoreError) -> Next {
-        let timing = self.settings.timing;
         let final_word = error.kind.is_final();
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
                 // Another candidate may have permission to read them.
-                Then::Standby { pause: self.random.about(timing.retry_interval) }
+                Then::Standby { pause: self.random.about(self.settings.timing.retry_interval) }
             } else {
                 Then::End(Outcome::Refused(error))
             };
@@ -141,7 +140,8 @@ impl Core {
         leadership.reading.failures += 1;
         let failures = leadership.reading.failures;
         if !leadership.reading.cleared {
-            let pause = self.random.backoff(failures, leadership.pause(timing, now, 4));
+            let most = self.longest_pause(now, leadership, 4);
+            let pause = self.random.backoff(failures, most);
             leadership.reading.next = now.plus(pause);
         }
         // If the store does not answer at all, the renewals report it.

@@ -8,7 +8,7 @@ use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
 use super::{CommandEnd, Ended, Hold, Interrupt, Obstacle, Outcome, Ran};
-use crate::lease::{Term, Timing};
+use crate::lease::Term;
 use crate::store::{Holder, StoreError};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -155,22 +155,6 @@ pub(super) struct Leadership {
 }
 
 impl Leadership {
-    /// The longest time between two attempts to renew. An outage may end shortly before the stop signal is due, so this
-    /// is at most one of `parts` of the time until then.
-    pub(super) fn pause(&self, timing: Timing, now: BootInstant, parts: u32) -> Duration {
-        let most = timing.renew_interval.min(timing.retry_interval);
-        let left = timing.deadline(self.valid_until).term_at.since(now);
-        if left.is_zero() { most } else { most.min((left / parts).max(LEAST_PAUSE)) }
-    }
-
-    /// The time from a renewal that is not answered to the next: half of what is left until the stop signal is due. The
-    /// next one helps only if the first was lost with its connection. A server that was frozen has to answer both, and
-    /// those of all other leaders at the same moment, so there are few.
-    pub(super) fn patience(&self, timing: Timing, now: BootInstant) -> Duration {
-        let left = timing.deadline(self.valid_until).term_at.since(now);
-        if left.is_zero() { self.pause(timing, now, 2) } else { timing.renew_interval.min((left / 2).max(LEAST_PAUSE)) }
-    }
-
     /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
         matches!(&self.ending, Some(Ended::Lost(loss)) if loss.is_certain())
