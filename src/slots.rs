@@ -20,6 +20,7 @@ use crate::election::Directives;
 use crate::lease::{Candidate, MOST_SLOTS, Shard, Term};
 use crate::notes::hosts;
 use crate::notes::orders::{self, Orders};
+use crate::store::stable_hash::fnv1a;
 use crate::store::{
     Answer, Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report,
     Store, StoreError, Takeover, parallel,
@@ -27,7 +28,6 @@ use crate::store::{
 use crate::time::BootInstant;
 use holds::{Gate, Holds};
 use parking_lot::Mutex;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -275,9 +275,8 @@ impl Slots {
         assert!(!slots.is_empty(), "a shard has a slot at least");
         // Candidates begin at different slots, to stay out of each other's way. One with a fixed owner name begins at
         // the same slot each time.
-        let mut hasher = DefaultHasher::new();
-        candidate.owner.hash(&mut hasher);
-        let first = usize::try_from(hasher.finish() % slots.len() as u64).expect("there are not so many");
+        let first = fnv1a(candidate.owner.bytes()) % slots.len() as u64;
+        let first = usize::try_from(first).expect("there are not so many");
         let state = Mutex::new(State { claimed: None, first, holds: Holds::of(slots.len()) });
         Ok(Self { inner, candidate: candidate.clone(), shards: slots, patience, state })
     }
