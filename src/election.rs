@@ -45,7 +45,7 @@ mod view;
 pub use crate::exit::StartError;
 pub use action::{Action, Behind, Ran, StandbyStop, Stop};
 pub use event::{Booked, Booking, CommandEnd, Directives, Event, Handover, Interrupt, Pause, Skipped, TreeEvent};
-pub use health::{CheckEnd, Unhealthy};
+pub use health::Unhealthy;
 pub use hooks::HookEnd;
 pub use log_event::LogEvent;
 pub use notice::Notice;

@@ -8,8 +8,8 @@ mod restart;
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Behind, Booked, Booking, CheckEnd, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd,
-    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
+    Action, Behind, Booked, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss,
+    Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
     StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Late, Term, TimeForHooks, Timing, TimingRequest};

@@ -20,28 +20,19 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Unhealthy {
     /// How the last check ended.
-    pub last: CheckEnd,
+    pub last: HookEnd,
     pub failures: u32,
-}
-
-/// How a check that failed ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct CheckEnd(pub HookEnd);
-
-impl fmt::Display for CheckEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            HookEnd::TimedOut => f.write_str("took longer than --health-timeout"),
-            end @ (HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::Cut) => end.fmt(f),
-        }
-    }
 }
 
 impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self { last, failures: 1 } => write!(f, "the --health check {last}"),
-            Self { last, failures } => write!(f, "the --health check failed {failures} times in a row: it {last}"),
+        match self.failures {
+            1 => f.write_str("the --health check ")?,
+            failures => write!(f, "the --health check failed {failures} times in a row: it ")?,
+        }
+        match self.last {
+            HookEnd::TimedOut => f.write_str("took longer than --health-timeout"),
+            end @ (HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::Cut) => end.fmt(f),
         }
     }
 }

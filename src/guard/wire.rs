@@ -201,7 +201,7 @@ impl AsFd for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::election::{CheckEnd, CommandEnd, Interrupt, Reason, StartError};
+    use crate::election::{CommandEnd, Interrupt, Reason, StartError};
     use crate::guard::hooks::Hook;
     use crate::lease::Deadline;
     use std::fmt::Debug;
@@ -231,7 +231,7 @@ mod tests {
     fn the_longest_messages_fit_and_arrive_as_they_were_sent() {
         let most = Duration::MAX;
         let end = HookEnd::NotStarted(StartError(i32::MIN));
-        let failed = Unhealthy { last: CheckEnd(end), failures: u32::MAX };
+        let failed = Unhealthy { last: end, failures: u32::MAX };
         let interrupt = Interrupt { signal: i32::MIN, command_alone: true };
         arrive([Order::Extend(Deadline::NONE), Order::Stop { kill_after: Some(most) }, Order::Late(most)]);
         arrive([
@@ -269,7 +269,7 @@ mod tests {
         here.order(Order::Signal(libc::SIGHUP));
         assert_eq!(heard::<Order>(&there), [Order::Signal(libc::SIGHUP)]);
 
-        let failed = Unhealthy { last: CheckEnd(HookEnd::Exited(1)), failures: 1 };
+        let failed = Unhealthy { last: HookEnd::Exited(1), failures: 1 };
         for _ in 0..MANY {
             there.report(&Report::CheckFailed(failed));
         }

@@ -1,8 +1,8 @@
 //! The events of a story, read from its words.
 
 use leaderrun::internals::election::{
-    Booked, Booking, CheckEnd, CommandEnd, Directives, Event, Handover, HookEnd, Pause, Restart, RestartWhen, Settings,
-    Skipped, TreeEvent, Unhealthy,
+    Booked, Booking, CommandEnd, Directives, Event, Handover, HookEnd, Pause, Restart, RestartWhen, Settings, Skipped,
+    TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, Timing, TimingRequest};
 use leaderrun::internals::store::{
@@ -137,7 +137,7 @@ fn parse(said: &str) -> Option<Event> {
         return Some(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(number(signal)))));
     }
     if let Some(failures) = said.strip_prefix("command is unhealthy: this many checks hung: ") {
-        let unhealthy = Unhealthy { last: CheckEnd(HookEnd::TimedOut), failures: number(failures) };
+        let unhealthy = Unhealthy { last: HookEnd::TimedOut, failures: number(failures) };
         return Some(Event::Tree(TreeEvent::Unhealthy(unhealthy)));
     }
     if let Some(signal) = said.strip_prefix("asked to stop by signal ") {

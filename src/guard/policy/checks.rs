@@ -8,7 +8,7 @@
 //!   is due one interval later.
 //! - A check says something about a COMMAND that runs. None begins before it, and none counts once it is being stopped.
 
-use crate::election::{CheckEnd, HookEnd, Unhealthy};
+use crate::election::{HookEnd, Unhealthy};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl Checks {
 
     fn fail(&mut self, end: HookEnd) -> Failed {
         self.failed += 1;
-        let unhealthy = Unhealthy { last: CheckEnd(end), failures: self.failed };
+        let unhealthy = Unhealthy { last: end, failures: self.failed };
         if self.failed < self.times.failures {
             return Failed::Again(unhealthy);
         }
@@ -158,11 +158,11 @@ mod tests {
     }
 
     fn again(end: HookEnd, failures: u32) -> Failed {
-        Failed::Again(Unhealthy { last: CheckEnd(end), failures })
+        Failed::Again(Unhealthy { last: end, failures })
     }
 
     fn unhealthy(end: HookEnd, failures: u32) -> Failed {
-        Failed::Unhealthy(Unhealthy { last: CheckEnd(end), failures })
+        Failed::Unhealthy(Unhealthy { last: end, failures })
     }
 
     #[test]
