@@ -51,16 +51,20 @@ impl Shard {
     /// A shard, and not a slot of one.
     pub fn whole(name: &str) -> Result<Self, String> {
         let shard = Self::from_str(name)?;
-        match shard.of_slot() {
-            Some((parent, _)) => Err(format!("{name} is a slot of the shard {parent}: name the shard")),
+        match shard.parent() {
+            Some(parent) => Err(format!("{name} is a slot of the shard {parent}: name the shard")),
             None => Ok(shard),
         }
     }
 
-    /// The shard and the number of its slot, if this is one.
-    pub fn of_slot(&self) -> Option<(Self, u32)> {
-        let (parent, slot) = split_slot(&self.0)?;
-        Some((Self(parent.to_owned()), slot))
+    /// The number of the slot, if this is one.
+    pub fn slot(&self) -> Option<u32> {
+        split_slot(&self.0).map(|(_, slot)| slot)
+    }
+
+    /// The shard that this is a slot of, if it is one.
+    pub fn parent(&self) -> Option<Self> {
+        split_slot(&self.0).map(|(parent, _)| Self(parent.to_owned()))
     }
 }
 
@@ -256,8 +260,9 @@ mod tests {
     #[test]
     fn a_slot_is_not_a_shard_and_no_shard_is_a_slot() {
         let slot: Shard = "db/main#64".parse().unwrap();
-        assert_eq!(slot.of_slot(), Some(("db/main".parse().unwrap(), 64)));
-        assert_eq!(Shard::whole("db/1").unwrap().of_slot(), None);
+        assert_eq!((slot.parent(), slot.slot()), (Some("db/main".parse().unwrap()), Some(64)));
+        let whole = Shard::whole("db/1").unwrap();
+        assert_eq!((whole.parent(), whole.slot()), (None, None));
         for bad in ["db#", "db#0", "db#65", "db#07", "db#x", "#1", "db#1#2", "db#1/x", "..#1", "db #1"] {
             fuzz::assert_is_one_line(&Shard::from_str(bad).unwrap_err());
         }

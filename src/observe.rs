@@ -20,7 +20,7 @@ use crate::lease::{Deadline, Shard, Term};
 /// What follows a candidate and shows it to others. Each takes what it can use.
 pub trait Observer {
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
-    fn began(&mut self, _shard: &Shard, _slot: Option<u32>, _term: Term, _deadline: Deadline) {}
+    fn began(&mut self, _shard: &Shard, _term: Term, _deadline: Deadline) {}
 
     /// Its backstop and its guard run, as these processes.
     fn guarded(&mut self, _backstop: i32, _guard: i32) {}

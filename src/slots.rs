@@ -39,7 +39,7 @@ pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
 }
 
 pub fn parent(shard: &Shard) -> Option<Shard> {
-    shard.of_slot().map(|(parent, _)| parent)
+    shard.parent()
 }
 
 /// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without
@@ -54,7 +54,7 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Rep
             list => {
                 let is_slot = |found: &Shard| parent(found).as_ref() == Some(shard);
                 let mut slots: Vec<_> = list?.into_iter().filter(|(found, _)| is_slot(found)).collect();
-                slots.sort_by_key(|(slot, _)| slot.of_slot().map(|(_, number)| number));
+                slots.sort_by_key(|(slot, _)| slot.slot());
                 return Ok(slots);
             }
         }
@@ -157,13 +157,6 @@ impl InTheWay {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Counts from 1.
-    pub slot: u32,
-    pub shard: Shard,
-}
-
 /// The lease that a candidate campaigns for: that of its shard, or of one of the shard's slots.
 pub struct Campaign {
     store: Arc<dyn Store>,
@@ -187,7 +180,7 @@ impl Campaign {
         patience: Duration,
     ) -> Result<Self, String> {
         let slots = Slots::new(Arc::clone(&store), candidate, slots, patience)?;
-        Ok(Self { store, slots: Some(slots), takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) })
+        Ok(Self { slots: Some(slots), ..Self::new(store) })
     }
 
     /// The store, for notes of the shard and its slots, and for its properties.
@@ -263,8 +256,8 @@ impl Campaign {
     }
 
     /// The slot in which the candidate leads. None without slots, or while it does not lead.
-    pub fn place(&self) -> Option<Place> {
-        self.slots.as_ref()?.place()
+    pub fn slot(&self) -> Option<Shard> {
+        self.slots.as_ref()?.slot()
     }
 }
 
@@ -281,10 +274,9 @@ impl Slots {
         Ok(Self { inner, candidate: candidate.clone(), shards: slots, patience, state })
     }
 
-    pub fn place(&self) -> Option<Place> {
-        let (slot, _) = self.led()?;
-        let number = u32::try_from(slot + 1).expect("there are not so many");
-        Some(Place { slot: number, shard: self.shards[slot].clone() })
+    /// The slot in which the candidate leads.
+    pub fn slot(&self) -> Option<Shard> {
+        self.led().map(|(slot, _)| self.shards[slot].clone())
     }
 
     fn after(&self, slot: usize) -> usize {

@@ -41,7 +41,6 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
-    slot: Option<u32>,
     /// The shard of the term: the slot, if there is one.
     shard: Shard,
     /// COMMAND has run in this leadership before.
@@ -158,7 +157,7 @@ impl Metrics {
             shard: leading.map_or(shard, |leadership| &leadership.shard).to_string(),
             owner: owner.clone(),
             host: host.clone(),
-            slot: leading.and_then(|leadership| leadership.slot),
+            slot: leading.and_then(|leadership| leadership.shard.slot()),
             term: leading.map(|leadership| leadership.term),
             since: leading.and_then(Leadership::since),
         }
@@ -192,7 +191,7 @@ impl Metrics {
         let late = known.late();
         series.is_leader.set(leadership.is_some_and(|leadership| leadership.is_leading(now, late.extra)).into());
         series.term.set(leadership.map_or(0, |leadership| integer(leadership.term)));
-        series.slot.set(leadership.and_then(|leadership| leadership.slot).map_or(0, i64::from));
+        series.slot.set(leadership.and_then(|leadership| leadership.shard.slot()).map_or(0, i64::from));
         series.silence.set(known.silent_since.map_or(0.0, |since| now.since(since).as_secs_f64()));
         series.late.set(late.worst.as_secs_f64());
         series.beyond.set(late.beyond.into());
@@ -217,11 +216,10 @@ impl Metrics {
 
 /// For an `Arc`, because the HTTP server reads the same metrics.
 impl Observer for Arc<Metrics> {
-    fn began(&mut self, shard: &Shard, slot: Option<u32>, term: Term, deadline: Deadline) {
+    fn began(&mut self, shard: &Shard, term: Term, deadline: Deadline) {
         let mut known = self.state.lock();
         let again = known.leadership.as_ref().is_some_and(|leadership| leadership.term == term);
-        let (shard, run) = (shard.clone(), Run::Starting);
-        known.leadership = Some(Leadership { term, deadline, run, slot, shard, again });
+        known.leadership = Some(Leadership { term, deadline, run: Run::Starting, shard: shard.clone(), again });
     }
 
     fn saw(&mut self, event: &Event) {
@@ -288,7 +286,7 @@ mod tests {
     fn leading(deadline: Deadline) -> Arc<Metrics> {
         let candidate = Candidate::example();
         let mut metrics = Arc::new(Metrics::new(&candidate, Duration::from_secs(15)));
-        metrics.began(&candidate.shard, None, Term(1_763_700_000_001), deadline);
+        metrics.began(&candidate.shard, Term(1_763_700_000_001), deadline);
         assert!(!metrics.leads(at(1)).leader, "COMMAND was not started yet");
         metrics.started();
         assert!(metrics.leads(at(1)).leader);

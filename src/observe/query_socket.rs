@@ -188,7 +188,7 @@ impl QuerySocket {
 }
 
 impl Observer for QuerySocket {
-    fn began(&mut self, shard: &Shard, _: Option<u32>, term: Term, deadline: Deadline) {
+    fn began(&mut self, shard: &Shard, term: Term, deadline: Deadline) {
         self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false, helpers: None });
     }
 

@@ -108,7 +108,7 @@ impl StatusLine {
 
 impl Observer for StatusLine {
     /// From here on the terminal may be COMMAND's.
-    fn began(&mut self, _: &Shard, _: Option<u32>, _: Term, _: Deadline) {
+    fn began(&mut self, _: &Shard, _: Term, _: Deadline) {
         self.hide();
     }
 

@@ -170,8 +170,8 @@ impl Notifier {
 }
 
 impl Observer for Notifier {
-    fn began(&mut self, _: &Shard, slot: Option<u32>, _: Term, _: Deadline) {
-        self.slot = slot;
+    fn began(&mut self, shard: &Shard, _: Term, _: Deadline) {
+        self.slot = shard.slot();
     }
 
     fn saw(&mut self, event: &Event) {

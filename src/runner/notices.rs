@@ -27,7 +27,7 @@ pub(super) struct Log {
 /// The leader of `shard` in whose COMMAND this runs, as the environment names it.
 fn outer(shard: &Shard) -> Option<String> {
     let outer: Shard = env::var("LEADERRUN_SHARD").ok()?.parse().ok()?;
-    let whole = outer.of_slot().map_or(outer, |(whole, _)| whole);
+    let whole = outer.parent().unwrap_or(outer);
     if whole == *shard { env::var("LEADERRUN_CANDIDATE").ok() } else { None }
 }
 

@@ -294,7 +294,6 @@ impl Host for Processes {
     ) -> Result<(), StartError> {
         assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
         let notifies = self.observers.notifier.as_ref().is_some_and(Notifier::is_commands);
-        let slot = campaign.place().map(|place| place.slot);
         if let Some(measure) = &mut self.command.measure {
             // What was measured is taken over. Until then, a quota tells what may come.
             let quota = Quota::find();
@@ -302,7 +301,7 @@ impl Host for Processes {
             measure.presumed = self.late.max(quota.map_or(Duration::ZERO, |quota| quota.presumed_lateness()));
         }
         self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, campaign);
-        self.observers.tell(|observer| observer.began(&candidate.shard, slot, term, deadline));
+        self.observers.tell(|observer| observer.began(&candidate.shard, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
         campaign.leases().with_lease_files(&candidate.shard, &mut |lease_files| {
@@ -425,7 +424,7 @@ impl Command {
         self.environment = inherited(candidate, notifies);
         self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
         self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
-        let slot = campaign.place().map(|place| place.slot.to_string());
+        let slot = candidate.shard.slot().map(|slot| slot.to_string());
         self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
         let takeover = campaign.takeover().map(|takeover| takeover.as_str().into());
         self.environment.extend(takeover.map(|takeover| ("LEADERRUN_TAKEOVER".into(), takeover)));

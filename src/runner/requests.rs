@@ -108,8 +108,8 @@ impl Requests {
 
     /// The candidate, with the shard that it leads now: with slots, that is one slot's own shard.
     pub fn leader(&self) -> Arc<Candidate> {
-        match self.campaign.place() {
-            Some(place) => Arc::new(Candidate { shard: place.shard, ..(*self.candidate).clone() }),
+        match self.campaign.slot() {
+            Some(shard) => Arc::new(Candidate { shard, ..(*self.candidate).clone() }),
             None => Arc::clone(&self.candidate),
         }
     }

@@ -202,7 +202,7 @@ impl One {
     #[track_caller]
     fn led(&self, claim: Result<Claim, StoreError>) -> (u32, Term) {
         let Ok(Claim::Granted(grant)) = claim else { panic!("{claim:?}") };
-        (self.store.place().expect("it leads").slot, grant.term)
+        (self.store.slot().and_then(|slot| slot.slot()).expect("it leads"), grant.term)
     }
 
     async fn lead(&self) -> (u32, Term) {
@@ -262,7 +262,7 @@ async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
         assert!(one.claim().await.is_err());
         let [first] = &bent.asked()[..] else { panic!("one was asked for") };
         for _ in 0..2 {
-            assert!(one.claim().await.is_err() && one.store.place().is_none());
+            assert!(one.claim().await.is_err() && one.store.slot().is_none());
             assert_eq!(bent.asked().join(" "), *first, "{fate:?}");
         }
         assert_eq!(format!("claim s#{}", one.lead().await.0), *first);
@@ -278,7 +278,7 @@ async fn a_claim_that_is_cut_off_is_in_doubt_and_who_leaves_releases_it() {
     bent.next(&[Fate::Hangs]);
     assert!(tokio::time::timeout(Duration::from_millis(20), one.claim()).await.is_err());
     let held: Vec<_> = bent.memory.list("s#").await.unwrap();
-    assert!(held.len() == 1 && held[0].1.holder.is_some() && one.store.place().is_none());
+    assert!(held.len() == 1 && held[0].1.holder.is_some() && one.store.slot().is_none());
     assert_eq!(one.release(Term(0)).await, Ok(Release::Released));
     assert_eq!(bent.memory.inspect(&held[0].0).await.unwrap().holder, None);
     bent.asked();
