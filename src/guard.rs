@@ -136,7 +136,6 @@ fn guard(
         checker: spec.health.map(Checker::new),
         just_ended: false,
         hook_ended: None,
-        killing: false,
         kill: None,
         finished: false,
         kill_timer: KillTimer::new()?,
@@ -179,7 +178,7 @@ fn guard(
             guard.ask_for_terminal();
         }
         // A tree that is being killed may fork as fast as it dies, so look at it again soon.
-        let wake_at = if guard.killing { guard.kill() } else { guard.wake_at() };
+        let wake_at = if guard.policy.kills() { guard.kill() } else { guard.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
         let keyboard = guard.keyboard.as_ref().map(AsFd::as_fd);
         watch.wait(guard.line.as_ref(), [inits_line, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at))?;
@@ -240,8 +239,8 @@ struct Guard {
     key: Option<(Interrupt, BootInstant)>,
     /// How soon COMMAND ends after a key that it obeys.
     grace: Duration,
-    /// How COMMAND ended, and when. Some once it has.
-    command_end: Option<(CommandEnd, BootInstant)>,
+    /// How COMMAND ended. Some once it has.
+    command_end: Option<CommandEnd>,
     listens: Listens,
     /// None once the candidate is gone.
     line: Option<Line>,
@@ -255,7 +254,6 @@ struct Guard {
     just_ended: bool,
     /// Some from the end of a hook until the policy knows.
     hook_ended: Option<HookEnd>,
-    killing: bool,
     /// Some from the first kill until it is reported.
     kill: Option<Kill>,
     finished: bool,
@@ -368,7 +366,7 @@ impl Guard {
     /// may be the last that does, and the tree may be slow to die.
     fn set_kill_timer(&mut self) {
         let whole = self.namespaces.is_some();
-        let at = if self.killing { BootInstant::NEVER } else { self.policy.kill_timer_at(whole) };
+        let at = if self.policy.kills() { BootInstant::NEVER } else { self.policy.kill_timer_at(whole) };
         let _ = self.kill_timer.set(at.since_boot());
     }
 
@@ -381,7 +379,6 @@ impl Guard {
                 Effect::ReportUnready(end) => self.report(&Report::Tree(TreeEvent::Unready(end))),
                 Effect::RunPreStop => self.run_hook(Hook::PreStop, self.policy.end_by()),
                 Effect::RunPostStop => {
-                    self.killing = false;
                     self.set_kill_timer();
                     self.run_hook(Hook::PostStop, self.policy.end_by());
                 }
@@ -389,7 +386,6 @@ impl Guard {
                 Effect::Finish => self.finished = true,
                 Effect::AskTree => self.ask(),
                 Effect::KillTree => {
-                    self.killing = true;
                     // COMMAND dies first, so that it needs no kill timer any more.
                     self.signal_group(Signal::SIGKILL);
                     self.set_kill_timer();
@@ -504,8 +500,7 @@ impl Guard {
 
     fn command_ended(&mut self, end: CommandEnd) {
         self.report(&Report::Tree(TreeEvent::Ended(end)));
-        self.runner.command_end = Some(end);
-        self.command_end = Some((end, BootInstant::now()));
+        self.command_end = Some(end);
         self.ask_terminal_at = BootInstant::NEVER;
         // Nothing else is left to see.
         if let Some(keyboard) = &self.keyboard {
@@ -517,7 +512,8 @@ impl Guard {
             self.report(&Report::Tree(TreeEvent::Interrupted(interrupt)));
         }
         // From here on another process group may get the number.
-        (self.command, self.group) = (None, None);
+        self.command = None;
+        self.group = None;
         self.just_ended = true;
     }
 

@@ -5,10 +5,8 @@
 //! with it. A guard that is itself killed or frozen runs none.
 
 use super::Guard;
-use super::policy::Policy;
 use super::wire::Report;
-use crate::election::{CommandEnd, HookEnd, StartError};
-use crate::exit;
+use crate::election::{CommandEnd, HookEnd, Reason, StartError};
 use crate::lease::TimeForHooks;
 use crate::sys::{self, Birth};
 use crate::time::BootInstant;
@@ -63,31 +61,31 @@ impl Hooks {
     }
 }
 
-/// Starts hooks one at a time, and keeps what later hooks get.
+/// Starts hooks one at a time.
 #[derive(Debug)]
 pub(super) struct Runner {
     hooks: Hooks,
     /// Some while a hook has not been reaped.
     running: Option<(Hook, Pid)>,
-    /// How COMMAND ended. Some once it has.
-    pub command_end: Option<CommandEnd>,
 }
 
 impl Runner {
     pub fn new(hooks: Hooks) -> Self {
-        Self { hooks, running: None, command_end: None }
+        Self { hooks, running: None }
     }
 
-    pub fn start(&mut self, hook: Hook, policy: &Policy, birth: Birth<'_>) -> Result<(), HookEnd> {
+    /// Starts a hook, which gets the reason of the stop and how COMMAND ended, if there are any.
+    pub fn start(
+        &mut self,
+        hook: Hook,
+        reason: Option<Reason>,
+        command_end: Option<CommandEnd>,
+        birth: Birth<'_>,
+    ) -> Result<(), HookEnd> {
         let command = self.hooks.command(hook).cloned().unwrap_or_default();
         let mut told: Vec<(&str, String)> = vec![("LEADERRUN_EVENT", hook.to_string())];
-        told.extend(policy.reason().map(|reason| ("LEADERRUN_REASON", reason.to_string())));
-        let status = match self.command_end {
-            Some(CommandEnd::Exited(status)) => Some(status),
-            Some(CommandEnd::Signalled(signal)) => Some(i32::from(exit::SIGNALLED) + signal),
-            None => None,
-        };
-        told.extend(status.map(|status| ("LEADERRUN_EXIT_STATUS", status.to_string())));
+        told.extend(reason.map(|reason| ("LEADERRUN_REASON", reason.to_string())));
+        told.extend(command_end.map(|end| ("LEADERRUN_EXIT_STATUS", end.exit_status().to_string())));
         match sys::start_hook(&OsString::from_vec(command), &told, birth) {
             Ok(pid) => {
                 self.running = Some((hook, pid));
@@ -120,7 +118,7 @@ impl Runner {
 impl Guard {
     pub(super) fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
         let birth = self.start.birth(&self.tree, None, not_after);
-        match self.runner.start(hook, &self.policy, birth) {
+        match self.runner.start(hook, self.policy.reason(), self.command_end, birth) {
             Ok(()) => self.tree.grew(),
             Err(end) => self.hook_over(hook, end),
         }
@@ -128,7 +126,7 @@ impl Guard {
 
     pub(super) fn hook_over(&mut self, hook: Hook, end: HookEnd) {
         // The policy itself reports how the pre-start hook ended. A hook that is killed with the tree has not failed.
-        if hook != Hook::PreStart && end != HookEnd::Exited(0) && !self.killing {
+        if hook != Hook::PreStart && end != HookEnd::Exited(0) && !self.policy.kills() {
             self.report(&Report::HookFailed(hook, end));
         }
         self.hook_ended = Some(end);

@@ -71,7 +71,7 @@ impl Guard {
 
     pub(super) fn settle_terminal(&mut self) {
         if let Some(terminal) = &self.terminal {
-            terminal.settle(matches!(self.command_end, Some((CommandEnd::Signalled(_), _))));
+            terminal.settle(matches!(self.command_end, Some(CommandEnd::Signalled(_))));
         }
     }
 }

@@ -240,6 +240,11 @@ impl Policy {
         self.phase == Phase::Running && self.ran
     }
 
+    /// True while everything in the tree is to be killed.
+    pub fn kills(&self) -> bool {
+        matches!(self.phase, Phase::Killing | Phase::Clearing)
+    }
+
     /// Why the leadership ends. Some once it does.
     pub fn reason(&self) -> Option<Reason> {
         self.reason
