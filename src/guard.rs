@@ -50,7 +50,7 @@ pub mod walk;
 mod watch;
 pub mod wire;
 
-pub use spec::{GuardSpec, in_memory};
+pub use spec::{GuardSpec, Plan, in_memory};
 
 use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
 use crate::observe::terminal;
@@ -110,42 +110,42 @@ fn guard(
     let _ = nix::sys::prctl::set_name(c"lr-guard");
     nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
     let mut watch = Watch::new()?;
-    let sampler = spec.measure.map(Sampler::new).transpose()?;
-    let hooks = spec.hooks.times();
+    let GuardSpec { plan, means, deadline, listens, .. } = spec;
+    let hooks = plan.hooks.times();
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), spec.deadline, spec.grace, hooks)
-            .cautious(spec.measure.map(Caution::from).unwrap_or_default())
-            .with_max_run(spec.max_run),
+        policy: Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks)
+            .cautious(plan.measure.map(Caution::from).unwrap_or_default())
+            .with_max_run(plan.max_run),
         tree,
         command: None,
         group: None,
         init: None,
-        namespaces: spec.namespaces,
-        stop_signal: Signal::try_from(spec.stop_signal).unwrap_or(Signal::SIGTERM),
-        terminal: spec.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
+        namespaces: means.namespaces,
+        stop_signal: Signal::try_from(plan.stop_signal).unwrap_or(Signal::SIGTERM),
+        terminal: plan.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
         ask_terminal_at: BootInstant::NEVER,
         keyboard: None,
         key: None,
-        grace: spec.grace,
+        grace: plan.grace,
         command_end: None,
-        listens: spec.listens,
+        listens,
         line: Some(line),
-        command_line: spec.command,
-        start: Start { single_thread, mask, scheduling: spec.scheduling, most_real_time: priority.most_below() },
-        runner: Runner::new(spec.hooks),
-        checker: spec.health.map(Checker::new),
+        command_line: plan.words,
+        start: Start { single_thread, mask, scheduling: means.scheduling, most_real_time: priority.most_below() },
+        runner: Runner::new(plan.hooks),
+        checker: plan.health.map(Checker::new),
         just_ended: false,
         hook_ended: None,
         kill: None,
         finished: false,
         kill_timer: KillTimer::new()?,
-        sampler,
+        sampler: plan.measure.map(Sampler::new).transpose()?,
     };
     guard.set_kill_timer();
     if hooks.pre_start.is_zero() {
         guard.start();
     } else {
-        guard.run_hook(Hook::PreStart, spec.deadline.term_at);
+        guard.run_hook(Hook::PreStart, deadline.term_at);
     }
     loop {
         guard.reap();

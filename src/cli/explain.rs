@@ -85,7 +85,8 @@ pub fn budget(
     let limit = stop_timeout.map_or_else(|| "no limit".into(), show);
     line("stop timeout", limit, "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));
-    let priority = if containment.raises { priority::raise(containment.scheduling) } else { Priority::Kept };
+    let priority =
+        if containment.means.raises { priority::raise(containment.means.scheduling) } else { Priority::Kept };
     line("priority", priority.to_string(), "the priority of the helpers, which kill it");
     if containment.has_weight() && !matches!(priority, Priority::RealTime(_)) {
         line("CPU weight", WEIGHT.to_owned(), "asked for as their share of the processors, where COMMAND has 100");

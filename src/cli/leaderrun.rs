@@ -13,10 +13,9 @@ use super::start::{self, Failure};
 use crate::cli::relinquish::Relinquish;
 use crate::election::{LogEvent, Obstacle, Outcome, Settings, Skipped, StartError};
 use crate::exit;
-use crate::guard;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
-use crate::guard::{foreground, orphan_release};
+use crate::guard::{self, Plan, foreground, orphan_release};
 use crate::lease::{Candidate, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
@@ -41,9 +40,9 @@ use crate::time::rfc3339_seconds;
 use clap::ArgMatches;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -99,7 +98,7 @@ fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containm
             "hooks and health checks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
         ));
     }
-    containment.make_room(flags.advanced.contain).map_err(Failure::of_os)?;
+    containment.make_room().map_err(Failure::of_os)?;
     Ok(Arc::new(containment))
 }
 
@@ -189,17 +188,20 @@ async fn take_part(
         line: Some(line),
         ..observers
     };
-    let command = Command {
-        words,
-        environment: Vec::new(),
-        job: Vec::new(),
-        stop_signal: flags.stopping.signal,
+    let plan = Plan {
+        words: words.into_iter().map(OsString::into_vec).collect(),
+        stop_signal: flags.stopping.signal as i32,
         grace: timing.stop_grace,
         hooks: flags.hooks(),
         health: flags.health(),
         measure: expires.then(|| Measure::of(&timing)),
-        terminal_group,
+        terminal_group: terminal_group.map(Pid::as_raw),
         max_run: flags.stopping.max_run,
+    };
+    let command = Command {
+        plan,
+        environment: Vec::new(),
+        job: Vec::new(),
         no_input: false,
         containment,
         store_url: store.url.filter(|_| expires),

@@ -7,6 +7,7 @@
 //! backstop waits until the candidate hangs up, which says that it knows. At the limit it shuts that connection down.
 
 use super::cgroup::Leaf;
+use super::contain::Means;
 use super::lateness::Caution;
 use super::policy::Order;
 use super::priority::Priority;
@@ -18,7 +19,7 @@ use super::wire::{Heard, Limit, Line, Report};
 use super::{GuardSpec, adopt_all, guard, priority};
 use crate::election::{StartError, TreeEvent};
 use crate::store::anchor;
-use crate::sys::{self, ChildState, Scheduling, SingleThread};
+use crate::sys::{self, ChildState, SingleThread};
 use crate::time::BootInstant;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -59,26 +60,25 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
 
     let limit = spec.deadline.backstop_at;
     let orphan_release = spec.orphan_release.clone();
-    let measure = spec.measure;
-    let stop_time = spec.grace.saturating_add(spec.hooks.times().around_a_stop());
-    let walks = spec.walks;
+    let measure = spec.plan.measure;
+    let stop_time = spec.plan.grace.saturating_add(spec.plan.hooks.times().around_a_stop());
+    let means = spec.means;
     let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
     let guards_leaf = guards_leaf.map_err(|error: io::Error| error)?;
-    let rise = (spec.raises, spec.scheduling);
     let (closing, open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
         .map_err(io::Error::from)
-        .and_then(|()| Ok((own_tree(walks, leaf)?, SingleThread::prove()?)))
+        .and_then(|()| Ok((own_tree(means, leaf)?, SingleThread::prove()?)))
         .and_then(|(tree, single_thread)| Ok((tree, single_thread.fork()?, single_thread)));
     match forked {
         Ok((backstops, None, single_thread)) => {
             drop((line, latest, backstops, open));
             // `lease_files` stay open until this process ends.
-            let ended = own_tree(walks, guards_leaf)
+            let ended = own_tree(means, guards_leaf)
                 .inspect_err(|_| guards_line.report(&Report::Tree(TreeEvent::NotStarted(StartError(sys::NO_PROCESS)))))
                 .map(|tree| {
-                    let priority = prepare_to_kill(rise);
+                    let priority = prepare_to_kill(means);
                     // Until the backstop has closed its copy of the line, the candidate would not see our end.
                     let _ = File::from(closing).read(&mut [0]);
                     guard(spec, guards_line, tree, priority, mask, single_thread)
@@ -90,7 +90,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             drop(open);
             line.report(&Report::Guarded { pid: guard.as_raw() });
             let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            prepare_to_kill(rise);
+            prepare_to_kill(means);
             let backstop = Backstop {
                 guard: Some(guard),
                 tree,
@@ -105,7 +105,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             let candidate_lives = backstop.run(lease_files)?;
             if let Some(orphan_release) = orphan_release.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-                priority::lower(spec.scheduling);
+                priority::lower(means.scheduling);
                 orphan_release.execute()?;
             }
             Ok(())
@@ -121,17 +121,17 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
 }
 
 /// Opens the tree for this process alone: guard and backstop read the same files at the same time.
-fn own_tree(walks: bool, leaf: Option<(CString, File)>) -> io::Result<Tree> {
+fn own_tree(means: Means, leaf: Option<(CString, File)>) -> io::Result<Tree> {
     let leaf = leaf.map(|(name, directory)| Leaf::of(name, directory)).transpose()?;
-    Ok(Tree::new(HashSet::new(), walks.then(Walk::open).transpose()?, leaf))
+    Ok(Tree::new(HashSet::new(), means.walks.then(Walk::open).transpose()?, leaf))
 }
 
-fn prepare_to_kill((raises, usual): (bool, Scheduling)) -> Priority {
-    if !raises {
+fn prepare_to_kill(means: Means) -> Priority {
+    if !means.raises {
         return Priority::Kept;
     }
     priority::stay_in_memory();
-    priority::raise(usual)
+    priority::raise(means.scheduling)
 }
 
 fn is_socket(file: &OwnedFd) -> bool {

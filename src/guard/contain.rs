@@ -12,6 +12,7 @@ use crate::mounts::{mounts, read_table};
 use crate::sys::{self, Namespaces, Scheduling, SingleThread};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Gid, getgroups, getpid};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -36,18 +37,24 @@ pub enum Contain {
 /// The methods that work here.
 #[derive(Debug)]
 pub struct Containment {
-    /// `/proc` shows every process that may have to be killed.
-    pub walks: bool,
+    pub means: Means,
     cgroup: Option<Cgroup>,
     /// Why there is no cgroup, unless `--contain walk` ruled it out.
     why_no_cgroup: Option<String>,
-    pub namespaces: Option<Namespaces>,
-    /// What this process has and COMMAND gets.
-    pub scheduling: Scheduling,
-    /// It is safe to ask for a higher priority.
-    pub raises: bool,
     /// `--contain cgroup` was given.
     wants_cgroup: bool,
+}
+
+/// What works on this host, as guard and backstop have to know it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Means {
+    /// `/proc` shows every process that may have to be killed.
+    pub walks: bool,
+    pub namespaces: Option<Namespaces>,
+    /// What this process has and COMMAND gets. The guard's own priority may be higher.
+    pub scheduling: Scheduling,
+    /// It is safe to ask for a higher priority. A system call filter may kill a process that asks.
+    pub raises: bool,
 }
 
 impl Containment {
@@ -76,42 +83,49 @@ impl Containment {
                  --contain pidns or a delegated cgroup"
             )),
             walks => Ok(Self {
-                walks: walks.is_ok(),
+                means: Means {
+                    walks: walks.is_ok(),
+                    namespaces,
+                    scheduling: Scheduling::current().unwrap_or(Scheduling::SHARED),
+                    raises: raises(),
+                },
                 cgroup,
                 why_no_cgroup,
-                namespaces,
-                scheduling: Scheduling::current().unwrap_or(Scheduling::SHARED),
-                raises: raises(),
                 wants_cgroup: contain == Contain::Cgroup,
             }),
         }
     }
 
     /// Moves this process out of the way of the cgroups that it will make.
-    pub fn make_room(&mut self, contain: Contain) -> Result<(), String> {
+    pub fn make_room(&mut self) -> Result<(), String> {
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         let Err(error) = cgroup.make_room() else {
-            if self.raises && cgroup.has_weight() && !priority::may_be_real_time(self.scheduling) {
+            if self.has_weight() && !priority::may_be_real_time(self.means.scheduling) {
                 cgroup.weigh();
             }
             return Ok(());
         };
         let why = format!("{}: {error}", cgroup.path().display());
-        if contain == Contain::Cgroup || !(self.walks || self.namespaces.is_some()) {
+        if !self.may_do_without_a_cgroup() {
             return Err(format!("--contain cgroup does not work here: {why}"));
         }
-        (self.cgroup, self.why_no_cgroup) = (None, Some(why));
+        self.cgroup = None;
+        self.why_no_cgroup = Some(why);
         Ok(())
+    }
+
+    fn may_do_without_a_cgroup(&self) -> bool {
+        !self.wants_cgroup && (self.means.walks || self.means.namespaces.is_some())
     }
 
     /// Whether the helpers get the largest share of the processors where they have no real-time priority.
     pub fn has_weight(&self) -> bool {
-        self.raises && self.cgroup.as_ref().is_some_and(Cgroup::has_weight)
+        self.means.raises && self.cgroup.as_ref().is_some_and(Cgroup::has_weight)
     }
 
     /// The kill method, as `--contain` spells it.
     pub fn method(&self) -> &'static str {
-        let method = match (&self.namespaces, &self.cgroup) {
+        let method = match (&self.means.namespaces, &self.cgroup) {
             (Some(_), _) => Contain::Pidns,
             (None, Some(_)) => Contain::Cgroup,
             (None, None) => Contain::Walk,
@@ -121,15 +135,15 @@ impl Containment {
 
     /// True when something can kill processes outside COMMAND's PID namespace: its hooks.
     pub fn kills_hooks(&self) -> bool {
-        self.walks || self.cgroup.is_some()
+        self.means.walks || self.cgroup.is_some()
     }
 
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
     pub fn new_tree(&self) -> io::Result<Tree> {
-        let mut walk = self.walks.then(Walk::open).transpose()?;
+        let mut walk = self.means.walks.then(Walk::open).transpose()?;
         let earlier_children = tree::earlier_children(walk.as_mut());
         let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
-            Err(error) if !self.wants_cgroup && (self.walks || self.namespaces.is_some()) => {
+            Err(error) if self.may_do_without_a_cgroup() => {
                 tracing::warn!("cannot make a cgroup for the command: {error}; continuing without it");
                 None
             }
@@ -141,17 +155,18 @@ impl Containment {
 
 impl fmt::Display for Containment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.namespaces {
+        let Means { walks, namespaces, .. } = self.means;
+        match namespaces {
             Some(Namespaces::Privileged) => f.write_str("a PID namespace")?,
             Some(Namespaces::WithUser) => f.write_str("a PID namespace below a user namespace")?,
             None => {}
         }
         let after = |first: bool| if first { "" } else { ", then " };
         if let Some(cgroup) = &self.cgroup {
-            write!(f, "{}a cgroup below {}", after(self.namespaces.is_none()), cgroup.path().display())?;
+            write!(f, "{}a cgroup below {}", after(namespaces.is_none()), cgroup.path().display())?;
         }
-        if self.walks {
-            write!(f, "{}the walk over /proc", after(self.namespaces.is_none() && self.cgroup.is_none()))?;
+        if walks {
+            write!(f, "{}the walk over /proc", after(namespaces.is_none() && self.cgroup.is_none()))?;
         }
         if let Some(why) = &self.why_no_cgroup {
             write!(f, " (no cgroup: {why})")?;

@@ -12,15 +12,12 @@
 use crate::election::{GUARD_PATIENCE, StandbyStop, Stop, TreeEvent};
 use crate::guard::cgroup::Leaf;
 use crate::guard::contain::Containment;
-use crate::guard::health::Health;
-use crate::guard::hooks::Hooks;
-use crate::guard::lateness::Measure;
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::{REAPS_FOR, Tree};
 use crate::guard::walk::is_child;
 use crate::guard::wire::{Heard, Limit, Line, Report};
-use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
+use crate::guard::{GUARD_NAME, GuardSpec, Plan, in_memory};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::store::url::Secret;
 use crate::sys::{self, Owned, wait_any};
@@ -32,7 +29,6 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,18 +90,10 @@ pub enum GuardEvent {
 
 #[derive(Clone, Debug)]
 pub struct Command {
-    pub words: Vec<OsString>,
+    pub plan: Plan,
     pub environment: Vec<(OsString, OsString)>,
     /// The variables that tell COMMAND about its run, if its runs are counted.
     pub job: Vec<(&'static str, String)>,
-    pub stop_signal: Signal,
-    pub grace: Duration,
-    pub hooks: Hooks,
-    pub health: Option<Health>,
-    pub measure: Option<Measure>,
-    /// Our process group, if COMMAND may have the terminal.
-    pub terminal_group: Option<Pid>,
-    pub max_run: Option<Duration>,
     /// True if standard input is empty. Otherwise the command has ours.
     pub no_input: bool,
     pub containment: Arc<Containment>,
@@ -156,29 +144,18 @@ impl GuardHandle {
         deadline: Deadline,
         lease_files: &[BorrowedFd<'_>],
     ) -> io::Result<(Ear, Ear, Limit, Pid)> {
-        let containment = &command.containment;
         let leaf = tree.leaf();
         let spec = GuardSpec {
-            command: command.words.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            plan: command.plan.clone(),
+            means: command.containment.means,
             deadline,
-            grace: command.grace,
-            stop_signal: command.stop_signal as i32,
-            hooks: command.hooks.clone(),
-            health: command.health.clone(),
-            measure: command.measure,
-            terminal_group: command.terminal_group.map(Pid::as_raw),
-            max_run: command.max_run,
             listens: sys::listens(),
             orphan_release: command.store_url.clone().map(|store_url| OrphanRelease {
                 store_url,
                 candidate: candidate.clone(),
                 term,
             }),
-            scheduling: containment.scheduling,
-            walks: containment.walks,
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
-            namespaces: containment.namespaces,
-            raises: containment.raises,
         };
         let spec = in_memory(c"leaderrun guard spec", true, &spec)?;
         let (guard, guards_end) = Line::pair()?;

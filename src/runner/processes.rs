@@ -127,7 +127,7 @@ impl Processes {
             Signal::SIGCHLD => self.reap(),
             Signal::SIGTERM | Signal::SIGINT => return self.asked_to_stop(signal),
             // Ctrl-\ ends a standby. A COMMAND that runs decides for itself.
-            Signal::SIGQUIT if self.guard.is_none() && self.command.terminal_group.is_some() => {
+            Signal::SIGQUIT if self.guard.is_none() && self.command.plan.terminal_group.is_some() => {
                 return self.asked_to_stop(signal);
             }
             Signal::SIGCONT => {
@@ -137,7 +137,7 @@ impl Processes {
             }
             Signal::SIGHUP if self.terminal_is_gone() => return self.hung_up(),
             Signal::SIGHUP => {
-                self.look_at_terminal = self.command.terminal_group.map(|_| Instant::now() + HANGS_UP_WITHIN);
+                self.look_at_terminal = self.command.plan.terminal_group.map(|_| Instant::now() + HANGS_UP_WITHIN);
                 self.pass_on(signal);
             }
             _ => self.pass_on(signal),
@@ -153,7 +153,7 @@ impl Processes {
     }
 
     fn terminal_is_gone(&self) -> bool {
-        self.command.terminal_group.is_some() && !foreground::has_terminal()
+        self.command.plan.terminal_group.is_some() && !foreground::has_terminal()
     }
 
     /// The terminal is gone. That is a request to stop, but no second one: it would kill a COMMAND that is stopping.
@@ -179,7 +179,7 @@ impl Processes {
             GuardEvent::Report(report) => self.reported(&report),
             GuardEvent::Late(worst) => {
                 self.late = worst;
-                self.command.measure.map(|measure| Event::Late(measure.late(worst)))
+                self.command.plan.measure.map(|measure| Event::Late(measure.late(worst)))
             }
             GuardEvent::Tree(event) => {
                 if event == TreeEvent::Dead {
@@ -238,7 +238,7 @@ impl Processes {
         if let Some(terminal) = self.terminal.take() {
             terminal.recover();
         }
-        priority::lower(self.command.containment.scheduling);
+        priority::lower(self.command.containment.means.scheduling);
         if take(&mut self.locked) {
             let _ = munlockall();
         }
@@ -294,7 +294,7 @@ impl Host for Processes {
     ) -> Result<(), StartError> {
         assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
         let notifies = self.observers.notifier.as_ref().is_some_and(Notifier::is_commands);
-        if let Some(measure) = &mut self.command.measure {
+        if let Some(measure) = &mut self.command.plan.measure {
             // What was measured is taken over. Until then, a quota tells what may come.
             let quota = Quota::find();
             measure.under_a_quota = quota.is_some();
@@ -313,11 +313,11 @@ impl Host for Processes {
             StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
         })?;
         self.guard = Some(guard);
-        self.terminal = self.command.terminal_group.and_then(Foreground::open);
+        self.terminal = self.command.plan.terminal_group.map(Pid::from_raw).and_then(Foreground::open);
         self.terminal.iter_mut().for_each(Foreground::save_modes);
         // From here on we may have to kill.
-        if self.command.containment.raises {
-            priority::raise_nice(self.command.containment.scheduling);
+        if self.command.containment.means.raises {
+            priority::raise_nice(self.command.containment.means.scheduling);
         }
         Ok(())
     }
@@ -342,15 +342,15 @@ impl Host for Processes {
         match action {
             Action::Extend(deadline) => {
                 self.with_guard(|guard| guard.extend(*deadline));
-                if !self.locked && self.command.containment.raises {
+                if !self.locked && self.command.containment.means.raises {
                     priority::stay_in_memory();
                     self.locked = true;
                 }
             }
             Action::Stop(stop) => self.with_guard(|guard| guard.stop(*stop)),
             Action::Seize => {
-                if self.command.containment.raises {
-                    priority::raise(self.command.containment.scheduling);
+                if self.command.containment.means.raises {
+                    priority::raise(self.command.containment.means.scheduling);
                 }
                 self.with_guard(GuardHandle::seize);
             }

@@ -8,6 +8,7 @@
 //! among them.
 
 use crate::election::{CommandEnd, GUARD_PATIENCE, HookEnd, LogEvent, StandbyStop, TreeEvent};
+use crate::guard::Plan;
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
 use crate::guard::wire::Report;
@@ -19,6 +20,7 @@ use crate::time::BootInstant;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -274,17 +276,20 @@ impl StandbyTasks {
         grace: Duration,
         deadline: Deadline,
     ) -> io::Result<Task> {
-        let command = Command {
-            words: vec!["/bin/sh".into(), "-c".into(), string],
-            environment,
-            job: Vec::new(),
-            stop_signal: self.duties.stop_signal,
+        let plan = Plan {
+            words: ["/bin/sh".into(), "-c".into(), string].map(OsString::into_vec).into(),
+            stop_signal: self.duties.stop_signal as i32,
             grace,
             hooks: Hooks::default(),
             health: None,
             measure: None,
             terminal_group: None,
             max_run: None,
+        };
+        let command = Command {
+            plan,
+            environment,
+            job: Vec::new(),
             no_input: true,
             containment: Arc::clone(&self.duties.containment),
             // The tasks have no lease to give back.

@@ -4,7 +4,7 @@
 
 use leaderrun::internals::election::{OnLoss, Patience, Settings};
 use leaderrun::internals::guard::contain::{Contain, Containment};
-use leaderrun::internals::guard::{self, hooks::Hooks};
+use leaderrun::internals::guard::{self, Plan, hooks::Hooks};
 use leaderrun::internals::lease::{Candidate, Session, Timing, TimingRequest};
 use leaderrun::internals::runner::driver::{self, Options};
 use leaderrun::internals::runner::guard_handle::Command;
@@ -64,17 +64,20 @@ async fn lead(store: &str, file: &str) {
     };
     let grace = Duration::from_secs(1);
     let containment = Arc::new(Containment::find(Contain::Walk).expect("/proc is there"));
-    let command = Command {
+    let plan = Plan {
         words: ["sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", file].map(Into::into).to_vec(),
-        environment: Vec::new(),
-        job: Vec::new(),
-        stop_signal: Signal::SIGTERM,
+        stop_signal: Signal::SIGTERM as i32,
         grace,
         hooks: Hooks::default(),
         health: None,
         measure: None,
         terminal_group: None,
         max_run: None,
+    };
+    let command = Command {
+        plan,
+        environment: Vec::new(),
+        job: Vec::new(),
         no_input: true,
         containment: Arc::clone(&containment),
         store_url: None,
