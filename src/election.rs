@@ -2,7 +2,7 @@
 //! random numbers from a seed, so the same inputs give the same outputs.
 //!
 //! `state` has the states. `standby`, `leading` and `releasing` say what follows each of them; `orders`, `job_gate`,
-//! `restart`, `hooks`, `health`, `rotation` and `standby_tasks` each add one rule.
+//! `restart`, `hooks`, `health`, `rotation`, `standing_back` and `standby_tasks` each add one rule.
 //!
 //! The hazards it is built around:
 //!
@@ -39,6 +39,7 @@ mod rotation;
 mod settings;
 mod standby;
 mod standby_tasks;
+mod standing_back;
 mod state;
 mod view;
 
@@ -59,8 +60,9 @@ use crate::lease::{Deadline, Late, Term};
 use crate::store::{Answer, Claim, Delivery, ErrorKind};
 use crate::time::BootInstant;
 use random::Random;
-use rotation::{Counting, StandingBack};
+use rotation::Counting;
 use standby_tasks::StandbyTasks;
+use standing_back::StandingBack;
 use state::{Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
 use std::mem::take;
 use std::time::Duration;

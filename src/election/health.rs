@@ -4,14 +4,11 @@
 //!
 //! - A COMMAND that hangs may not obey the stop signal either. If its drain had no limit, it would lead for ever. So
 //!   here the grace is the limit, unless `--stop-timeout` sets another.
-//! - The candidate that gives a lease back is the first to know that it is free. So it stands back, longer each time,
-//!   as after a hook that failed.
 //! - A COMMAND that was stopped may exit with 0. That does not mean that it has done its work.
 
 use super::hooks::HookEnd;
 use super::state::{Leadership, Tree};
-use super::{CommandEnd, Core, Ended, Hold, Notice, Outcome, STOPPED};
-use crate::lease::Term;
+use super::{CommandEnd, Core, Ended, Notice, Outcome, STOPPED};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,12 +44,6 @@ impl Core {
         self.say(Notice::Unhealthy(unhealthy));
         let kill_after = self.settings.stop_timeout.unwrap_or(self.settings.timing.stop_grace);
         self.stop_in_order(now, leadership, Ended::Unhealthy(unhealthy), Some(kill_after));
-    }
-
-    pub(super) fn after_unhealthy(&mut self, term: Term) -> Hold {
-        self.unhealthy += 1;
-        let left = self.grown_turn(self.unhealthy);
-        Hold::StandingBack { term, said: "because the command was unhealthy here".to_owned(), left }
     }
 }
 

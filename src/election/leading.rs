@@ -417,7 +417,7 @@ impl Core {
         let has_run = has_run && !again;
         match ending {
             Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => {
-                Then::Held(self.after_failed_run(now, term))
+                self.wait_again(now, None, |core| core.after_failed_run(term))
             }
             Ended::ByItself(end) => Then::End(match leadership.interrupted {
                 Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),

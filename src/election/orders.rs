@@ -174,23 +174,20 @@ impl Core {
 
     /// Makes a standby that waits until the orders let it lead.
     pub(super) fn wait_on_hold(&mut self, now: BootInstant, hold: Hold) -> State {
+        let pause = self.random.about(self.settings.timing.retry_interval);
+        let pause = hold.left().map_or(pause, |left| pause.min(left).max(LEAST_PAUSE));
+        self.wait_on(now, hold, Standby::about_to(Request::Orders, now.plus(pause)))
+    }
+
+    /// Waits as `standby` because of `hold`, unless the candidate does not wait.
+    pub(super) fn wait_on(&mut self, now: BootInstant, hold: Hold, standby: Standby) -> State {
         if self.settings.patience == Patience::Once {
             return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))));
         }
-        let pause = self.random.about(self.settings.timing.retry_interval);
-        let pause = match &hold {
-            Hold::Paused { left: None, .. } => pause,
-            Hold::Paused { left: Some(left), .. } | Hold::HandedOver { left, .. } | Hold::StandingBack { left, .. } => {
-                pause.min(*left).max(LEAST_PAUSE)
-            }
-        };
-        let said = |hold: &Hold| match hold {
-            Hold::Paused { said, .. } | Hold::HandedOver { said, .. } | Hold::StandingBack { said, .. } => said.clone(),
-        };
-        if self.waiting.hold.as_ref().map(said) != Some(said(&hold)) {
+        if self.waiting.hold.as_ref().map(Hold::said) != Some(hold.said()) {
             self.say(Notice::Held(hold.clone()));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
-        State::Standby(Standby::about_to(Request::Orders, now.plus(pause)))
+        State::Standby(standby)
     }
 }

@@ -72,6 +72,15 @@ impl Leadership {
 }
 
 impl Core {
+    /// COMMAND runs, so its hook has not failed. `--max-run` counts from now.
+    pub(super) fn command_started(&mut self, now: BootInstant, leadership: &mut Leadership) {
+        self.unready = 0;
+        leadership.runs.begin_run(now);
+        if let Tree::Alive { overrun_at, .. } = &mut leadership.tree {
+            *overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
+        }
+    }
+
     /// Whether a COMMAND that ended like this is started again, if nothing else has come since.
     pub(super) fn would_restart(&self, leadership: &Leadership, end: CommandEnd) -> bool {
         leadership.interrupted.is_none() && self.settings.restart.is_some_and(|restart| restart.wants(end))

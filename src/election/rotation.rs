@@ -1,4 +1,4 @@
-//! Rotation: a leader hands over by itself, and then lets other candidates go first.
+//! Rotation: a leader hands over by itself.
 //!
 //! The hazards:
 //!
@@ -7,13 +7,10 @@
 //!   permission to count, a leader would never hand over, so it hands over without counting.
 //! - Each host has its own clock for a schedule, and the clocks differ. The new leader may reach the scheduled time
 //!   after it has taken over, and must not hand over again. So a leadership that has just begun ignores it.
-//! - The record that was given up may still be in the store, under our own name. Only another term shows that another
-//!   candidate has led.
 
-use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting};
-use super::{Action, Core, Ended, Hold, Next, Notice, Obstacle, Outcome, Patience};
-use crate::lease::Term;
-use crate::store::{Answer, ErrorKind, Holder};
+use super::state::{Leadership, Then, Tree};
+use super::{Action, Core, Ended, Next, Notice};
+use crate::store::{Answer, ErrorKind};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -23,8 +20,6 @@ const COUNT_AGAIN: Duration = Duration::from_mins(1);
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A leadership younger than this ignores the schedule: the clocks of two hosts differ by less.
 const YOUNG: Duration = Duration::from_secs(30);
-/// The least time to stand back. Within it, a standby has claimed a free lease.
-const LEAST_HOLD: Duration = Duration::from_secs(2);
 
 /// When a leadership is to end by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,14 +51,6 @@ impl Rotation {
 pub(super) enum Counting {
     Allowed,
     Denied,
-}
-
-/// We gave the lease up, and other candidates go first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StandingBack {
-    /// Our own term: any other belongs to another candidate.
-    term: Term,
-    until: BootInstant,
 }
 
 impl Leadership {
@@ -134,56 +121,5 @@ impl Core {
             Tree::Seized { .. } => {}
         }
         None
-    }
-
-    pub(super) fn after_rotation(&self, term: Term) -> Hold {
-        let left = (4 * self.settings.timing.retry_interval).max(LEAST_HOLD);
-        Hold::StandingBack { term, said: "after this candidate's turn".to_owned(), left }
-    }
-
-    /// A job's run failed, and may be repeated.
-    pub(super) fn after_failed_run(&mut self, now: BootInstant, term: Term) -> Hold {
-        self.begin_waiting(now);
-        let left = (4 * self.settings.timing.retry_interval).max(LEAST_HOLD);
-        Hold::StandingBack { term, said: "after a run that failed".to_owned(), left }
-    }
-
-    /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
-    pub(super) fn after_restarts(&self, term: Term, restarts: u32) -> Hold {
-        let timing = self.settings.timing;
-        let left = (2 * timing.lease).max(4 * timing.retry_interval);
-        Hold::StandingBack { term, said: format!("after {restarts} restarts"), left }
-    }
-
-    /// The lease was released, so other candidates can take it from now on.
-    pub(super) fn stand_back(&mut self, now: BootInstant, hold: Hold, term: Term, left: Duration) -> State {
-        self.standing_back = Some(StandingBack { term, until: now.plus(left) });
-        let next = self.next_claim(now);
-        if self.settings.patience == Patience::Once {
-            return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))));
-        }
-        self.say(Notice::Held(hold.clone()));
-        self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };
-        State::Standby(Standby::about_to(Request::Claim, next))
-    }
-
-    pub(super) fn stands_back(&self, now: BootInstant) -> bool {
-        self.standing_back.as_ref().is_some_and(|back| now < back.until)
-    }
-
-    /// When to claim a lease that was seen free. A candidate that stands back first looks whether another one has led.
-    pub(super) fn next_claim(&mut self, now: BootInstant) -> BootInstant {
-        match &self.standing_back {
-            Some(back) if now < back.until => {
-                let pause = self.random.about(self.settings.timing.retry_interval);
-                now.plus(pause.max(LEAST_PAUSE)).min(back.until)
-            }
-            Some(_) | None => now,
-        }
-    }
-
-    /// Ends standing back once another candidate leads.
-    pub(super) fn another_leads(&mut self, holder: &Holder) {
-        self.standing_back.take_if(|back| holder.term != Some(back.term));
     }
 }

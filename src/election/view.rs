@@ -19,6 +19,20 @@ pub enum Hold {
 }
 
 impl Hold {
+    pub(super) fn said(&self) -> &str {
+        match self {
+            Self::Paused { said, .. } | Self::HandedOver { said, .. } | Self::StandingBack { said, .. } => said,
+        }
+    }
+
+    /// None: until an operator ends it.
+    pub(super) fn left(&self) -> Option<Duration> {
+        match self {
+            Self::Paused { left, .. } => *left,
+            Self::HandedOver { left, .. } | Self::StandingBack { left, .. } => Some(*left),
+        }
+    }
+
     /// The hold as it is when this much more time has passed.
     #[must_use]
     pub fn after(&self, passed: Duration) -> Self {

@@ -1,0 +1,98 @@
+//! Standing back: a candidate that gave its lease up by itself lets other candidates go first.
+//!
+//! The hazards:
+//!
+//! - It is the first to know that the lease is free. If it claimed again at once, it would win, and where COMMAND cannot
+//!   run here, fail for ever, while a host that is ready waits. So it stands back until another candidate leads or the
+//!   time is over, and longer each time that COMMAND was not ready or not healthy here.
+//! - The record that was given up may still be in the store, under our own name. Only another term shows that another
+//!   candidate has led.
+
+use super::state::{LEAST_PAUSE, Request, Standby, State};
+use super::{Core, Hold, HookEnd};
+use crate::lease::Term;
+use crate::store::Holder;
+use crate::time::BootInstant;
+use std::time::Duration;
+
+/// The least time to stand back. Within it, a standby has claimed a free lease.
+const LEAST_HOLD: Duration = Duration::from_secs(2);
+/// The longest time after failures in a row, unless twice the retry interval is longer.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// We gave the lease up, and other candidates go first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct StandingBack {
+    /// Our own term: any other belongs to another candidate.
+    term: Term,
+    until: BootInstant,
+}
+
+impl Core {
+    pub(super) fn after_rotation(&self, term: Term) -> Hold {
+        Hold::StandingBack { term, said: "after this candidate's turn".to_owned(), left: self.turn() }
+    }
+
+    /// A job's run failed, and may be repeated.
+    pub(super) fn after_failed_run(&self, term: Term) -> Hold {
+        Hold::StandingBack { term, said: "after a run that failed".to_owned(), left: self.turn() }
+    }
+
+    /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
+    pub(super) fn after_restarts(&self, term: Term, restarts: u32) -> Hold {
+        let timing = self.settings.timing;
+        let left = (2 * timing.lease).max(4 * timing.retry_interval);
+        Hold::StandingBack { term, said: format!("after {restarts} restarts"), left }
+    }
+
+    pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
+        self.unready += 1;
+        let left = self.grown_turn(self.unready);
+        Hold::StandingBack { term, said: format!("because the --pre-start hook {end} here"), left }
+    }
+
+    pub(super) fn after_unhealthy(&mut self, term: Term) -> Hold {
+        self.unhealthy += 1;
+        let left = self.grown_turn(self.unhealthy);
+        Hold::StandingBack { term, said: "because the command was unhealthy here".to_owned(), left }
+    }
+
+    fn turn(&self) -> Duration {
+        (4 * self.settings.timing.retry_interval).max(LEAST_HOLD)
+    }
+
+    /// How long to stand back after this many failures in a row.
+    fn grown_turn(&mut self, failures: u32) -> Duration {
+        // All standbys have looked by then, even if the store reports no changes.
+        let first = self.settings.timing.retry_interval.saturating_mul(2);
+        let pause = first.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST.max(first));
+        self.random.about(pause).max(first)
+    }
+
+    /// The lease was released, so other candidates can take it from now on.
+    pub(super) fn stand_back(&mut self, now: BootInstant, hold: Hold, term: Term, left: Duration) -> State {
+        self.standing_back = Some(StandingBack { term, until: now.plus(left) });
+        let next = self.next_claim(now);
+        self.wait_on(now, hold, Standby::about_to(Request::Claim, next))
+    }
+
+    pub(super) fn stands_back(&self, now: BootInstant) -> bool {
+        self.standing_back.as_ref().is_some_and(|back| now < back.until)
+    }
+
+    /// When to claim a lease that was seen free. A candidate that stands back first looks whether another one has led.
+    pub(super) fn next_claim(&mut self, now: BootInstant) -> BootInstant {
+        match &self.standing_back {
+            Some(back) if now < back.until => {
+                let pause = self.random.about(self.settings.timing.retry_interval);
+                now.plus(pause.max(LEAST_PAUSE)).min(back.until)
+            }
+            Some(_) | None => now,
+        }
+    }
+
+    /// Ends standing back once another candidate leads.
+    pub(super) fn another_leads(&mut self, holder: &Holder) {
+        self.standing_back.take_if(|back| holder.term != Some(back.term));
+    }
+}
