@@ -8,7 +8,7 @@ use super::leadership::{Inquiries, Shared};
 use crate::election::{Action, Event, Outcome, Settings, StartError, Stop, View};
 use crate::lease::{Candidate, Deadline, Term, Timing};
 use crate::runner::driver::{self, Host, Options};
-use crate::runner::processes::Timer;
+use crate::runner::timer::Timer;
 use crate::runtime;
 use crate::slots::Campaign;
 use crate::store::{Location, Store};

@@ -11,26 +11,23 @@
 
 use crate::election::{GUARD_PATIENCE, StandbyStop, Stop, TreeEvent};
 use crate::guard::cgroup::Leaf;
-use crate::guard::contain::Containment;
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
 use crate::guard::tree::{REAPS_FOR, Tree};
 use crate::guard::walk::is_child;
 use crate::guard::wire::{Heard, Limit, Line, Report};
-use crate::guard::{GUARD_NAME, GuardSpec, Plan, in_memory};
+use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
 use crate::lease::{Candidate, Deadline, Term};
-use crate::store::url::Secret;
+use crate::runner::command::Command;
 use crate::sys::{self, Owned, wait_any};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -86,19 +83,6 @@ pub enum GuardEvent {
     Late(Duration),
     /// We are killing the tree ourselves: reap, and see what is left.
     Seizing,
-}
-
-#[derive(Clone, Debug)]
-pub struct Command {
-    pub plan: Plan,
-    pub environment: Vec<(OsString, OsString)>,
-    /// The variables that tell COMMAND about its run, if its runs are counted.
-    pub job: Vec<(&'static str, String)>,
-    /// True if standard input is empty. Otherwise the command has ours.
-    pub no_input: bool,
-    pub containment: Arc<Containment>,
-    /// The store in which the backstop gives the lease back if we are killed; None where the kernel does that.
-    pub store_url: Option<Secret>,
 }
 
 impl GuardHandle {

@@ -14,25 +14,25 @@ use crate::observe::metrics::Metrics;
 use crate::observe::metrics_file::MetricsFile;
 use crate::observe::query_socket::QuerySocket;
 use crate::observe::status_line::StatusLine;
-use crate::observe::systemd::{self, Notifier};
+use crate::observe::systemd::Notifier;
 use crate::observe::{Observer, terminal};
+use crate::runner::command::Command;
 use crate::runner::driver::Host;
-use crate::runner::guard_handle::{self, Command, GuardEvent, GuardHandle};
+use crate::runner::guard_handle::{self, GuardEvent, GuardHandle};
+use crate::runner::or_never;
 use crate::runner::signals::Signals;
 use crate::runner::standby_tasks::{Happening, StandbyTasks};
+use crate::runner::timer::Timer;
 use crate::slots::Campaign;
-use crate::sys::{self, Owned};
-use crate::time::{BootInstant, boot_timer, set_boot_timer};
+use crate::sys;
+use crate::time::BootInstant;
 use nix::sys::mman::munlockall;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::timerfd::TimerFd;
 use nix::unistd::Pid;
-use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 /// How long after its SIGHUP a shell has ended, and the terminal with it.
@@ -300,7 +300,8 @@ impl Host for Processes {
             measure.under_a_quota = quota.is_some();
             measure.presumed = self.late.max(quota.map_or(Duration::ZERO, |quota| quota.presumed_lateness()));
         }
-        self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, campaign);
+        let takeover = campaign.takeover();
+        self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, takeover);
         self.observers.tell(|observer| observer.began(&candidate.shard, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));
@@ -382,67 +383,4 @@ impl Host for Processes {
 async fn free_memory_of_the_start() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     sys::forget_instructions();
-}
-
-/// The output of `future`. Without one, this never ends.
-pub(crate) async fn or_never<T>(future: Option<impl Future<Output = T>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A timer on `CLOCK_BOOTTIME`. It also fires right after a suspend, during which tokio's own timers stand still.
-pub(crate) struct Timer(AsyncFd<Owned<TimerFd>>);
-
-impl Timer {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(sys::watch(boot_timer()?)?))
-    }
-
-    /// Sets the instant, and forgets whether the last one was reached.
-    pub(crate) fn set(&mut self, instant: BootInstant) -> io::Result<()> {
-        set_boot_timer(&self.0.get_ref().0, instant)
-    }
-
-    pub(crate) async fn reached(&self) {
-        if let Ok(mut ready) = self.0.readable().await {
-            ready.clear_ready();
-        }
-    }
-}
-
-impl Command {
-    fn set_leadership(
-        &mut self,
-        candidate: &Candidate,
-        term: Term,
-        query_socket: Option<&QuerySocket>,
-        notifies: bool,
-        campaign: &Campaign,
-    ) {
-        self.environment = inherited(candidate, notifies);
-        self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
-        self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
-        let slot = candidate.shard.slot().map(|slot| slot.to_string());
-        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
-        let takeover = campaign.takeover().map(|takeover| takeover.as_str().into());
-        self.environment.extend(takeover.map(|takeover| ("LEADERRUN_TAKEOVER".into(), takeover)));
-        let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
-        self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
-    }
-}
-
-/// Our environment for a child. It leaves out our own settings (a store URL may hold a password) and the service
-/// manager's variables for us alone, and adds our shard and owner.
-pub(crate) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString, OsString)> {
-    let ours = |name: &OsString| {
-        name.as_encoded_bytes().starts_with(b"LEADERRUN_")
-            || systemd::WATCHDOG.iter().any(|&ours| name == ours)
-            || (name == systemd::SOCKET && !notifies)
-    };
-    let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
-    environment.push(("LEADERRUN_SHARD".into(), candidate.shard.as_str().into()));
-    environment.push(("LEADERRUN_CANDIDATE".into(), candidate.owner.clone().into()));
-    environment
 }

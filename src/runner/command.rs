@@ -1,0 +1,60 @@
+//! What a guard runs: COMMAND or a standby task, and its environment.
+
+use crate::guard::Plan;
+use crate::guard::contain::Containment;
+use crate::lease::{Candidate, Term};
+use crate::observe::query_socket::QuerySocket;
+use crate::observe::systemd;
+use crate::store::Takeover;
+use crate::store::url::Secret;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub plan: Plan,
+    pub environment: Vec<(OsString, OsString)>,
+    /// The variables that tell COMMAND about its run, if its runs are counted.
+    pub job: Vec<(&'static str, String)>,
+    /// True if standard input is empty. Otherwise the command has ours.
+    pub no_input: bool,
+    pub containment: Arc<Containment>,
+    /// The store in which the backstop gives the lease back if we are killed; None where the kernel does that.
+    pub store_url: Option<Secret>,
+}
+
+impl Command {
+    /// Sets the environment for a leadership.
+    pub(super) fn set_leadership(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        query_socket: Option<&QuerySocket>,
+        notifies: bool,
+        takeover: Option<Takeover>,
+    ) {
+        self.environment = inherited(candidate, notifies);
+        self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
+        self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
+        let slot = candidate.shard.slot().map(|slot| slot.to_string());
+        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
+        let takeover = takeover.map(|takeover| takeover.as_str().into());
+        self.environment.extend(takeover.map(|takeover| ("LEADERRUN_TAKEOVER".into(), takeover)));
+        let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
+        self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
+    }
+}
+
+/// Our environment for a child. It leaves out our own settings (a store URL may hold a password) and the service
+/// manager's variables for us alone, and adds our shard and owner.
+pub(super) fn inherited(candidate: &Candidate, notifies: bool) -> Vec<(OsString, OsString)> {
+    let ours = |name: &OsString| {
+        name.as_encoded_bytes().starts_with(b"LEADERRUN_")
+            || systemd::WATCHDOG.iter().any(|&ours| name == ours)
+            || (name == systemd::SOCKET && !notifies)
+    };
+    let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| !ours(name)).collect();
+    environment.push(("LEADERRUN_SHARD".into(), candidate.shard.as_str().into()));
+    environment.push(("LEADERRUN_CANDIDATE".into(), candidate.owner.clone().into()));
+    environment
+}
