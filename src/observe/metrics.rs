@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use prometheus::TextEncoder;
 use serde::Serialize;
 use series::Series;
-pub use series::{CONCLUSIONS, conclusion};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,7 +103,7 @@ impl Metrics {
                 match answer {
                     Ok(_) => self.series.renewals.observe(now.since(*sent).as_secs_f64()),
                     Err(error) => {
-                        self.series.renew_failures.with_label_values(&[conclusion(error.kind)]).inc();
+                        self.series.renew_failures.with_label_values(&[error.kind.into_str()]).inc();
                     }
                 }
             }

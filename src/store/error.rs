@@ -65,7 +65,8 @@ impl Hash for Cause {
 }
 
 /// What the caller may conclude from an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(const_into_str, serialize_all = "snake_case")]
 pub enum ErrorKind {
     /// The request was not applied: it was never sent, or the server turned it away for the moment (throttled).
     NotApplied,
@@ -78,6 +79,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     /// Whether each further request will fail in the same way, until an operator does something.
     #[must_use]
     pub fn is_final(self) -> bool {

@@ -10,9 +10,6 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// All that may be known of a request that failed.
-pub const CONCLUSIONS: [ErrorKind; 4] =
-    [ErrorKind::NotApplied, ErrorKind::Unknown, ErrorKind::Denied, ErrorKind::Misconfigured];
 /// Seconds. A nearby store answers within the first few of them, an overloaded one within the last.
 const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
@@ -75,7 +72,7 @@ impl Series {
                 "renew_failures_total",
                 "Renewals that failed, by what is known of them.",
                 "conclusion",
-                &CONCLUSIONS.map(conclusion),
+                &ErrorKind::ALL.iter().map(ErrorKind::into_str).collect::<Vec<_>>(),
             ),
             deadline: add(&registry, GaugeVec::new(deadline, &["action"])),
             observed: add(&registry, IntGaugeVec::new(observed, &["owner", "host"])),
@@ -92,13 +89,4 @@ fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Re
     let collector = made.expect(SOUND);
     registry.register(Box::new(collector.clone())).expect(SOUND);
     collector
-}
-
-pub fn conclusion(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::NotApplied => "not_applied",
-        ErrorKind::Unknown => "unknown",
-        ErrorKind::Denied => "denied",
-        ErrorKind::Misconfigured => "misconfigured",
-    }
 }

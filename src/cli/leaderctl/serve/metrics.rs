@@ -13,7 +13,7 @@ use super::super::fleet::{Condition, Job, Seen, Snapshot, lateness};
 use super::super::shard_notes::pauses;
 use crate::election::Reason;
 use crate::lease::JobId;
-use crate::observe::metrics::{CONCLUSIONS, conclusion};
+use crate::store::ErrorKind;
 use crate::time::{BootInstant, wall_clock_millis};
 use std::fmt::{Display, Write as _};
 use strum::VariantArray;
@@ -78,8 +78,9 @@ impl Metrics<'_> {
         let help = "For how long the store has given errors alone.";
         self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
         self.family("store_errors_total", "counter", "Requests that failed, by what is known of them.");
-        for kind in CONCLUSIONS {
-            let (conclusion, count) = (conclusion(kind), snapshot.errors.get(&kind).unwrap_or(&0));
+        for kind in ErrorKind::ALL {
+            let conclusion = kind.into_str();
+            let count = snapshot.errors.get(kind).unwrap_or(&0);
             let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
         }
         self.alone("readings_total", "counter", "Readings of all leases of the store.", snapshot.readings);
