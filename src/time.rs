@@ -15,31 +15,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The clocks of a simulation. Set only there, and in the candidates of `leaderctl selftest`.
 static SIMULATED: OnceLock<Simulated> = OnceLock::new();
-/// The error of the wall clock in such a candidate, in milliseconds.
-static STEP: OnceLock<fn() -> i64> = OnceLock::new();
 
 struct Simulated {
     boot_clock: fn() -> BootInstant,
     wall_clock_millis: fn() -> u64,
 }
 
-/// Replaces both clocks of this process. For simulations; once, and for good.
+/// Replaces both clocks of this process. For simulations and `leaderctl selftest`; once, and for good.
 #[doc(hidden)]
 pub fn simulate(boot_clock: fn() -> BootInstant, wall_clock_millis: fn() -> u64) {
     let first = SIMULATED.set(Simulated { boot_clock, wall_clock_millis }).is_ok();
     assert!(first, "one process has one simulation");
-}
-
-/// Makes the wall clock of this process wrong: each reading is off by as many milliseconds as `step` returns. The boot
-/// clock stays right. For `leaderctl selftest`; once, and for good.
-pub fn step_wall_clock(step: fn() -> i64) {
-    let first = STEP.set(step).is_ok();
-    assert!(first, "one process has one step");
-    simulate(boot_clock, stepped_wall_clock);
-}
-
-fn stepped_wall_clock() -> u64 {
-    wall_clock().saturating_add_signed(STEP.get().map_or(0, |step| step()))
 }
 
 /// An instant on `CLOCK_BOOTTIME`, in nanoseconds since the machine started.
@@ -120,7 +106,8 @@ pub(crate) fn at(seconds: u64) -> BootInstant {
     BootInstant::from_nanos(seconds * 1_000_000_000)
 }
 
-fn boot_clock() -> BootInstant {
+/// What the kernel's clock shows, whatever [`simulate`] has set.
+pub(crate) fn boot_clock() -> BootInstant {
     let since_boot = sys::boot_clock();
     BootInstant(u64::try_from(since_boot.as_nanos()).expect("no machine runs for 500 years"))
 }
@@ -150,7 +137,8 @@ pub fn wall_clock_millis() -> u64 {
     wall_clock()
 }
 
-fn wall_clock() -> u64 {
+/// What the kernel's clock shows, whatever [`simulate`] has set.
+pub(crate) fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     whole_millis(since)
 }

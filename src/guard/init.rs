@@ -120,7 +120,8 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
         // This error is about the namespace. It must not be reported as an error of exec(2) on COMMAND.
         .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
-            let children = SignalFd::with_flags(&children_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+            let signals = SigSet::from(Signal::SIGCHLD);
+            let children = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
             Ok((children, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
         });
     match started {
@@ -134,12 +135,6 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
             sys::exit_at_once(NOT_SET_UP);
         }
     }
-}
-
-fn children_signal() -> SigSet {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGCHLD);
-    signals
 }
 
 /// Reaps, signals and reports until the namespace is empty or the guard is gone.

@@ -42,8 +42,7 @@ pub struct Sampler {
 impl Sampler {
     /// Every signal must be blocked.
     pub fn new(measure: Measure) -> io::Result<Self> {
-        let mut signals = SigSet::empty();
-        signals.add(Signal::SIGCONT);
+        let signals = SigSet::from(Signal::SIGCONT);
         let now = BootInstant::now();
         Ok(Self {
             every: measure.every,
@@ -108,9 +107,7 @@ mod tests {
     const PAUSE: Duration = Duration::from_mins(2);
 
     fn sampler() -> Sampler {
-        let mut signals = SigSet::empty();
-        signals.add(Signal::SIGCONT);
-        signals.thread_block().expect("a thread may block its signals");
+        SigSet::from(Signal::SIGCONT).thread_block().expect("a thread may block its signals");
         let measure =
             Measure { every: Duration::from_hours(1), most: PAUSE, presumed: Duration::ZERO, under_a_quota: false };
         Sampler::new(measure).expect("a signalfd")

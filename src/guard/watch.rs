@@ -17,8 +17,7 @@ pub struct Watch {
 
 impl Watch {
     pub fn new() -> io::Result<Self> {
-        let mut signals = SigSet::empty();
-        signals.add(Signal::SIGCHLD);
+        let signals = SigSet::from(Signal::SIGCHLD);
         Ok(Self {
             children: SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?,
             timer: boot_timer()?,

@@ -59,15 +59,16 @@ fn be_candidate() -> ExitCode {
     }
     if let Some(path) = std::env::var_os(CLOCK_VARIABLE) {
         CLOCK_FILE.get_or_init(|| path.into());
-        time::step_wall_clock(step);
+        time::simulate(time::boot_clock, stepped_wall_clock);
     }
     leaderrun::main()
 }
 
-/// In milliseconds.
-fn step() -> i64 {
+/// The wall clock, wrong by as many seconds as the file says.
+fn stepped_wall_clock() -> u64 {
     let text = CLOCK_FILE.get().and_then(|path| std::fs::read_to_string(path).ok());
-    text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0) * 1000
+    let seconds = text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
+    time::wall_clock().saturating_add_signed(seconds * 1000)
 }
 
 /// `FILE UNTIL [stubborn]`: appends `OWNER TERM PID BOOT_NANOSECONDS` to a file until it dies.
