@@ -39,7 +39,8 @@ impl Runs {
 
     /// A run begins now: the time of its hook does not count.
     pub(super) fn begin_run(&mut self, now: BootInstant) {
-        (self.began, self.ended) = (now, None);
+        self.began = now;
+        self.ended = None;
     }
 
     pub(super) fn end_of_run(&mut self, now: BootInstant) {

@@ -173,7 +173,8 @@ impl Tree {
     /// Takes note that a child was started.
     pub fn grew(&mut self) {
         self.childless = false;
-        (self.killed_at, self.look_at) = (None, None);
+        self.killed_at = None;
+        self.look_at = None;
     }
 
     /// As [`Tree::grew`], for a child that is the init of a PID namespace.

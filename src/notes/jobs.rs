@@ -207,8 +207,9 @@ pub async fn clear(
     .await
 }
 
+/// What the ledger says of one more run.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Judged {
     /// The candidate may run the job: this is the number of the run, and its period.
     Run(u32, Option<Turn>),
     /// The ledger holds our own entry, and its run has not begun.
@@ -239,28 +240,28 @@ impl Job {
         }
     }
 
-    fn judge(&self, ledger: Option<&Ledger>, asking: Asking<'_>) -> Verdict {
+    fn judge(&self, ledger: Option<&Ledger>, asking: Asking<'_>) -> Judged {
         let is_ours = |run: &Run| asking.session == Some(&run.session) && run.to_millis.is_none();
         let turn = match &self.frequency {
             Frequency::Every(period) => {
                 let last = ledger.and_then(|ledger| ledger.period);
                 if let Some(turn) = period.turn(last) {
-                    return Verdict::Run(1, Some(turn));
+                    return Judged::Run(1, Some(turn));
                 }
                 last
             }
             Frequency::Once(_) => None,
         };
-        let Some(ledger) = ledger else { return Verdict::Run(1, turn) };
+        let Some(ledger) = ledger else { return Judged::Run(1, turn) };
         if ledger.counting().is_success() {
-            return Verdict::Skip(Skipped {
+            return Judged::Skip(Skipped {
                 said: self.done_already(ledger, asking.shard),
                 status: self.done_exit_code,
                 failed: false,
             });
         }
         if is_ours(&ledger.run) {
-            return Verdict::Ours;
+            return Judged::Ours;
         }
         let may_run = match (self.retry_failed, &self.frequency) {
             (Some(most), _) => ledger.attempts <= most,
@@ -268,7 +269,7 @@ impl Job {
             (None, Frequency::Once(_)) => !asking.behind.covers(&ledger.run),
         };
         if may_run {
-            return Verdict::Run(ledger.attempts.saturating_add(1), turn);
+            return Judged::Run(ledger.attempts.saturating_add(1), turn);
         }
         let status = match &self.frequency {
             // The host that failed has reported it, and the next period is another chance.
@@ -276,7 +277,7 @@ impl Job {
             // The status must not say that the job was done.
             Frequency::Once(_) => ledger.run.status.unwrap_or(exit::NOT_ACQUIRED),
         };
-        Verdict::Skip(Skipped { said: self.failed_already(ledger, asking.shard), status, failed: true })
+        Judged::Skip(Skipped { said: self.failed_already(ledger, asking.shard), status, failed: true })
     }
 
     /// Why the job is not run, and how to run it again.

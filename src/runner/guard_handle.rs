@@ -294,7 +294,8 @@ impl GuardHandle {
                 Heard::Message(report, _) => self.hear(report),
                 Heard::Silence => break,
                 Heard::Closed => {
-                    (self.guard_closed, self.guard_pid) = (true, None);
+                    self.guard_closed = true;
+                    self.guard_pid = None;
                     self.guard_missed_at = Some(Instant::now() + GUARD_PATIENCE);
                 }
             }

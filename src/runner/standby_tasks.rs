@@ -118,7 +118,8 @@ impl StandbyTasks {
     /// Stops the tasks, and lets none start. [`Happening::Gone`] follows when none is left.
     pub fn stop(&mut self, stop: StandbyStop) {
         self.phase = Phase::Stopping;
-        (self.restart_at, self.news) = (None, None);
+        self.restart_at = None;
+        self.news = None;
         if let Some(standby) = &self.standby {
             standby.guard.stop_standby_task(stop);
             tracing::debug!("stopping the standby command");

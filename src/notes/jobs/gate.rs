@@ -1,7 +1,7 @@
 //! The gate of a job: it books a run before COMMAND starts, and settles the entry when the run has ended.
 
 use super::period::Period;
-use super::{Asking, Frequency, Job, Ledger, Run, Verdict, index};
+use super::{Asking, Frequency, Job, Judged, Ledger, Run, index};
 use crate::election::{Behind, Booked, Booking, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
@@ -81,13 +81,13 @@ impl JobGate {
                 Frequency::Once(_) => true,
             };
             let ledger = kept.as_ref().filter(|_| standing.is_some_and(counts));
-            let verdict = self.job.judge(ledger, asking);
-            let is_ours = verdict == Verdict::Ours;
-            let (attempts, turn, lasts) = match verdict {
-                Verdict::Skip(skipped) => {
+            let judged = self.job.judge(ledger, asking);
+            let is_ours = judged == Judged::Ours;
+            let (attempts, turn, lasts) = match judged {
+                Judged::Skip(skipped) => {
                     return Ok(Edit::Leave(Booking::Done(Skipped { said: on_one_line(skipped.said), ..skipped })));
                 }
-                Verdict::Run(attempts, turn) => {
+                Judged::Run(attempts, turn) => {
                     let lasts = match &self.job.frequency {
                         // A repeat belongs to the period that it repeats.
                         Frequency::Every(_) if attempts > 1 => standing.and_then(|note| note.lasts),
@@ -100,7 +100,7 @@ impl JobGate {
                     };
                     (attempts, turn, lasts)
                 }
-                Verdict::Ours => {
+                Judged::Ours => {
                     let ours = ledger.expect("it was judged");
                     if let Some(entry) = entry.as_ref().filter(|_| ours.run.term == term) {
                         return Ok(Edit::Leave(Booking::Booked(entry.booked.clone())));

@@ -206,7 +206,6 @@ async fn put(store: &dyn Notes, shard: &Shard, name: &Name, new: Option<Indexed>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz;
 
     fn indexed(job: &str, term: u64) -> Indexed {
         let (from_millis, host) = (1_800_000_000_000, "db 1".to_owned());
@@ -241,18 +240,5 @@ mod tests {
         assert!(!indexed("x", 7).is_after(&ended) && !ended.is_after(&ended));
         let done = Indexed { to_millis: Some(1), status: Some(0), ..indexed("x", 6) };
         assert!(!ended.is_after(&done) && ended.is_after(&indexed("x", 6)));
-    }
-
-    #[test]
-    fn a_million_notes_are_an_index_or_refused() {
-        let shard: Shard = "a".parse().unwrap();
-        let one = text(&[indexed("a", 1), Indexed { status: Some(0), ..indexed("b", 2) }, indexed("every:60000", 3)]);
-        fuzz::bent_text("index of jobs", &[&one], |bent, _| {
-            let read = all_in(Some(&Note::for_ever(bent)), &shard);
-            if let Ok(jobs) = &read {
-                assert_eq!(all_in(Some(&note(jobs)), &shard).as_ref(), Ok(jobs));
-            }
-            (&read).into()
-        });
     }
 }
