@@ -4,7 +4,7 @@
 //! `state` has the states. `standby`, `leading` and `releasing` say what follows each of them; `orders`, `job_gate`,
 //! `restart`, `hooks`, `health`, `rotation`, `standing_back` and `standby_tasks` each add one rule.
 //!
-//! The hazards it is built around:
+//! The hazards it is built around, besides those that the rules answer:
 //!
 //! - An answer may be lost after its request was applied. So a claim or renewal without an answer is neither a
 //!   leadership nor a loss: the machine asks again, and the store recognises the session. A candidate that leaves after
@@ -13,11 +13,6 @@
 //!   backwards.
 //! - The lease may be granted while the candidate is asked to stop. Then COMMAND is not started, and the lease is
 //!   released.
-//! - Operators' orders are not part of the lease, and an answer may be as old as the request for it. So orders are read
-//!   *after* every grant and before COMMAND starts. A pause that was written while nobody led takes effect then.
-//! - A job's run is booked in a ledger before COMMAND starts. How it ended is written there before the release
-//!   (`job_gate`).
-//! - A standby task must be dead before COMMAND starts, but the lease is granted earlier (`standby_tasks`).
 //! - The lease may be released only when the tree is known to be dead. Only [`TreeEvent::Dead`] leads from a leadership
 //!   with a tree to a release.
 
