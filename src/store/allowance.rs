@@ -48,11 +48,6 @@ impl Allowance {
     pub fn is_exceeded(&self) -> bool {
         self.taken.load(Ordering::Relaxed) > self.most
     }
-
-    /// Says that the server at `place` used up this allowance. `kind` is what the server should be, such as `redis`.
-    pub fn complaint(&self, place: &str, kind: &str) -> String {
-        complaint(place, kind, self.most)
-    }
 }
 
 /// The innermost cause of the error when an answer exceeds its allowance.
@@ -67,6 +62,7 @@ impl fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
+/// Says that the server at `place` used up its allowance. `kind` is what the server should be, such as `redis`.
 pub fn complaint(place: &str, kind: &str, most: usize) -> String {
     format!("{place} answered with more than {} MiB: is it {kind}?", most >> 20)
 }

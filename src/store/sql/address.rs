@@ -38,7 +38,6 @@ pub struct Address {
 /// What is alike in both dialects, by other names.
 struct Words {
     scheme: &'static str,
-    kind: &'static str,
     options: &'static [&'static str],
     default_port: u16,
     /// Where Debian's servers and clients look for each other.
@@ -55,7 +54,6 @@ struct Words {
 
 const POSTGRES: Words = Words {
     scheme: "postgres",
-    kind: "PostgreSQL",
     options: &[
         "schema",
         "table",
@@ -88,7 +86,6 @@ const POSTGRES: Words = Words {
 
 const MYSQL: Words = Words {
     scheme: "mysql",
-    kind: "MySQL",
     options: &["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"],
     default_port: 3306,
     default_socket: "/run/mysqld/mysqld.sock",
@@ -111,17 +108,11 @@ impl fmt::Display for Address {
     /// As messages name it: `PostgreSQL at one:5432,two:5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "{} at {}", self.kind(), places.join(","))
+        write!(f, "{} at {}", self.dialect.kind(), places.join(","))
     }
 }
 
 impl Address {
-    /// As people call the server.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        Words::of(self.dialect).kind
-    }
-
     /// As [`Location::identity`](crate::store::Location::identity).
     #[must_use]
     pub fn identity(&self) -> String {

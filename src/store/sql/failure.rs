@@ -8,8 +8,11 @@
 use super::address::Address;
 use super::statements::{Dialect, Statements};
 use crate::store::StoreError;
-use crate::store::error::{in_short, innermost, innermost_of};
+use crate::store::allowance::{MOST, TooLong, complaint};
+use crate::store::error::{causes, in_short, innermost, innermost_of};
+use crate::store::tls::Words;
 use std::error::Error;
+use std::io;
 
 /// What a candidate needs on the table.
 pub const PRIVILEGES: &str = "SELECT, INSERT, UPDATE, DELETE";
@@ -17,8 +20,7 @@ pub const PRIVILEGES: &str = "SELECT, INSERT, UPDATE, DELETE";
 /// The server and the table of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// As people call the server.
-    pub kind: &'static str,
+    pub dialect: Dialect,
     /// `PostgreSQL at 10.0.0.5:5432`.
     pub server: String,
     pub user: String,
@@ -29,11 +31,39 @@ pub struct Site {
     pub schema: String,
 }
 
+/// What a client has instead of an answer.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The connection ended, or was not made.
+    Lost(Box<dyn Error + Send + Sync>),
+    Garbled,
+    /// The server reports an error.
+    Said {
+        code: String,
+        message: String,
+        /// With it the session ended, maybe after the transaction was committed.
+        is_final: bool,
+    },
+    /// The server wants this method of authentication, which the library does not know.
+    Unproven(String),
+    /// The server is not fit, or what is asked of it.
+    Unfit(StoreError),
+}
+
+/// Of the socket, and of TLS.
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(Box::new(error))
+    }
+}
+
 /// What an error of a server says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     // Of a login.
     NoDatabase,
+    WantsTls,
+    MayNotConnect,
     NotLetIn,
     /// The limits that may be meant.
     NoConnectionLeft(&'static str),
@@ -84,7 +114,7 @@ impl Site {
     pub fn new(address: &Address, statements: &Statements) -> Result<Self, StoreError> {
         let is_open = address.dialect == Dialect::MySql || address.schema == "public";
         Ok(Self {
-            kind: address.kind(),
+            dialect: address.dialect,
             server: address.to_string(),
             user: address.user()?,
             database: address.database.clone(),
@@ -93,9 +123,48 @@ impl Site {
         })
     }
 
-    /// The failure of a request of which the server says `message`.
-    pub fn failure(&self, meaning: Meaning, message: &str) -> Failure {
-        Failure { meaning, error: self.explained(meaning, message) }
+    /// The failure of a request. Its last statement commits it.
+    pub fn unanswered(&self, trouble: Trouble) -> Failure {
+        let (meaning, message) = match trouble {
+            Trouble::Lost(error) => {
+                let lost = || format!("lost {}: {}", self.server, innermost(&*error));
+                let message = self.endless(&*error).unwrap_or_else(lost);
+                return Failure { meaning: Meaning::Lost, error: StoreError::unknown(message).because(&*error) };
+            }
+            Trouble::Garbled | Trouble::Unproven(_) => {
+                return Failure { meaning: Meaning::Lost, error: StoreError::unknown(self.not_understood()) };
+            }
+            Trouble::Unfit(error) => return error.into(),
+            Trouble::Said { message, is_final: true, .. } => (Meaning::Lost, message),
+            Trouble::Said { code, message, .. } => match of_a_transaction(self.dialect, &code) {
+                Meaning::Unknown => (Meaning::Unknown, format!("error {code}: {message}")),
+                meaning => (meaning, message),
+            },
+        };
+        Failure { meaning, error: self.explained(meaning, &message) }
+    }
+
+    /// The error of a connection that could not be made.
+    pub fn unconnected(&self, trouble: Trouble) -> StoreError {
+        let Self { dialect, server, user, .. } = self;
+        match trouble {
+            Trouble::Lost(error) => {
+                tls_words(*dialect).failure(server, &*error).unwrap_or_else(|| self.unreachable(&*error))
+            }
+            Trouble::Garbled => StoreError::not_applied(self.not_understood()),
+            Trouble::Unproven(method) => {
+                let known = match dialect {
+                    Dialect::Postgres => "allow a password (scram-sha-256) or a certificate in its pg_hba.conf",
+                    Dialect::MySql => "use caching_sha2_password or mysql_native_password",
+                };
+                StoreError::misconfigured(format!(
+                    "{server} wants user {user} to show who it is in a way that leaderrun does not know ({}): {known}",
+                    in_short(&method)
+                ))
+            }
+            Trouble::Unfit(error) => error,
+            Trouble::Said { code, message, .. } => self.explained(of_a_login(*dialect, &code, &message), &message),
+        }
     }
 
     pub fn explained(&self, meaning: Meaning, message: &str) -> StoreError {
@@ -104,6 +173,12 @@ impl Site {
         match meaning {
             Meaning::NoDatabase => {
                 StoreError::misconfigured(format!("no database {database} in {server}: name another, or make it"))
+            }
+            Meaning::WantsTls => {
+                StoreError::misconfigured(format!("{server} wants TLS ({message}): set ssl-mode=REQUIRED"))
+            }
+            Meaning::MayNotConnect => {
+                StoreError::denied(format!("{server} denied user {user} CONNECT on database {database}: {message}"))
             }
             Meaning::NotLetIn => StoreError::denied(format!("{server} does not let in user {user}: {message}")),
             Meaning::NoConnectionLeft(raise) => StoreError::not_applied(format!(
@@ -144,13 +219,19 @@ impl Site {
         StoreError::unknown(format!("{} did not answer in time", self.server))
     }
 
-    pub fn not_understood(&self) -> StoreError {
-        StoreError::unknown(format!("cannot understand the answer of {}", self.server))
+    fn not_understood(&self) -> String {
+        format!("cannot understand the answer of {}: is it {}?", self.server, self.dialect.kind())
     }
 
     pub fn unreachable(&self, error: &(dyn Error + 'static)) -> StoreError {
-        let cause = innermost_of(error, self.kind);
-        StoreError::not_applied(format!("cannot reach {}: {cause}", self.server)).because(error)
+        let unreachable = || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.kind()));
+        StoreError::not_applied(self.endless(error).unwrap_or_else(unreachable)).because(error)
+    }
+
+    /// The message if the connection was ended because the server used up its allowance.
+    fn endless(&self, error: &(dyn Error + 'static)) -> Option<String> {
+        let is_endless = causes(error).any(<dyn Error>::is::<TooLong>);
+        is_endless.then(|| complaint(&self.server, self.dialect.kind(), MOST))
     }
 
     pub fn without_tls(&self, mode: &str) -> StoreError {
@@ -162,10 +243,122 @@ impl Site {
     pub fn unusable(&self, failure: &Failure) -> StoreError {
         StoreError::not_applied(format!("cannot use {}: {}", self.server, failure.error))
     }
+}
 
-    /// The failure of a request whose connection ended so.
-    pub fn lost(&self, error: &(dyn Error + 'static)) -> Failure {
-        let lost = self.explained(Meaning::Lost, &innermost(error));
-        Failure { meaning: Meaning::Lost, error: lost.because(error) }
+fn tls_words(dialect: Dialect) -> Words {
+    match dialect {
+        Dialect::Postgres => {
+            Words { any_name: Some("sslmode=verify-ca"), ca: "sslrootcert=FILE", own: "sslcert=FILE and sslkey=FILE" }
+        }
+        Dialect::MySql => {
+            Words { any_name: Some("ssl-mode=VERIFY_CA"), ca: "ssl-ca=FILE", own: "ssl-cert=FILE and ssl-key=FILE" }
+        }
+    }
+}
+
+/// What an error of a login means.
+fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
+    match dialect {
+        Dialect::Postgres => match code {
+            "3D000" => Meaning::NoDatabase,
+            // Of the server, or of the role or the database alone.
+            "53300" => Meaning::NoConnectionLeft(
+                "max_connections, or the CONNECTION LIMIT that is meant, or connect through a pooler in transaction \
+                 mode: standbys behind one look instead of being told",
+            ),
+            "42501" => Meaning::MayNotConnect,
+            code if code.starts_with("28") => Meaning::NotLetIn,
+            // PgBouncer has one code for everything, 08P01.
+            _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
+            _ => Meaning::TakesNone,
+        },
+        Dialect::MySql => match code.parse().unwrap_or_default() {
+            1049 => Meaning::NoDatabase,
+            1040 | 1203 | 1226 => Meaning::NoConnectionLeft("max_connections, or the limit of the user"),
+            1044 | 1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Meaning::NotLetIn,
+            1290 | 1792 | 1836 => Meaning::NoWrites,
+            3159 => Meaning::WantsTls,
+            _ => Meaning::TakesNone,
+        },
+    }
+}
+
+/// MySQL's errors of columns, keys, checks, triggers, or a view in the table's place.
+const ANOTHER_TABLE: [u16; 34] = [
+    1048, 1054, 1062, 1109, 1110, 1136, 1138, 1169, 1216, 1217, 1264, 1265, 1266, 1267, 1271, 1288, 1292, 1347, 1348,
+    1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
+];
+
+/// What an error of a transaction means.
+fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
+    match dialect {
+        Dialect::Postgres => match code {
+            "42501" => Meaning::Denied,
+            "42P01" | "3F000" => Meaning::NoTable,
+            "42P06" | "42P07" | "42710" | "23505" => Meaning::IsThere,
+            "25006" => Meaning::NoWrites,
+            "55P03" | "57014" => Meaning::Locked,
+            // Out of room, shutting down, deadlocked.
+            code if ["40", "53", "54", "55", "57", "58", "XX"].contains(&&code[..2]) => Meaning::Passing,
+            _ => Meaning::AnotherTable,
+        },
+        Dialect::MySql => match code.parse().unwrap_or_default() {
+            // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
+            1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Meaning::Denied,
+            1049 | 1146 => Meaning::NoTable,
+            1050 | 1359 => Meaning::IsThere,
+            1644 => Meaning::Kept,
+            1290 | 1792 | 1836 => Meaning::NoWrites,
+            1205 | 1969 | 3024 | 3572 => Meaning::Locked,
+            1020 | 1213 | 3101 => Meaning::Overtaken,
+            // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a
+            // user asks in an hour.
+            1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => {
+                Meaning::Passing
+            }
+            number if ANOTHER_TABLE.contains(&number) => Meaning::AnotherTable,
+            // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
+            1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Meaning::Lost,
+            // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a
+            // later version of the server means.
+            _ => Meaning::Unknown,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ErrorKind;
+
+    #[test]
+    fn a_transaction_was_not_applied_only_where_that_is_certain() {
+        let [postgres, mysql] = [Dialect::Postgres, Dialect::MySql];
+        let not_applied_by_mysql = "1020 1205 1213 1290 1836 1040 1047 1114 1203 1226 1637 1969 3101";
+        let unknown_by_mysql = "1053 1105 1180 1317 1815 1927 2013 2027 3999 4031 5000 9001 65535";
+        for (dialect, codes, kind) in [
+            (postgres, "40001 40P01 53300 53100 57P03 XX000", ErrorKind::NotApplied),
+            (postgres, "42703 42804 22P02 22003 23502 42P10 0A000", ErrorKind::Misconfigured),
+            (mysql, not_applied_by_mysql, ErrorKind::NotApplied),
+            (mysql, unknown_by_mysql, ErrorKind::Unknown),
+            (mysql, "1054 1136 1146 1264 1366 1406", ErrorKind::Misconfigured),
+            (mysql, "1142", ErrorKind::Denied),
+        ] {
+            let site = Site {
+                dialect,
+                server: "a server".to_owned(),
+                user: "app".to_owned(),
+                database: "db".to_owned(),
+                table: "leaderrun".to_owned(),
+                schema: String::new(),
+            };
+            for code in codes.split(' ') {
+                let message = "some words".to_owned();
+                let said = Trouble::Said { code: code.to_owned(), message, is_final: false };
+                let error = site.unanswered(said).error;
+                assert_eq!(error.kind, kind, "{code}: {error}");
+                assert!(code == "1146" || error.message.contains("some words"), "{code}: {error}");
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ mod relay;
 
 use super::address::Address;
 use super::client::{self, Cells, News};
-use super::failure::{Failure, Meaning, Site};
+use super::failure::{Failure, Meaning, Site, Trouble};
 use super::operators::unmet;
 use super::server::Server;
 use super::statements::LIST_PAGE;
@@ -23,7 +23,6 @@ use super::{Rows, patience};
 use crate::store::error::in_short;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
-use crate::store::tls::Words;
 use crate::store::url::Secret;
 use crate::store::{Finding, StoreError};
 use mysql_async::prelude::Queryable;
@@ -50,9 +49,6 @@ const LONGEST_PACKET: usize = 1 << 24;
 const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
     WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
 
-const TLS: Words =
-    Words { any_name: Some("ssl-mode=VERIFY_CA"), ca: "ssl-ca=FILE", own: "ssl-cert=FILE and ssl-key=FILE" };
-
 impl Mysql {
     /// Opens the store. Makes no connection yet.
     ///
@@ -64,7 +60,7 @@ impl Mysql {
 }
 
 /// What the relay ends with.
-type Relay = Pin<Box<dyn Future<Output = MysqlError> + Send + Sync>>;
+type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;
 
 pub struct Connection {
     /// The library, and what passes on what it sends while a request is under way.
@@ -96,7 +92,7 @@ impl client::Connection for Connection {
             .stmt_cache_size(0);
         let mut relay: Relay = Box::pin(greeted.relay(door, tls, site.clone()));
         let library = async { Ok(Conn::new(options).await?) };
-        let library = passing(&mut relay, library).await.map_err(|error| unconnected(&site, error))?;
+        let library = passing(&mut relay, library).await.map_err(|trouble| site.unconnected(trouble))?;
         let client = Mutex::new((library, relay));
         let connection = Self { client, site, encrypted };
         connection.greet(server).await?;
@@ -170,7 +166,7 @@ impl Connection {
         );
         let rows = self.ask(&statements).await.map_err(|failure| self.site.unusable(&failure))?;
         let [Some(read_only), Some(is_galera), engine] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(unconnected(&self.site, MysqlError::Garbled));
+            return Err(self.site.unconnected(Trouble::Garbled));
         };
         if !matches!(read_only.as_str(), "0" | "OFF") {
             return Err(self.site.explained(Meaning::NoWrites, "it is a replica, or read-only by its settings"));
@@ -194,32 +190,32 @@ impl Connection {
     async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
         let (library, relay) = &mut *self.client.lock().await;
         let answer = passing(relay, answers(library, statements)).await;
-        answer.map_err(|error| unanswered(&self.site, error))
+        answer.map_err(|trouble| self.site.unanswered(trouble))
     }
 }
 
 /// Waits for what the library does, and passes on what it sends meanwhile.
-async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, MysqlError>>) -> Result<T, MysqlError> {
+async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         biased;
         done = &mut work => done,
         end = relay => match (end, work.await) {
             // The server said this, and left.
-            (MysqlError::Lost(_), done @ (Ok(_) | Err(MysqlError::Said { .. }))) => done,
+            (Trouble::Lost(_), done @ (Ok(_) | Err(Trouble::Said { .. }))) => done,
             (end, _) => Err(end),
         },
     }
 }
 
-async fn answers(library: &mut Conn, statements: &str) -> Result<Vec<Cells>, MysqlError> {
+async fn answers(library: &mut Conn, statements: &str) -> Result<Vec<Cells>, Trouble> {
     let mut answer = library.query_iter(statements).await?;
     let mut rows = Vec::new();
     while answer.columns().is_some() {
         // After the last row the library begins with the next statement's answer.
         while let Some(row) = answer.next().await? {
             if rows.len() >= MOST_ROWS {
-                return Err(MysqlError::Garbled);
+                return Err(Trouble::Garbled);
             }
             rows.push(cells(row));
         }
@@ -236,35 +232,19 @@ fn cells(row: Row) -> Cells {
     row.unwrap().into_iter().map(cell).collect()
 }
 
-/// The reason why statements, or a login, have no answer.
-#[derive(Debug)]
-enum MysqlError {
-    Lost(io::Error),
-    Garbled,
-    /// The server reports an error.
-    Said {
-        code: u16,
-        message: String,
-    },
-    /// The server wants this method of authentication, which the library does not know.
-    Unproven(String),
-    /// The server is not fit, or what is asked of it.
-    Unfit(StoreError),
-}
-
-impl From<Error> for MysqlError {
+impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         match error {
-            Error::Server(error) => Self::Said { code: error.code, message: error.message },
+            Error::Server(said) => Self::Said { code: said.code.to_string(), message: said.message, is_final: false },
             // The library's own socket fails only where ours has. All else is what it cannot read.
             Error::Io(IoError::Io(error)) => match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
                     error.into()
                 }
-                io::ErrorKind::UnexpectedEof => Self::closed(),
+                io::ErrorKind::UnexpectedEof => closed(),
                 _ => Self::Garbled,
             },
-            Error::Driver(DriverError::ConnectionClosed) => Self::closed(),
+            Error::Driver(DriverError::ConnectionClosed) => closed(),
             Error::Driver(DriverError::UnknownAuthPlugin { name }) => Self::Unproven(name),
             Error::Driver(DriverError::CleartextPluginDisabled) => Self::Unproven("mysql_clear_password".to_owned()),
             Error::Driver(DriverError::MysqlOldPasswordDisabled) => Self::Unproven("mysql_old_password".to_owned()),
@@ -273,126 +253,6 @@ impl From<Error> for MysqlError {
     }
 }
 
-/// Of the socket, and of TLS.
-impl From<io::Error> for MysqlError {
-    fn from(error: io::Error) -> Self {
-        Self::Lost(error)
-    }
-}
-
-impl MysqlError {
-    fn closed() -> Self {
-        Self::Lost(io::Error::new(io::ErrorKind::UnexpectedEof, "early eof"))
-    }
-}
-
-/// Of its columns, keys, checks, triggers, or a view in its place.
-const ANOTHER_TABLE: [u16; 34] = [
-    1048, 1054, 1062, 1109, 1110, 1136, 1138, 1169, 1216, 1217, 1264, 1265, 1266, 1267, 1271, 1288, 1292, 1347, 1348,
-    1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
-];
-
-/// What an error of a transaction means.
-fn meaning(code: u16) -> Meaning {
-    match code {
-        // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
-        1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Meaning::Lost,
-        1020 | 1213 | 3101 => Meaning::Overtaken,
-        // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
-        1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Meaning::Denied,
-        1049 | 1146 => Meaning::NoTable,
-        1050 | 1359 => Meaning::IsThere,
-        1644 => Meaning::Kept,
-        1290 | 1792 | 1836 => Meaning::NoWrites,
-        1205 | 1969 | 3024 | 3572 => Meaning::Locked,
-        // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a user
-        // asks in an hour.
-        1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => Meaning::Passing,
-        code if ANOTHER_TABLE.contains(&code) => Meaning::AnotherTable,
-        // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a
-        // later version of the server means.
-        _ => Meaning::Unknown,
-    }
-}
-
-/// The failure of a request. Its last statement commits it.
-fn unanswered(site: &Site, error: MysqlError) -> Failure {
-    match error {
-        MysqlError::Lost(error) => site.lost(&error),
-        MysqlError::Unfit(error) => error.into(),
-        MysqlError::Garbled | MysqlError::Unproven(_) => {
-            let unknown = site.not_understood();
-            Failure {
-                meaning: Meaning::Lost,
-                error: StoreError { message: format!("{unknown}: is it MySQL?"), ..unknown },
-            }
-        }
-        MysqlError::Said { code, message } => match meaning(code) {
-            Meaning::Unknown => site.failure(Meaning::Unknown, &format!("error {code}: {message}")),
-            meaning => site.failure(meaning, &message),
-        },
-    }
-}
-
-/// The error of a connection that could not be made.
-fn unconnected(site: &Site, error: MysqlError) -> StoreError {
-    let Site { server, user, .. } = site;
-    match error {
-        MysqlError::Lost(error) => TLS.failure(server, &error).unwrap_or_else(|| site.unreachable(&error)),
-        MysqlError::Garbled => {
-            StoreError::not_applied(format!("cannot understand the answer of {server}: is it MySQL?"))
-        }
-        MysqlError::Unfit(error) => error,
-        MysqlError::Unproven(way) => StoreError::misconfigured(format!(
-            "{server} wants user {user} to show who it is in a way that leaderrun does not know ({}): use \
-             caching_sha2_password or mysql_native_password",
-            in_short(&way)
-        )),
-        MysqlError::Said { code: 3159, message } => {
-            StoreError::misconfigured(format!("{server} wants TLS ({}): set ssl-mode=REQUIRED", in_short(&message)))
-        }
-        MysqlError::Said { code, message } => {
-            let meaning = match code {
-                1049 => Meaning::NoDatabase,
-                1040 | 1203 | 1226 => Meaning::NoConnectionLeft("max_connections, or the limit of the user"),
-                1044 | 1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Meaning::NotLetIn,
-                1290 | 1792 | 1836 => Meaning::NoWrites,
-                _ => Meaning::TakesNone,
-            };
-            site.explained(meaning, &message)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::ErrorKind;
-
-    #[test]
-    fn a_transaction_was_not_applied_only_where_that_is_certain() {
-        let site = Site {
-            kind: "MySQL",
-            server: "MySQL at h:3306".to_owned(),
-            user: "app".to_owned(),
-            database: "db".to_owned(),
-            table: "`db`.`leaderrun`".to_owned(),
-            schema: String::new(),
-        };
-        let not_applied = [1020, 1205, 1213, 1290, 1836, 1040, 1047, 1114, 1203, 1226, 1637, 1969, 3101];
-        let unknown = [1053, 1105, 1180, 1317, 1815, 1927, 2013, 2027, 3999, 4031, 5000, 9001, 65535];
-        let misconfigured = [1054, 1136, 1146, 1264, 1366, 1406];
-        for (codes, kind) in [
-            (&not_applied[..], ErrorKind::NotApplied),
-            (&unknown[..], ErrorKind::Unknown),
-            (&misconfigured[..], ErrorKind::Misconfigured),
-            (&[1142], ErrorKind::Denied),
-        ] {
-            for &code in codes {
-                let error = unanswered(&site, MysqlError::Said { code, message: "some words".to_owned() }).error;
-                assert_eq!(error.kind, kind, "{code}: {error}");
-                assert!(code == 1146 || error.message.contains("some words"), "{code}: {error}");
-            }
-        }
-    }
+fn closed() -> Trouble {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "early eof").into()
 }

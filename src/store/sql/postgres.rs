@@ -17,22 +17,22 @@ mod watch;
 
 use super::address::Address;
 use super::client::{self, Cells, News, is_true};
-use super::failure::{Failure, Meaning, Site};
+use super::failure::{Failure, Meaning, Site, Trouble};
 use super::operators::unmet;
 use super::server::Server;
 use super::{Rows, patience};
 use crate::lease;
-use crate::store::allowance::{Allowance, Counted, MOST};
-use crate::store::error::innermost_of;
+use crate::store::allowance::{Allowance, Counted, MOST, TooLong};
+use crate::store::error::innermost;
 use crate::store::foreign_lock::ForeignLock;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
-use crate::store::tls::Words;
 use crate::store::tls_mode::TlsMode;
 use crate::store::{Finding, StoreError};
 use advisory::Advisory;
 use rustls::ClientConfig;
 use std::future::poll_fn;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ use std::time::Duration;
 use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::error::Severity;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -59,9 +59,8 @@ const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 /// In its place where the server has another log, or does not let every user see it.
 const NO_TIMELINE: &str = "'-'";
-
-const TLS: Words =
-    Words { any_name: Some("sslmode=verify-ca"), ca: "sslrootcert=FILE", own: "sslcert=FILE and sslkey=FILE" };
+/// What such a server answers: that it does not support this, knows no such function, or denies it.
+const TIMELINE_ERRORS: [&str; 3] = ["0A000", "42883", "42501"];
 
 impl Postgres {
     /// Opens the store. Makes no connection yet.
@@ -128,10 +127,7 @@ impl client::Connection for Connection {
         let allowance = Allowance::of(MOST);
         let (client, mut driver) = match config.connect_raw(Counted::new(socket, &allowance), tls).await {
             Ok(connected) => connected,
-            Err(_) if allowance.is_exceeded() => {
-                return Err(StoreError::not_applied(allowance.complaint(&site.server, site.kind)));
-            }
-            Err(error) => return Err(unconnected(&site, address, &error)),
+            Err(error) => return Err(unconnected(&site, address, error)),
         };
         let (news, _) = broadcast::channel(INBOX);
         let (inbox, channel) = (news.downgrade(), server.statements.channel.clone());
@@ -180,10 +176,11 @@ impl client::Connection for Connection {
     }
 
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        let rows = self.ask(&format!("{}; {statements}", self.settings)).await.map_err(|error| self.failure(&error))?;
+        let rows = self.ask(&format!("{}; {statements}", self.settings)).await;
+        let rows = rows.map_err(|trouble| self.site.unanswered(trouble))?;
         if self.is_alone.load(Ordering::Relaxed) {
             let cancelled = "a commit whose wait for a synchronous standby was cancelled";
-            return Err(self.site.failure(Meaning::Unknown, cancelled));
+            return Err(self.site.explained(Meaning::Unknown, cancelled).into());
         }
         Ok(rows)
     }
@@ -255,12 +252,12 @@ impl Connection {
         };
         let mut timeline = TIMELINE;
         let mut answer = self.ask(&question(timeline)).await;
-        if answer.as_ref().is_err_and(|error| error.code().is_some_and(knows_no_timeline)) {
+        if matches!(&answer, Err(Trouble::Said { code, .. }) if TIMELINE_ERRORS.contains(&code.as_str())) {
             timeline = NO_TIMELINE;
             self.has_timeline = false;
             answer = self.ask(&question(timeline)).await;
         }
-        let rows = answer.map_err(|error| self.site.unusable(&self.failure(&error)))?;
+        let rows = answer.map_err(|trouble| self.site.unusable(&self.site.unanswered(trouble)))?;
         if is_true(&rows, 0) {
             return Err(self.site.explained(Meaning::NoWrites, "it is a standby, or read-only by its settings"));
         }
@@ -275,9 +272,14 @@ impl Connection {
         Ok(())
     }
 
-    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Error> {
+    async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Trouble> {
+        let answer = self.client.simple_query(statements).await.map_err(|error| match error.into() {
+            // The library says only that the connection was closed.
+            Trouble::Lost(_) if self.allowance.is_exceeded() => io::Error::other(TooLong).into(),
+            trouble => trouble,
+        });
         let mut rows = Vec::new();
-        for message in self.client.simple_query(statements).await? {
+        for message in answer? {
             match message {
                 SimpleQueryMessage::RowDescription(_) => rows.clear(),
                 SimpleQueryMessage::Row(row) => {
@@ -289,97 +291,37 @@ impl Connection {
         Ok(rows)
     }
 
-    fn failure(&self, error: &Error) -> Failure {
-        if self.allowance.is_exceeded() {
-            let complaint = self.allowance.complaint(&self.site.server, self.site.kind);
-            return Failure { meaning: Meaning::Lost, error: StoreError::unknown(complaint) };
-        }
-        let Some(said) = error.as_db_error() else { return self.site.lost(error) };
-        // A FATAL may have come after the commit.
-        let rolled_back = said.parsed_severity() == Some(Severity::Error);
-        self.site.failure(if rolled_back { meaning(said.code()) } else { Meaning::Lost }, said.message())
-    }
-
     /// The notifications that arrive from now on. They end with the connection.
     fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
         self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
     }
 }
 
-/// For servers with another log than PostgreSQL's, and for servers that do not let every user see it.
-fn knows_no_timeline(code: &SqlState) -> bool {
-    [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE].contains(code)
-}
-
-/// What an ERROR of a transaction means.
-fn meaning(code: &SqlState) -> Meaning {
-    match code.code() {
-        "42501" => Meaning::Denied,
-        "42P01" | "3F000" => Meaning::NoTable,
-        "25006" => Meaning::NoWrites,
-        "55P03" | "57014" => Meaning::Locked,
-        "42P06" | "42P07" | "42710" | "23505" => Meaning::IsThere,
-        // Out of room, shutting down, deadlocked.
-        code if ["40", "53", "54", "55", "57", "58", "XX"].contains(&&code[..2]) => Meaning::Passing,
-        _ => Meaning::AnotherTable,
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        let Some(said) = error.as_db_error() else { return Self::Lost(Box::new(error)) };
+        Self::Said {
+            code: said.code().code().to_owned(),
+            message: said.message().to_owned(),
+            // A FATAL may have come after the commit.
+            is_final: said.parsed_severity() != Some(Severity::Error),
+        }
     }
 }
 
 /// The error of a connection that could not be made.
-fn unconnected(site: &Site, address: &Address, error: &Error) -> StoreError {
+fn unconnected(site: &Site, address: &Address, error: Error) -> StoreError {
     let Site { server, user, .. } = site;
-    let failure = match error.as_db_error() {
-        Some(said) => refused(site, said),
-        None => TLS.failure(server, error).unwrap_or_else(|| match innermost_of(error, site.kind).as_str() {
-            "password missing" => StoreError::denied(format!("{server} wants a password of user {user}")),
-            "unsupported authentication method" | "unsupported SASL mechanism" => StoreError::misconfigured(format!(
-                "{server} wants user {user} to show who it is in a way that leaderrun does not know: allow a password \
-                 (scram-sha-256) or a certificate in its pg_hba.conf"
-            )),
-            "server does not support TLS" => site.without_tls("sslmode=prefer"),
-            _ => site.unreachable(error),
-        }),
-    };
+    let failure = site.unconnected(match innermost(&error).as_str() {
+        "password missing" => Trouble::Unfit(StoreError::denied(format!("{server} wants a password of user {user}"))),
+        method @ ("unsupported authentication method" | "unsupported SASL mechanism") => {
+            Trouble::Unproven(method.to_owned())
+        }
+        "server does not support TLS" => Trouble::Unfit(site.without_tls("sslmode=prefer")),
+        _ => error.into(),
+    });
     match address.about_password().filter(|_| failure.message.contains("password")) {
         Some(advice) => StoreError { message: format!("{}: {advice}", failure.message), ..failure },
         None => failure,
-    }
-}
-
-fn refused(site: &Site, said: &DbError) -> StoreError {
-    let message = said.message();
-    let meaning = match said.code().code() {
-        "3D000" => Meaning::NoDatabase,
-        "42501" => {
-            let Site { server, user, database, .. } = site;
-            return StoreError::denied(format!(
-                "{server} denied user {user} CONNECT on database {database}: {message}"
-            ));
-        }
-        // Of the server, or of the role or the database alone.
-        "53300" => Meaning::NoConnectionLeft(
-            "max_connections, or the CONNECTION LIMIT that is meant, or connect through a pooler in transaction mode: \
-             standbys behind one look instead of being told",
-        ),
-        code if code.starts_with("28") => Meaning::NotLetIn,
-        // PgBouncer has one code for everything, 08P01.
-        _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
-        _ => Meaning::TakesNone,
-    };
-    site.explained(meaning, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_that_may_pass_was_not_applied_and_a_table_of_something_else_is_named() {
-        for code in ["40001", "40P01", "53300", "53100", "57P03", "XX000"] {
-            assert_eq!(meaning(&SqlState::from_code(code)), Meaning::Passing, "{code}");
-        }
-        for code in ["42703", "42804", "22P02", "22003", "23502", "42P10", "0A000"] {
-            assert_eq!(meaning(&SqlState::from_code(code)), Meaning::AnotherTable, "{code}");
-        }
     }
 }

@@ -14,7 +14,7 @@
 
 use super::address::Address;
 use super::client::{Cells, Connection};
-use super::failure::{Failure, Meaning, Site};
+use super::failure::{Failure, Meaning, Site, Trouble};
 use super::statements::Statements;
 use crate::store::error::{unanswered, worst};
 use crate::store::kept_connection::{self, Kept, once_more};
@@ -129,7 +129,7 @@ impl<C: Connection> Server<C> {
     }
 
     async fn connect_to(&self, place: &Place, deadline: Instant) -> Result<C, StoreError> {
-        let kind = self.site.kind;
+        let kind = self.site.dialect.kind();
         let site = Site { server: format!("{kind} at {place}"), ..self.site.clone() };
         let silent = |reached| unanswered(&site.server, reached, kind);
         let socket = timeout_at(deadline, place.reach(deadline)).await.map_err(|_| silent(false))?;
@@ -228,7 +228,7 @@ impl<C: Connection> Server<C> {
                     continue;
                 }
                 Ok(answer) => {
-                    let garbled = || Failure { meaning: Meaning::Lost, error: self.site.not_understood() };
+                    let garbled = || self.site.unanswered(Trouble::Garbled);
                     answer.and_then(|rows| read(rows).ok_or_else(garbled))
                 }
                 Err(_) => Err(self.site.silent().into()),

@@ -105,6 +105,14 @@ pub enum Dialect {
 }
 
 impl Dialect {
+    /// As people call the server.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL",
+        }
+    }
+
     /// A text as a literal that means the same under all settings of the server.
     #[must_use]
     pub fn word(self, text: &str) -> String {

@@ -11,12 +11,12 @@
 //! - Another process may find the socket. Only this one is listened to, and the name is random.
 //! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
 
-use super::{MysqlError, unconnected};
+use super::closed;
 use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::lease_store::documents::random_name;
 use crate::store::socket::{Bytes, Socket};
-use crate::store::sql::failure::Site;
+use crate::store::sql::failure::{Site, Trouble};
 use crate::store::tls_mode::TlsMode;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -51,13 +51,13 @@ struct Packet {
 }
 
 impl Packet {
-    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, MysqlError> {
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, Trouble> {
         let mut head = [0; 4];
         stream.read_exact(&mut head).await?;
         let [low, middle, high, sequence] = head;
         let length = u32::from_le_bytes([low, middle, high, 0]) as usize;
         if length > LONGEST {
-            return Err(MysqlError::Garbled);
+            return Err(Trouble::Garbled);
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
@@ -86,10 +86,10 @@ impl Greeted {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
         let greeting = Packet::read(&mut stream).await;
-        let greeting = greeting.map_err(|error| unconnected(site, error))?;
+        let greeting = greeting.map_err(|trouble| site.unconnected(trouble))?;
         let offers_tls = match capabilities(&greeting.body) {
             _ if greeting.is_failure() => false,
-            None => return Err(unconnected(site, MysqlError::Garbled)),
+            None => return Err(site.unconnected(Trouble::Garbled)),
             Some(capabilities) if capabilities & NEEDED != NEEDED => {
                 return Err(StoreError::misconfigured(format!(
                     "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
@@ -113,10 +113,10 @@ impl Greeted {
     }
 
     /// Passes on what the library and the server say to each other, until one of them is gone.
-    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> MysqlError {
+    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> Trouble {
         match self.log_in(door, tls, &site).await {
             Ok(mut library) => match copy_bidirectional(&mut library, &mut self.stream).await {
-                Ok(_) => MysqlError::closed(),
+                Ok(_) => closed(),
                 Err(error) => error.into(),
             },
             Err(error) => error,
@@ -128,7 +128,7 @@ impl Greeted {
         door: Door,
         tls: Option<(TlsConnector, String)>,
         site: &Site,
-    ) -> Result<UnixStream, MysqlError> {
+    ) -> Result<UnixStream, Trouble> {
         let mut library = door.opened().await?;
         // The request for TLS is one packet that the library knows nothing of.
         let more = u8::from(tls.is_some());
@@ -143,7 +143,7 @@ impl Greeted {
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
             if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
-                return Err(MysqlError::Unfit(exposed(site)));
+                return Err(Trouble::Unfit(exposed(site)));
             }
             packet.write(&mut library).await?;
             match packet.body.first() {
@@ -157,9 +157,9 @@ impl Greeted {
     }
 
     /// Begins TLS, as the login in `packet` is about to be sent.
-    async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), MysqlError> {
+    async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), Trouble> {
         let Some(shown) = packet.body.get_mut(..BEFORE_TLS) else {
-            return Err(MysqlError::Garbled);
+            return Err(Trouble::Garbled);
         };
         for (byte, flag) in shown.iter_mut().zip(TLS.to_le_bytes()) {
             *byte |= flag;
@@ -168,7 +168,7 @@ impl Greeted {
         let name = ServerName::try_from(name);
         let name = name.map_err(|error| StoreError::misconfigured(format!("the host is no name for TLS: {error}")));
         let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
-        self.stream = Box::new(tls.connect(name.map_err(MysqlError::Unfit)?, plain).await?);
+        self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
         Ok(())
     }
 }
