@@ -20,6 +20,14 @@ async fn each_missing_grant_is_named() {
 }
 
 #[tokio::test]
+async fn a_check_by_a_user_who_may_not_delete_says_so() {
+    let table = Table::new().await;
+    let user = table.user();
+    table.sql(&format!("GRANT SELECT, INSERT, UPDATE ON $T TO {user}"));
+    finds(&open(&table.url_as(&user)).check().await.unwrap(), Verdict::Doubtful, "permission missing");
+}
+
+#[tokio::test]
 async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let table = Table::new().await;
     let user = table.candidate();

@@ -439,20 +439,15 @@ impl Statements {
         }
     }
 
-    /// Shows whether [`Statements::guard`] is in force, or fails by it.
+    /// Shows whether [`Statements::guard`] is in force, or fails by it. It is tried, because only some users are shown a
+    /// trigger.
     pub fn is_guarded(&self) -> String {
-        let Self { table, is_table, .. } = self;
-        match self.dialect {
-            Dialect::Postgres => format!(
-                "SELECT count(*) > 0 FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM pg_class WHERE {is_table}) \
-                 AND rulename = '{KEEP}' AND ev_type = '4' AND ev_enabled IN ('O', 'A')"
-            ),
-            // The guard is tried, because only some users are shown the trigger.
-            Dialect::MySql => format!(
-                "INSERT INTO {table} ({NAMES}) VALUES ('', '{LED}', '', '', '', 0, 0, NULL); \
-                 DELETE FROM {table} WHERE shard = '' AND part = '{LED}'; ROLLBACK"
-            ),
-        }
+        let table = &self.table;
+        let at = format!("shard = '' AND part = '{LED}'");
+        format!(
+            "INSERT INTO {table} ({NAMES}) VALUES ('', '{LED}', '', '', '', 0, 0, NULL); \
+             DELETE FROM {table} WHERE {at}; SELECT COUNT(*) FROM {table} WHERE {at}; ROLLBACK"
+        )
     }
 
     /// What keeps a user from deleting the marker and led marks; a leader's row until a day after its lease has ended;
