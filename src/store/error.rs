@@ -183,13 +183,6 @@ pub fn joined(failures: &[StoreError]) -> StoreError {
     StoreError { cause, ..StoreError::not_applied(messages.join("; ")) }
 }
 
-/// The error of a connection that was not ready in time. Many servers wait for the client to speak their protocol.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub fn unanswered(server: &str, reached: bool, kind: &str) -> StoreError {
-    let question = if reached { format!(": is it {kind}?") } else { String::new() };
-    StoreError::not_applied(format!("cannot reach {server}: no answer in time{question}"))
-}
-
 /// The error and its causes, from the outside in.
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {

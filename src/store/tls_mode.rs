@@ -23,18 +23,25 @@ pub enum TlsMode {
     VerifyFull,
 }
 
-/// The configuration. None if TLS is off.
-///
-/// # Errors
-/// Misconfigured, with the name of the file that cannot be read or makes no sense.
-pub fn config(mode: TlsMode, files: &TlsFiles) -> Result<Option<ClientConfig>, StoreError> {
-    let checks = match mode {
-        TlsMode::Disable => return Ok(None),
-        TlsMode::VerifyFull => Checks::All,
-        TlsMode::VerifyCa => Checks::AnyName,
-        // As in libpq: if the user names an authority, it is used.
-        TlsMode::Prefer | TlsMode::Require if files.ca.is_some() => Checks::AnyName,
-        TlsMode::Prefer | TlsMode::Require => Checks::Nothing,
-    };
-    tls::with_checks(checks, files).map(Some)
+impl TlsMode {
+    /// What is checked of the server's certificate.
+    pub fn checks(self, files: &TlsFiles) -> Checks {
+        match self {
+            Self::VerifyFull => Checks::All,
+            Self::VerifyCa => Checks::AnyName,
+            // As in libpq: if the user names an authority, it is used.
+            Self::Prefer | Self::Require if files.ca.is_some() => Checks::AnyName,
+            Self::Disable | Self::Prefer | Self::Require => Checks::Nothing,
+        }
+    }
+
+    /// The configuration. If TLS is off, one that nobody uses.
+    ///
+    /// # Errors
+    /// Misconfigured, with the name of the file that cannot be read or makes no sense.
+    pub fn config(self, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
+        let unused = TlsFiles::default();
+        let files = if self == Self::Disable { &unused } else { files };
+        tls::with_checks(self.checks(files), files)
+    }
 }

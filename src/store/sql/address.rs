@@ -5,6 +5,7 @@
 
 use super::statements::Dialect;
 use crate::store::socket::Place;
+use crate::store::tls::Checks;
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
 use crate::store::{Finding, StoreError};
@@ -195,11 +196,7 @@ impl Address {
     pub fn encryption(&self, encrypted: bool) -> Option<Finding> {
         self.places.iter().find(|place| place.is_remote())?;
         let Words { strictest_tls, tls_files: [ca, ..], .. } = Words::of(self.dialect);
-        let checked = match self.tls_mode {
-            TlsMode::VerifyFull | TlsMode::VerifyCa => true,
-            TlsMode::Prefer | TlsMode::Require => self.tls_files.ca.is_some(),
-            TlsMode::Disable => false,
-        };
+        let checked = self.tls_mode.checks(&self.tls_files) != Checks::Nothing;
         Some(match (encrypted, checked) {
             (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
             (true, false) => Finding::doubtful(format!(

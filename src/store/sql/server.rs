@@ -16,15 +16,13 @@ use super::address::Address;
 use super::client::{Cells, Connection};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::statements::Statements;
-use crate::store::error::{unanswered, worst};
+use crate::store::error::worst;
 use crate::store::kept_connection::{self, Kept, once_more};
 use crate::store::socket::Place;
-use crate::store::tls::install_provider;
-use crate::store::tls_mode::{self, TlsMode};
-use crate::store::url::TlsFiles;
 use crate::store::{ErrorKind, StoreError};
 use futures_util::future::{ready, select};
 use rustls::ClientConfig;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -78,20 +76,13 @@ impl<C: Connection> Server<C> {
     /// # Errors
     /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        install_provider();
         let statements = Statements::of(address);
         let site = Site::new(address, &statements)?;
-        let without = TlsFiles::default();
-        let (mode, files) = match address.tls_mode {
-            // PostgreSQL's library wants some, and leaves it alone.
-            TlsMode::Disable => (TlsMode::Prefer, &without),
-            mode => (mode, &*address.tls_files),
-        };
         Ok(Self {
             address: address.clone(),
             site,
             statements,
-            tls: Arc::new(tls_mode::config(mode, files)?.expect("this mode has some")),
+            tls: Arc::new(address.tls_mode.config(&address.tls_files)?),
             notifies: AtomicBool::default(),
             warned: AtomicBool::default(),
             preferred: AtomicUsize::new(0),
@@ -131,11 +122,13 @@ impl<C: Connection> Server<C> {
     async fn connect_to(&self, place: &Place, deadline: Instant) -> Result<C, StoreError> {
         let kind = self.site.dialect.kind();
         let site = Site { server: format!("{kind} at {place}"), ..self.site.clone() };
-        let silent = |reached| unanswered(&site.server, reached, kind);
-        let socket = timeout_at(deadline, place.reach(deadline)).await.map_err(|_| silent(false))?;
+        let silent = |why: String| site.unreachable(&io::Error::new(io::ErrorKind::TimedOut, why));
+        let socket = timeout_at(deadline, place.reach(deadline)).await;
+        let socket = socket.map_err(|_| silent("no answer in time".to_owned()))?;
         let socket = socket.map_err(|error| site.unreachable(&error))?;
         let begun = timeout_at(deadline, C::begin(self, site.clone(), place, socket)).await;
-        begun.map_err(|_| silent(true))?
+        // Many servers wait for the client to speak their protocol.
+        begun.map_err(|_| silent(format!("no answer in time: is it {kind}?")))?
     }
 
     /// The kept connection if it is idle, or a new one.
@@ -160,25 +153,27 @@ impl<C: Connection> Server<C> {
         Ok(Arc::new(Shared { connection, asked: AtomicUsize::default(), answered: AtomicUsize::default() }))
     }
 
-    /// Begins a request, and returns its number. If nobody [ends](Self::end) it, it was given up: then a connection
-    /// that takes several is busy until a later answer, and another one is closed.
-    pub fn begin(&self, shared: &Arc<Shared<C>>) -> usize {
+    /// Makes a request over a connection, and keeps that if it was answered. After a failure its transaction may be
+    /// open, or its server a standby by now. If the request is given up, a connection that takes several is busy until
+    /// a later answer, and another one is closed.
+    pub async fn over<T, E>(
+        &self,
+        shared: &Arc<Shared<C>>,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         if !C::TAKES_SEVERAL {
             self.kept.forget(shared);
         }
-        shared.asked.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Keeps the connection of a request that was answered. After a failure its transaction may be open, or its server
-    /// a standby by now.
-    pub fn end(&self, shared: &Arc<Shared<C>>, number: usize, is_answered: bool) {
-        if !is_answered {
+        let number = shared.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let answer = request.await;
+        if answer.is_ok() {
+            shared.answered.fetch_max(number, Ordering::Relaxed);
+            let listens = shared.connection.listens();
+            self.kept.keep_unless(shared, |kept| kept.is_idle() && (kept.connection.listens() || !listens));
+        } else {
             self.kept.forget(shared);
-            return;
         }
-        shared.answered.fetch_max(number, Ordering::Relaxed);
-        let listens = shared.connection.listens();
-        self.kept.keep_unless(shared, |kept| kept.is_idle() && (kept.connection.listens() || !listens));
+        answer
     }
 
     /// Sends the statements of a request, which must be safe to apply twice.
@@ -219,28 +214,25 @@ impl<C: Connection> Server<C> {
         read: &(impl Fn(Vec<Cells>) -> Option<T> + Sync),
         deadline: Instant,
     ) -> Result<T, Failure> {
-        let mut attempt = 0;
-        loop {
-            let number = self.begin(&shared);
-            let answer = match timeout_at(deadline, shared.connection.tell(statements)).await {
-                Ok(Err(failure)) if failure.meaning == Meaning::Overtaken && attempt < MOST_OVERTAKEN => {
-                    attempt += 1;
-                    continue;
+        let request = async {
+            let mut answer = self.tell_until(deadline, &shared.connection, statements).await;
+            for _ in 0..MOST_OVERTAKEN {
+                if answer.as_ref().is_err_and(|failure| failure.meaning == Meaning::Overtaken) {
+                    answer = self.tell_until(deadline, &shared.connection, statements).await;
                 }
-                Ok(answer) => {
-                    let garbled = || self.site.unanswered(Trouble::Garbled);
-                    answer.and_then(|rows| read(rows).ok_or_else(garbled))
-                }
-                Err(_) => Err(self.site.silent().into()),
-            };
-            self.end(&shared, number, answer.is_ok());
-            return answer;
-        }
+            }
+            read(answer?).ok_or_else(|| self.site.unanswered(Trouble::Garbled))
+        };
+        self.over(&shared, request).await
     }
 
     /// Sends statements over a connection of one's own, outside of an election.
     pub async fn tell(&self, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
-        let answer = timeout_at(self.deadline(), connection.tell(statements)).await;
+        self.tell_until(self.deadline(), connection, statements).await
+    }
+
+    async fn tell_until(&self, deadline: Instant, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
+        let answer = timeout_at(deadline, connection.tell(statements)).await;
         answer.unwrap_or_else(|_| Err(self.site.silent().into()))
     }
 }

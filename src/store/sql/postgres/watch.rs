@@ -31,10 +31,7 @@ pub const POLL: Duration = Duration::from_secs(2);
 pub async fn listen(server: &Server<Connection>) -> Result<News, StoreError> {
     let shared = server.borrow(server.deadline()).await?;
     let inbox = shared.connection.inbox();
-    let number = server.begin(&shared);
-    let heard = hears(server, &shared.connection).await;
-    server.end(&shared, number, heard.is_ok());
-    let pushes = heard? == Some(true);
+    let pushes = server.over(&shared, hears(server, &shared.connection)).await? == Some(true);
     if !pushes && !server.warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "{} does not pass on notifications, as a pooler in transaction mode does not: a release is seen up to {} later",
