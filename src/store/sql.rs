@@ -50,8 +50,6 @@ use std::time::Duration;
 
 /// How many documents one request reads: the longest notes have to fit into what a connection may read (`allowance`).
 const PAGE: usize = 100;
-/// How often a renewal is sent again that is contradicted by what it shows.
-const MOST_ATTEMPTS: usize = 5;
 
 /// How long the server may wait for a lock: it gives up before we do, so its answer is definite.
 fn patience(bound: Duration) -> Duration {
@@ -152,22 +150,20 @@ impl<C: Connection> Documents for Rows<C> {
         let key = Key::Shard(touch.shard);
         let place = Spot::of(key);
         let also: Vec<Spot> = touch.also.iter().map(|&key| Spot::of(key)).collect();
-        let request = self.server.statements.touch(&touch, &also);
-        for _ in 0..MOST_ATTEMPTS {
-            let rows = self.ask(&request).await?;
-            let found = at(&place, &rows);
-            let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
-            let outcome = match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
-                None => Renewing::Refused,
-                Some(Ordering::Greater) => Renewing::Overtaken,
-                Some(Ordering::Equal) => Renewing::Done,
-                // It was written after the statement had passed it over.
-                Some(Ordering::Less) => continue,
-            };
-            let also = also.iter().map(|place| at(place, &rows)).collect();
-            return Ok(Touched { outcome, found, also: Some(also) });
-        }
-        Err(StoreError::unknown(format!("{} changes faster than it can be renewed", self.name(key))))
+        let rows = self.ask(&self.server.statements.touch(&touch, &also)).await?;
+        let found = at(&place, &rows);
+        let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
+        let outcome = match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
+            None => Renewing::Refused,
+            Some(Ordering::Greater) => Renewing::Overtaken,
+            Some(Ordering::Equal) => Renewing::Done,
+            // It was written after the statement had passed it over: the next renewal finds it.
+            Some(Ordering::Less) => {
+                return Err(StoreError::unknown(format!("{} was written during a renewal", self.name(key))));
+            }
+        };
+        let also = also.iter().map(|place| at(place, &rows)).collect();
+        Ok(Touched { outcome, found, also: Some(also) })
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
