@@ -1,5 +1,14 @@
 //! What a dialect's client has to do for the rows of a table: connect, send statements, hear of changes, and say what
 //! an operator should know of the server.
+//!
+//! The hazards:
+//!
+//! - A connection may be dead without any sign of it. So when it is dropped, its socket is closed at once, and no
+//!   request waits for an answer any more.
+//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
+//!   give up too: a client sets timeouts of the server's.
+//! - The other side may be a pooler or a proxy, which gives each transaction another session, with other settings. So
+//!   no request relies on what an earlier one left behind in the session.
 
 use super::failure::{Failure, Site};
 use super::server::Server;

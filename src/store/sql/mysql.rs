@@ -2,14 +2,10 @@
 //!
 //! The hazards:
 //!
-//! - A connection may be dead without any sign of it. So one request uses a connection at a time, and when the request
-//!   is given up, the connection is closed, and nothing waits for its answer any more.
-//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
-//!   give up too: each connection begins with timeouts of the server's.
+//! - The library cannot go on after a request that was given up in the middle. So one request uses a connection at a
+//!   time, and if it is given up, the connection is closed.
 //! - A request that failed in the middle leaves its transaction open, and what it wrote would be committed with the
 //!   next one. So each request begins with the end of the one before.
-//! - The session may not be ours alone: a proxy gives a transaction another one, with other settings. Nothing here
-//!   relies on a setting.
 
 mod relay;
 

@@ -2,15 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - A connection may be dead without any sign of it. So each one ends here: when its [`Connection`] is dropped, the
-//!   socket is closed at once, whatever was under way on it, and no request waits for an answer any more.
-//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
-//!   give up too. And a server that does not wait for its disk may forget what it confirmed. So each request begins
-//!   with settings for its own transaction.
+//! - A server that does not wait for its disk may forget what it confirmed, and one behind a pooler forgets settings.
+//!   So each request begins with settings for its own transaction.
 //! - A commit may be confirmed although no synchronous standby has it, because a user cancelled the wait. Only a
 //!   warning says so. So this answer counts as unknown, and so do all later ones on the connection.
-//! - The other side may be a pooler, which gives each transaction another server session. Nothing here relies on what
-//!   an earlier request left behind in the session, unless the connection has proven to be direct.
+//! - LISTEN and an advisory lock need a session of their own. So they are used only where the connection has proven to
+//!   have one.
 
 mod advisory;
 mod watch;
@@ -38,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{OnceCell, broadcast};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::Severity;
 use tokio_postgres::tls::MakeTlsConnect;
@@ -79,7 +76,8 @@ pub struct Connection {
     client: Client,
     allowance: Allowance,
     site: Site,
-    task: JoinHandle<()>,
+    /// Ends with the connection. Otherwise it would wait for answers that nobody wants, for ever on a dead one.
+    _task: JoinSet<()>,
     /// A commit on it may be on no standby.
     is_alone: Arc<AtomicBool>,
     /// Closed with the connection.
@@ -93,13 +91,6 @@ pub struct Connection {
     /// The settings with which a request begins.
     settings: String,
     has_timeline: bool,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // Otherwise the task would wait for answers that nobody wants, for ever on a dead connection.
-        self.task.abort();
-    }
 }
 
 #[async_trait::async_trait]
@@ -125,15 +116,14 @@ impl client::Connection for Connection {
         let mut tls = MakeRustlsConnect::new(ClientConfig::clone(&server.tls));
         let Ok(tls) = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(&mut tls, name);
         let allowance = Allowance::of(MOST);
-        let (client, mut driver) = match config.connect_raw(Counted::new(socket, &allowance), tls).await {
-            Ok(connected) => connected,
-            Err(error) => return Err(unconnected(&site, address, error)),
-        };
+        let connected = config.connect_raw(Counted::new(socket, &allowance), tls).await;
+        let (client, mut driver) = connected.map_err(|error| unconnected(&site, address, error))?;
         let (news, _) = broadcast::channel(INBOX);
         let (inbox, channel) = (news.downgrade(), server.statements.channel.clone());
         let is_alone = Arc::new(AtomicBool::new(false));
         let warned = Arc::clone(&is_alone);
-        let task = tokio::spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| driver.poll_message(context)).await {
                 match message {
                     // No more of it is kept than the inbox holds.
@@ -154,7 +144,7 @@ impl client::Connection for Connection {
             client,
             allowance,
             site,
-            task,
+            _task: task,
             is_alone,
             inbox,
             descriptor,
@@ -168,7 +158,7 @@ impl client::Connection for Connection {
     }
 
     fn is_open(&self) -> bool {
-        !self.client.is_closed() && !self.task.is_finished()
+        !self.client.is_closed()
     }
 
     fn listens(&self) -> bool {
