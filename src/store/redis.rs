@@ -31,7 +31,7 @@ use super::lease_store::documents::{
     Touched, Version, random_name,
 };
 use super::server_clock::Clock;
-use super::{Finding, StoreError, tls};
+use super::{Finding, StoreError};
 use crate::time::{BootInstant, millis};
 use connection::Client;
 use document::{Names, Place};
@@ -77,7 +77,6 @@ impl Redis {
     /// Misconfigured, if a file for TLS cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        tls::install_provider();
         let client = Arc::new(Client::new(address, request_timeout)?);
         let lock = address.lock_key.as_ref().map(|key| LockKey::new(key, &client, address.replicas));
         Ok(Self::new(Hashes {

@@ -31,14 +31,6 @@ use tokio_rustls::TlsConnector;
 
 const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
 
-/// A connected stream, and its allowance.
-struct Stream {
-    bytes: Box<dyn Bytes>,
-    allowance: Allowance,
-    /// It goes over a network, without TLS.
-    is_plain: bool,
-}
-
 pub struct Client {
     address: Address,
     tls: Option<TlsConnector>,
@@ -111,8 +103,8 @@ impl Client {
         db: u32,
         deadline: Instant,
     ) -> Result<Exchange<'_>, StoreError> {
-        let stream = self.connect(&server, deadline).await?;
-        let connection = Arc::new(Connection::new(stream, server.name).await);
+        let (stream, allowance) = self.connect(&server, deadline).await?;
+        let connection = Arc::new(Connection::new(stream, allowance, server.name).await);
         let exchange = Exchange { client: self, connection, deadline, used: false };
         let unsent = |failure: Failure| failure.conclude_unsent(exchange.place(), login);
         if let Some(password) = &login.password {
@@ -132,7 +124,7 @@ impl Client {
     pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
         let deadline = self.deadline();
         let server = self.server(deadline).await?;
-        let Stream { bytes, allowance, .. } = self.connect(&server, deadline).await?;
+        let (stream, allowance) = self.connect(&server, deadline).await?;
         let Login { user, password } = &self.address.login;
         let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(password) = password {
@@ -142,7 +134,7 @@ impl Client {
             }
         }
         let subscribed = timeout_at(deadline, async {
-            let mut listener = PubSub::new(&login, bytes).await?;
+            let mut listener = PubSub::new(&login, stream).await?;
             listener.subscribe(channels).await?;
             Ok::<_, RedisError>(listener)
         });
@@ -181,7 +173,12 @@ impl Client {
         }
     }
 
-    async fn connect(&self, Server { name, place }: &Server, deadline: Instant) -> Result<Stream, StoreError> {
+    /// A connected stream, and its allowance.
+    async fn connect(
+        &self,
+        Server { name, place }: &Server,
+        deadline: Instant,
+    ) -> Result<(Box<dyn Bytes>, Allowance), StoreError> {
         let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {name}: {why}"));
         let failed = |error: io::Error| unreachable(innermost(&error)).because(&error);
         let too_late = |_| unreachable(format!("no answer within {}", show(self.timeout)));
@@ -189,7 +186,7 @@ impl Client {
         let allowance = Allowance::of(MOST_OF_REDIS);
         let stream = Counted::new(reached, &allowance);
         let (Some(host), Some(tls)) = (place.name(), &self.tls) else {
-            return Ok(Stream { bytes: Box::new(stream), allowance, is_plain: place.name().is_some() });
+            return Ok((Box::new(stream), allowance));
         };
         let host = ServerName::try_from(host.to_owned())
             .map_err(|_| StoreError::misconfigured(format!("{host} is not a valid name for TLS")))?;
@@ -200,7 +197,12 @@ impl Client {
             unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
         })?;
         let secured = secured.map_err(|error| TLS.failure(name, &error).unwrap_or_else(|| failed(error)))?;
-        Ok(Stream { bytes: Box::new(secured), allowance, is_plain: false })
+        Ok((Box::new(secured), allowance))
+    }
+
+    /// Whether connections go over a network, without TLS.
+    fn is_plain(&self) -> bool {
+        self.tls.is_none() && !matches!(self.address.target, Target::Unix(_))
     }
 }
 
@@ -211,18 +213,16 @@ struct Connection {
     driver: AbortHandle,
     place: String,
     pending: Pending,
-    /// It goes over a network, without TLS.
-    is_plain: bool,
 }
 
 impl Connection {
-    async fn new(Stream { bytes, allowance, is_plain }: Stream, place: String) -> Self {
+    async fn new(stream: Box<dyn Bytes>, allowance: Allowance, place: String) -> Self {
         let nothing = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&nothing, bytes, config).await;
+        let made = MultiplexedConnection::new_with_config(&nothing, stream, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
-        Self { pipe, allowance, driver, place, pending: Pending::default(), is_plain }
+        Self { pipe, allowance, driver, place, pending: Pending::default() }
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
@@ -275,7 +275,7 @@ impl Exchange<'_> {
         let answer = answer.map_err(|_| Failure::Silent(client.timeout))?;
         let answer = answer.map_err(|error| match Failure::from(error) {
             _ if connection.allowance.is_exceeded() => Failure::Endless,
-            Failure::Broken(why) if connection.is_plain && !self.used => {
+            Failure::Broken(why) if client.is_plain() && !self.used => {
                 Failure::Broken(format!("{why} (is it Redis, and does it want TLS, by rediss://?)"))
             }
             failure => failure,

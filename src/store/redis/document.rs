@@ -23,8 +23,6 @@ use redis::Value;
 /// The mark after a shard's name. It is not in the alphabet of shards.
 const MARK: char = '=';
 const STANDBY: &str = "note:standby:";
-/// What the keys of a list may begin with.
-const KINDS: [&str; 6] = ["lock", "note:history", "note:runs", "note:jobs", "note:once", "note:standby"];
 
 /// Where a document is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,12 +82,14 @@ impl Names {
     pub fn listed(&self, list: List<'_>, key: &str) -> Option<(Shard, Part)> {
         let own = key.strip_prefix(&self.key(""))?;
         // A shard's name may have colons in it.
-        let (kind, name) = KINDS.iter().find_map(|kind| Some((*kind, own.strip_prefix(kind)?.strip_prefix(':')?)))?;
-        let (name, mark) = name.split_once(MARK).map_or((name, None), |(name, mark)| (name, Some(mark)));
+        let note = own.strip_prefix("note:");
+        let (word, name) = note.unwrap_or(own).split_once(':')?;
+        let (name, of) = name.split_once(MARK).map_or((name, None), |(name, of)| (name, Some(of)));
         let shard: Shard = name.parse().ok()?;
-        let part = match (kind, mark) {
-            ("lock", None) => Part::Lease,
-            (note, of) => Part::Note(Page::of_words(note.strip_prefix("note:")?, of)?),
+        let part = match (note, word, of) {
+            (None, "lock", None) => Part::Lease,
+            (None, ..) => return None,
+            (Some(_), word, of) => Part::Note(Page::of_words(word, of)?),
         };
         // The prefix of a pattern may be longer than the shard's name.
         let is_listed = match list {
@@ -141,37 +141,4 @@ fn ours(words: &[Value]) -> Result<Ours, String> {
         sequence: number(5, "sequence")?,
         life: if ends.is_empty() { Life::ForEver } else { Life::Ends(number(6, "end")?) },
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz::{self, Source};
-
-    fn any_value(source: &mut Source) -> Value {
-        match source.below(8) {
-            0 => Value::Nil,
-            1 => Value::Int(source.signed()),
-            2 => Value::BulkString(source.bend(&[b"{\"format\":1}", b"1795268611017"])),
-            _ => {
-                let words = ["2", "absent", "strange", "unread", "", "7", "1795268611017", "w-1"];
-                Value::BulkString((*source.of(&words)).into())
-            }
-        }
-    }
-
-    #[test]
-    fn a_million_answers_of_scripts_are_documents_or_strange() {
-        fuzz::run("document of redis://", |source, input| {
-            let values: Vec<Value> = (0..source.below(9)).map(|_| any_value(source)).collect();
-            let answer = if source.one_in(8) { any_value(source) } else { Value::Array(values) };
-            input.show(|| format!("{answer:?}"));
-            let read = read(&answer, "run");
-            if let Some(ours) = read.as_ref().and_then(Found::ours) {
-                let Value::Array(words) = &answer else { panic!("it has seven words") };
-                assert_eq!(words.get(2), Some(&Value::BulkString(ours.text.clone().into())));
-            }
-            (&read.filter(|found| !matches!(found.content, Content::Unreadable(_)))).into()
-        });
-    }
 }

@@ -5,6 +5,7 @@
 
 use super::address::Login;
 use super::connection::Client;
+use crate::store::error::worst;
 use crate::store::url::Host;
 use crate::store::{ErrorKind, StoreError};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -26,23 +27,13 @@ struct Sighting {
 pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
     let mut asked: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();
-    let mut best: Option<Sighting> = None;
-    let mut failure: Option<StoreError> = None;
-    while best.is_none() {
+    let mut failures = Vec::new();
+    let mut best = loop {
         match asked.next().await {
-            Some(Ok(sighting)) => best = Some(sighting),
-            Some(Err(error)) => {
-                // An error that an operator must repair is more useful than an outage.
-                let outage = |error: &StoreError| error.kind == ErrorKind::NotApplied;
-                if failure.as_ref().is_none_or(|known| outage(known) && !outage(&error)) {
-                    failure = Some(error);
-                }
-            }
-            None => break,
+            Some(Ok(sighting)) => break sighting,
+            Some(Err(failure)) => failures.push(failure),
+            None => return Err(worst(&failures)),
         }
-    }
-    let Some(mut best) = best else {
-        return Err(failure.unwrap_or_else(|| StoreError::not_applied("there is no Sentinel to ask")));
     };
     let _ = tokio::time::timeout(OTHERS_WAIT, async {
         while let Some(other) = asked.next().await {
@@ -81,32 +72,4 @@ fn read(answer: &Value) -> Option<Sighting> {
     let port = value("port")?.parse().ok().filter(|&port: &u16| port != 0)?;
     let host = Host { name: value("ip")?.to_owned(), port: Some(port) };
     Some(Sighting { host, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fuzz;
-
-    #[test]
-    fn a_million_answers_of_sentinels_name_a_master_with_a_port_or_nothing() {
-        let words = ["name", "m", "ip", "10.0.0.5", "port", "6379", "flags", "master", "config-epoch", "3"];
-        fuzz::run("answer of a Sentinel", |source, input| {
-            let mut values: Vec<Value> = words.iter().map(|word| Value::BulkString((*word).into())).collect();
-            for _ in 0..source.below(3) {
-                let at = source.below(values.len());
-                match source.below(4) {
-                    0 => values.truncate(at + 1),
-                    1 => values[at] = Value::Int(source.signed()),
-                    2 => values[at] = Value::BulkString(source.number().to_string().into()),
-                    _ => values[at] = Value::BulkString(source.bend(&[b"port", b"6379", b"config-epoch"])),
-                }
-            }
-            let answer = if source.one_in(16) { Value::Nil } else { Value::Array(values) };
-            input.show(|| format!("{answer:?}"));
-            let read = self::read(&answer);
-            assert!(read.as_ref().is_none_or(|sighting| sighting.host.port.is_some_and(|port| port > 0)));
-            (&read).into()
-        });
-    }
 }
