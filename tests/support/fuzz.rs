@@ -72,11 +72,6 @@ impl Source {
         }
     }
 
-    /// The same, of both signs.
-    pub fn signed(&mut self) -> i64 {
-        i64::from_ne_bytes(self.number().to_ne_bytes())
-    }
-
     pub fn duration(&mut self) -> Duration {
         match self.below(3) {
             0 => Duration::from_millis(self.number()),

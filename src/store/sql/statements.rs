@@ -533,34 +533,6 @@ fn lasting(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{self, Fate, Source};
-    use crate::store::sql::client::Cells;
-
-    fn any_cell(source: &mut Source) -> Option<String> {
-        let text = *source.of(&["", "lease", "marker", "a-b", "7", "-7", "1795268611017"]);
-        (source.below(8) > 0).then(|| text.to_owned())
-    }
-
-    #[test]
-    fn a_million_rows_of_any_values_are_documents_or_strange() {
-        fuzz::run("row of sql", |source, input| {
-            let texts = ["1", "1 7", "w", "db", "lease", "v", "{}", "s", "7", "1"];
-            let mut cells: Cells = texts.iter().map(|text| Some((*text).to_owned())).chain([None]).collect();
-            for _ in 0..source.below(3) {
-                let place = source.below(11);
-                cells[place] = any_cell(source);
-            }
-            input.show(|| format!("{cells:?}"));
-            let leads = cells[7].as_deref() != Some("") && cells[4].as_deref() == Some("lease");
-            match Row::read(&cells).map(|row| row.found.content) {
-                Some(Content::Unreadable(_)) | None => Fate::Refused,
-                Some(content) => {
-                    assert!(!matches!(content, Content::Ours(ours) if ours.leadership.is_some() != leads));
-                    Fate::Accepted
-                }
-            }
-        });
-    }
 
     #[test]
     fn no_text_and_no_name_ends_early() {

@@ -220,7 +220,6 @@ impl Door {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{self, Fate};
 
     const GREETING: &[u8] = b"\x0a5.5.5-10.11.6-MariaDB\0\x08\0\0\0abcdefgh\0\xfe\xf7\x2d\x02\0\xff\x81\x15\
                               \0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0mysql_native_password\0";
@@ -229,14 +228,5 @@ mod tests {
     fn a_greeting_says_what_the_server_can_do() {
         assert_eq!(capabilities(GREETING), Some(0x81ff_f7fe));
         assert_eq!(capabilities(b"SSH-2.0-OpenSSH_9.2"), None);
-    }
-
-    #[test]
-    fn a_million_greetings_of_any_bytes_are_read_or_refused() {
-        fuzz::run("greeting of mysql://", |source, input| {
-            let bytes = source.bend(&[GREETING]);
-            input.show(|| format!("{bytes:?}"));
-            if capabilities(&bytes).is_some() { Fate::Accepted } else { Fate::Refused }
-        });
     }
 }
