@@ -298,9 +298,14 @@ fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
             "42P06" | "42P07" | "42710" | "23505" => Meaning::IsThere,
             "25006" => Meaning::NoWrites,
             "55P03" | "57014" => Meaning::Locked,
-            // Out of room, shutting down, deadlocked.
-            code if ["40", "53", "54", "55", "57", "58", "XX"].contains(&&code[..2]) => Meaning::Passing,
-            _ => Meaning::AnotherTable,
+            code => match code.get(..2) {
+                // Out of room, shutting down, deadlocked.
+                Some("40" | "53" | "54" | "55" | "57" | "58" | "XX") => Meaning::Passing,
+                // Of its columns, keys, checks, triggers, or a view in its place.
+                Some("0A" | "21" | "22" | "23" | "27" | "42" | "44" | "P0") => Meaning::AnotherTable,
+                // A pooler has codes of its own, as for a server that it has lost.
+                _ => Meaning::Unknown,
+            },
         },
         Dialect::MySql => match code.parse().unwrap_or_default() {
             // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
@@ -338,6 +343,7 @@ mod tests {
         let unknown_by_mysql = "1053 1105 1180 1317 1815 1927 2013 2027 3999 4031 5000 9001 65535";
         for (dialect, codes, kind) in [
             (postgres, "40001 40P01 53300 53100 57P03 XX000", ErrorKind::NotApplied),
+            (postgres, "08006 08P01 25P02 4", ErrorKind::Unknown),
             (postgres, "42703 42804 22P02 22003 23502 42P10 0A000", ErrorKind::Misconfigured),
             (mysql, not_applied_by_mysql, ErrorKind::NotApplied),
             (mysql, unknown_by_mysql, ErrorKind::Unknown),
