@@ -90,6 +90,6 @@ pub trait Connection: Send + Sync + Sized + 'static {
     /// Begins to listen: a change after this is heard.
     async fn subscribe(server: &Server<Self>) -> Result<News, StoreError>;
 
-    /// What is good or bad about the server and its settings.
+    /// What is good or bad about the connection.
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError>;
 }

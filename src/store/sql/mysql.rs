@@ -12,9 +12,8 @@ mod relay;
 use super::address::Address;
 use super::client::{self, Cells, News};
 use super::failure::{Failure, Meaning, Site, Trouble};
-use super::operators::unmet;
 use super::server::Server;
-use super::statements::LIST_PAGE;
+use super::statements::{IS_GALERA, LIST_PAGE};
 use super::{Rows, patience};
 use crate::store::error::in_short;
 use crate::store::lease_store::LeaseStore;
@@ -41,10 +40,6 @@ const IDLE: u64 = 120;
 const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// The longest packet, and the server's own bound on an idle session: the library would ask for both.
 const LONGEST_PACKET: usize = 1 << 24;
-/// Some builds of MariaDB do not know this variable.
-const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
-    WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
-
 impl Mysql {
     /// Opens the store. Makes no connection yet.
     ///
@@ -104,45 +99,7 @@ impl client::Connection for Connection {
     }
 
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        let is_no_node = format!("NOT {IS_GALERA}");
-        let has_no_replica = format!(
-            "{IS_GALERA} OR NOT EXISTS (SELECT 1 FROM information_schema.processlist AS p \
-             WHERE p.command LIKE 'Binlog Dump%')"
-        );
-        let conditions = [
-            (
-                "@@innodb_flush_log_at_trx_commit = 1",
-                Finding::bad(
-                    "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set \
-                     it to 1",
-                ),
-            ),
-            (
-                "@@log_bin = 0 OR @@sync_binlog = 1",
-                Finding::doubtful(
-                    "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it \
-                     does",
-                ),
-            ),
-            (
-                is_no_node.as_str(),
-                Finding::doubtful(
-                    "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last \
-                     one for one lease duration, because the nodes' clocks may differ; so let all candidates name the \
-                     same node first",
-                ),
-            ),
-            (
-                has_no_replica.as_str(),
-                Finding::doubtful(
-                    "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for \
-                     one lease duration; that is enough unless the old server still serves clients",
-                ),
-            ),
-        ];
-        let mut findings = unmet(server, self, conditions).await?;
-        findings.extend(server.address.encryption(self.encrypted));
-        Ok(findings)
+        Ok(server.address.encryption(self.encrypted).into_iter().collect())
     }
 }
 

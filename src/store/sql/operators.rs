@@ -6,7 +6,7 @@
 use super::client::{Connection, is_true, value};
 use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
-use super::statements::NAMES;
+use super::statements::{Dialect, IS_GALERA, NAMES, Statements};
 use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, StoreError, round_trip, steps};
 
@@ -100,7 +100,12 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
 /// How reliable the server's answers are.
 pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
     let connection = server.connect(server.deadline()).await?;
-    let mut findings = connection.findings(server).await?;
+    let conditions = conditions(&server.statements);
+    let questions: Vec<&str> = conditions.iter().map(|(condition, _)| condition.as_str()).collect();
+    let rows = server.tell(&connection, &format!("SELECT {}", questions.join(", "))).await?;
+    let unmet = conditions.into_iter().enumerate().filter(|(column, _)| !is_true(&rows, *column));
+    let mut findings: Vec<Finding> = unmet.map(|(_, (_, finding))| finding).collect();
+    findings.extend(connection.findings(server).await?);
     match is_guarded(server, &connection).await {
         Ok(true) => findings.push(Finding::good(KEPT)),
         Ok(false) => findings.push(Finding::doubtful(
@@ -114,14 +119,72 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// Tries conditions, in SQL. Returns the finding of each that does not hold.
-pub async fn unmet<C: Connection, const N: usize>(
-    server: &Server<C>,
-    connection: &C,
-    conditions: [(&str, Finding); N],
-) -> Result<Vec<Finding>, StoreError> {
-    let questions = conditions.each_ref().map(|(condition, _)| *condition);
-    let rows = server.tell(connection, &format!("SELECT {}", questions.join(", "))).await?;
-    let unmet = conditions.into_iter().enumerate().filter(|(column, _)| !is_true(&rows, *column));
-    Ok(unmet.map(|(_, (_, finding))| finding).collect())
+/// Conditions in SQL that a server should meet, and the finding of each that it does not.
+fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
+    let Statements { table, is_table, .. } = statements;
+    match statements.dialect {
+        Dialect::Postgres => vec![
+            (
+                "current_setting('fsync') = 'on'".to_owned(),
+                Finding::bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"),
+            ),
+            (
+                "current_setting('full_page_writes') = 'on'".to_owned(),
+                Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"),
+            ),
+            (
+                "(SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')".to_owned(),
+                Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"),
+            ),
+            (
+                "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)"
+                    .to_owned(),
+                Finding::doubtful(
+                    "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for \
+                     one lease duration; that is enough unless the old primary still serves clients",
+                ),
+            ),
+            (
+                format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})"),
+                Finding::bad(format!(
+                    "table {table} is not logged, so a crash of the server empties it: drop it, and make it with \
+                     leaderctl store init"
+                )),
+            ),
+        ],
+        Dialect::MySql => vec![
+            (
+                "@@innodb_flush_log_at_trx_commit = 1".to_owned(),
+                Finding::bad(
+                    "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set \
+                     it to 1",
+                ),
+            ),
+            (
+                "@@log_bin = 0 OR @@sync_binlog = 1".to_owned(),
+                Finding::doubtful(
+                    "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it \
+                     does",
+                ),
+            ),
+            (
+                format!("NOT {IS_GALERA}"),
+                Finding::doubtful(
+                    "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last \
+                     one for one lease duration, because the nodes' clocks may differ; so let all candidates name the \
+                     same node first",
+                ),
+            ),
+            (
+                format!(
+                    "{IS_GALERA} OR NOT EXISTS (SELECT 1 FROM information_schema.processlist AS p \
+                     WHERE p.command LIKE 'Binlog Dump%')"
+                ),
+                Finding::doubtful(
+                    "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for \
+                     one lease duration; that is enough unless the old server still serves clients",
+                ),
+            ),
+        ],
+    }
 }

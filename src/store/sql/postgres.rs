@@ -15,7 +15,6 @@ mod watch;
 use super::address::Address;
 use super::client::{self, Cells, News, is_true};
 use super::failure::{Failure, Meaning, Site, Trouble};
-use super::operators::unmet;
 use super::server::Server;
 use super::{Rows, patience};
 use crate::lease;
@@ -180,35 +179,7 @@ impl client::Connection for Connection {
     }
 
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        let is_table = &server.statements.is_table;
-        let is_logged = format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})");
-        let not_logged = format!(
-            "table {} is not logged, so a crash of the server empties it: drop it, and make it with leaderctl store init",
-            self.site.table
-        );
-        let conditions = [
-            (
-                "current_setting('fsync') = 'on'",
-                Finding::bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"),
-            ),
-            (
-                "current_setting('full_page_writes') = 'on'",
-                Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"),
-            ),
-            (
-                "(SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')",
-                Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"),
-            ),
-            (
-                "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)",
-                Finding::doubtful(
-                    "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for \
-                     one lease duration; that is enough unless the old primary still serves clients",
-                ),
-            ),
-            (is_logged.as_str(), Finding::bad(not_logged)),
-        ];
-        let mut findings = unmet(server, self, conditions).await?;
+        let mut findings = Vec::new();
         if self.direct {
             let rows = server.tell(self, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await?;
             findings.extend(server.address.encryption(is_true(&rows, 0)));

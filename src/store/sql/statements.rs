@@ -66,6 +66,10 @@ const PLAIN: [&str; 2] = ["public", "leaderrun"];
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
+/// Some builds of MariaDB do not know this variable.
+pub const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
+    WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
+
 /// Which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {
