@@ -23,7 +23,7 @@ pub use price::price;
 
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Properties, Put,
+    Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Properties,
 };
 use super::record::Record;
 use super::{Delivery, Finding, StoreError, parallel};
@@ -69,7 +69,7 @@ impl Documents for Objects {
         parallel::answers(keys.into_iter().map(|key| async move { self.read(&key).await })).await
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let record = Record::new(&draft, over, self)?;
         let over = Some(over.version.write.as_str()).filter(|_| over.content != Content::Absent);

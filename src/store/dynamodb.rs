@@ -20,8 +20,8 @@ pub use table::Table;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Put,
-    Renewing, Touch, Touched, random_name,
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Renewing,
+    Touch, Touched, random_name,
 };
 use super::{Delivery, Finding, StoreError, parallel};
 use crate::time::{BootInstant, millis};
@@ -127,7 +127,7 @@ impl Documents for Table {
         Ok(parallel::try_all(items).await?.iter().map(|item| item::read(item.as_ref())).collect())
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let write = &random_name()?;
         let mut change = self.change(key, &draft, write);
         match over {
@@ -135,12 +135,12 @@ impl Documents for Table {
             Over::Text(found) => demand(&mut change, found, false),
         }
         match self.update(key_of(key), change).await? {
-            Outcome::Done(item) => Ok(Put::Done(Some(item::read(item.as_ref())))),
+            Outcome::Done(item) => Ok(Some(item::read(item.as_ref()))),
             // An earlier copy of the same request was applied.
             Outcome::Refused(Some(item)) if item::text(&item, "write") == Some(write) => {
-                Ok(Put::Done(Some(item::read(Some(&item)))))
+                Ok(Some(item::read(Some(&item))))
             }
-            Outcome::Refused(_) => Ok(Put::Refused),
+            Outcome::Refused(_) => Ok(None),
         }
     }
 

@@ -40,7 +40,7 @@ use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Properties,
-    Put, Touch, Touched, Version, random_name, strange,
+    Touch, Touched, Version, random_name, strange,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, StoreError, parallel};
@@ -341,7 +341,7 @@ impl Documents for Keys {
         Ok(all)
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let write = random_name()?;
         let before = Revisions::read(&over.version.write).lease;
@@ -378,7 +378,7 @@ impl Documents for Keys {
                 if is_known && granted.is_none() {
                     revoke(lease);
                 }
-                return outcome.map(|_| Put::Refused);
+                return outcome.map(|_| None);
             }
         };
         if let Some(granted) = granted {
@@ -394,7 +394,7 @@ impl Documents for Keys {
         };
         let found = answer.stands.remove(0).found(life);
         self.saw(key, &found, answer.header.revision);
-        Ok(Put::Done(Some(found)))
+        Ok(Some(found))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {

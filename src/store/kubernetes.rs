@@ -28,7 +28,7 @@ pub use connection::Objects;
 use super::expiry::{self, ServerTime};
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Version,
 };
 use super::record::Record;
 use super::server_clock::Clock;
@@ -121,13 +121,13 @@ impl Documents for Objects {
         Ok(keys.iter().zip(leases).map(|(key, lease)| self.found(*key, lease)).collect())
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let record = Record::new(&draft, over, self)?;
         let now_millis = self.server_millis(BootInstant::now());
         let lease = document::drafted(key, self.name_of(key), &draft, &record, over, now_millis);
         let written = self.write(&lease, &record.write).await?;
-        Ok(written.map_or(Put::Refused, |written| Put::Done(Some(self.found(key, Some(written))))))
+        Ok(written.map(|written| self.found(key, Some(written))))
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

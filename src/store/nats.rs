@@ -35,7 +35,7 @@ use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Properties, Put, Version,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Properties, Version,
     random_name,
 };
 use super::server_clock::Clock;
@@ -184,7 +184,7 @@ impl Documents for Keys {
         Ok(found.map(|(name, message)| document::read(name, message.as_ref(), &incarnation)).collect())
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let name = document::key_of(key);
         let expected = over.version.write.parse().unwrap_or(0);
@@ -192,7 +192,7 @@ impl Documents for Keys {
         let written = self.bucket.put(&name, header.headers(), draft.text, Some(expected));
         let renews = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));
         let written = if renews && self.is_vague() { tokio::join!(written, self.learn()).0 } else { written.await };
-        let Some(revision) = written? else { return Ok(Put::Refused) };
+        let Some(revision) = written? else { return Ok(None) };
         let incarnation = if expected == 0 {
             let known = self.learn().await;
             known.map_err(|error| StoreError { kind: ErrorKind::Unknown, ..error })?.incarnation()
@@ -202,7 +202,7 @@ impl Documents for Keys {
         // The stamp is not known, but it is no later than now.
         let ours = header.document(draft.text.to_owned(), self.server_millis(BootInstant::now()));
         let version = Version { write: revision.to_string(), incarnation };
-        Ok(Put::Done(Some(Found { content: Content::Ours(ours), version })))
+        Ok(Some(Found { content: Content::Ours(ours), version }))
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

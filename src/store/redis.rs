@@ -27,7 +27,7 @@ use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Put, Renewing, Touch,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Renewing, Touch,
     Touched, Version, random_name,
 };
 use super::server_clock::Clock;
@@ -187,7 +187,7 @@ impl Documents for Hashes {
         Ok(all)
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let write = random_name()?;
         let (over, ours) = match over {
             Over::Exactly(over) => (over, over.ours()),
@@ -240,13 +240,13 @@ impl Documents for Hashes {
                     self.place()
                 );
             }),
-            _ => return Ok(Put::Refused),
+            _ => return Ok(None),
         }
         if grants {
             // A leader waits for nothing.
             self.subscription.lock().take();
         }
-        Ok(Put::Done(Some(found)))
+        Ok(Some(found))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {

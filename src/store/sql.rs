@@ -34,8 +34,8 @@ use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Put,
-    Renewing, Touch, Touched, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Renewing,
+    Touch, Touched, random_name,
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
@@ -138,12 +138,12 @@ impl<C: Connection> Documents for Rows<C> {
         Ok(all)
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let version = random_name()?;
         let place = Spot::of(key);
         let put = self.server.statements.put(&place, &version, &draft, over);
         let found = at(&place, &self.ask(&put).await?);
-        Ok(if found.version.write == version { Put::Done(Some(found)) } else { Put::Refused })
+        Ok(Some(found).filter(|found| found.version.write == version))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {

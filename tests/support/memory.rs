@@ -8,7 +8,7 @@ use leaderrun::internals::lease::{Session, Shard};
 use leaderrun::internals::store::foreign_lock::ForeignLock;
 use leaderrun::internals::store::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
-    Over, Part, Properties, Put, Renewing, Touch, Touched, Version,
+    Over, Part, Properties, Renewing, Touch, Touched, Version,
 };
 use leaderrun::internals::store::lease_store::{LeaseStore, touch};
 use leaderrun::internals::store::{Administration, Clock, Delivery, Page, ServerTime, StoreError};
@@ -227,12 +227,12 @@ impl Server {
     }
 
     #[must_use]
-    pub fn put(&self, write: &Write) -> Put {
+    pub fn put(&self, write: &Write) -> Option<Found> {
         let now = self.now();
         let mut state = self.state.lock();
         let standing = self.found(&state, &write.name);
         if standing.version.write == write.nonce {
-            return Put::Done(Some(standing));
+            return Some(standing);
         }
         let is_same = if write.exactly { same(&standing, &write.over) } else { standing.version == write.over.version };
         let before = state.documents.get(&write.name);
@@ -243,7 +243,7 @@ impl Server {
             is_anothers && write.leadership.is_some() && kept.ends.is_some_and(|ends| ends > now)
         });
         if !is_same || (self.style.is_leased && is_held) {
-            return Put::Refused;
+            return None;
         }
         let (sequence, ends) = match write.ends {
             Ends::Keep => before.map_or((0, None), |kept| (kept.sequence, kept.ends)),
@@ -265,7 +265,7 @@ impl Server {
         if write.wakes || self.style.pushes {
             self.wake();
         }
-        Put::Done(Some(found))
+        Some(found)
     }
 
     #[must_use]
@@ -441,7 +441,7 @@ impl<W: Way> Documents for Memory<W> {
         self.ask(Step::Get { names: names.clone(), may_be_behind }, move |server| server.get(&names)).await
     }
 
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError> {
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let nonce = Session::random().expect("the kernel has random bytes").as_str().to_owned();
         let (over, exactly) = match over {
             Over::Exactly(found) => (found, true),

@@ -9,7 +9,7 @@ use super::failure::{self, Place};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
 use crate::store::expiry::ServerTime;
-use crate::store::lease_store::documents::{Content, Found, Put, Version};
+use crate::store::lease_store::documents::{Content, Found, Version};
 use crate::store::record::Record;
 use crate::store::server_clock::Clock;
 use http::Method;
@@ -113,26 +113,37 @@ impl Objects {
         ))
     }
 
-    /// Writes a whole object over this version. None: if it is absent.
-    pub(super) async fn write(&self, key: &str, record: Record, over: Option<&str>) -> Result<Put, StoreError> {
+    /// Writes a whole object over this version, or over an absence if that is None. Returns it as it was written; None
+    /// if something else stands there.
+    pub(super) async fn write(
+        &self,
+        key: &str,
+        record: Record,
+        over: Option<&str>,
+    ) -> Result<Option<Found>, StoreError> {
         let mode = over.map(str::to_owned).map_or(PutMode::Create, |over| {
             let (e_tag, version) = if self.kind == Kind::Gcs { (None, Some(over)) } else { (Some(over), None) };
             PutMode::Update(UpdateVersion { e_tag, version })
         });
-        match self.clients.objects.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await {
-            Ok(written) => {
-                let write = self.version(written.e_tag, written.version);
-                Ok(Put::Done(write.map(|write| found(Ok(record), write))))
-            }
-            Err(error) if failure::names_no_version(&error) => Ok(Put::Done(None)),
+        let put = self.clients.objects.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await;
+        let version = match put {
+            Ok(written) => self.version(written.e_tag, written.version),
+            Err(error) if failure::names_no_version(&error) => None,
             Err(
                 Error::AlreadyExists { .. }
                 | Error::Precondition { .. }
                 | Error::NotModified { .. }
                 | Error::NotFound { .. },
-            ) => Ok(Put::Refused),
-            Err(error) => Err(self.failure("PutObject", &error)),
+            ) => return Ok(None),
+            Err(error) => return Err(self.failure("PutObject", &error)),
+        };
+        if let Some(version) = version {
+            return Ok(Some(found(Ok(record), version)));
         }
+        // It was applied, and only a read can tell the version.
+        let stands = self.read(key).await.map_err(StoreError::after_a_part)?;
+        let ours = Content::Ours(record.document());
+        Ok(Some(stands).filter(|stands| stands.content == ours))
     }
 
     /// Deletes an object, whatever is in it: only for what decides nothing. Does no harm if it is gone.

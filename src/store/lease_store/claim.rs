@@ -6,7 +6,7 @@
 //! meanwhile) is read after the write. It may cost a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark};
-use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over, Put};
+use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over};
 use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
@@ -251,28 +251,11 @@ impl<D: Documents> LeaseStore<D> {
         let wakes = author == Author::Other;
         let sequence = if let Author::Leader(sequence) = author { sequence } else { 0 };
         let written = Draft { text: &text, leadership: leadership.as_ref(), sequence, ends, wakes, owner };
-        let found = match self.documents.put(Key::Shard(shard), written, over).await {
-            Ok(Put::Done(Some(found))) => found,
-            Ok(Put::Done(None)) => {
-                let found = self.get_one(Key::Shard(shard)).await;
-                let found = found.map_err(StoreError::after_a_part)?;
-                if found.ours().is_none_or(|ours| ours.text != text) {
-                    self.doubt(shard);
-                    return Ok(None);
-                }
-                found
-            }
-            Ok(Put::Refused) => {
-                self.doubt(shard);
-                return Ok(None);
-            }
-            Err(error) => {
-                if error.kind == ErrorKind::Unknown {
-                    self.doubt(shard);
-                }
-                return Err(error);
-            }
-        };
+        let put = self.documents.put(Key::Shard(shard), written, over).await;
+        if put.as_ref().map_or_else(|error| error.kind == ErrorKind::Unknown, Option::is_none) {
+            self.doubt(shard);
+        }
+        let Some(found) = put? else { return Ok(None) };
         let standing = self.understand(shard, found)?;
         self.remember(shard, &standing);
         Ok(Some(standing))

@@ -187,14 +187,6 @@ pub enum Over<'a> {
     Text(&'a Found),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it is looked at once")]
-pub enum Put {
-    /// Applied. The document as it was written; None if the server does not say which version it made.
-    Done(Option<Found>),
-    Refused,
-}
-
 /// A renewal.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch<'a> {
@@ -356,8 +348,9 @@ pub trait Documents: ServerTime + Send + Sync {
     /// than what stands.
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError>;
 
-    /// Replaces a document. If an earlier copy of the very same request was applied, and nothing since, it is `Done`.
-    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Put, StoreError>;
+    /// Replaces a document. Returns it as it was written, also if an earlier copy of the very same request was applied,
+    /// and nothing since. None: it was refused.
+    async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError>;
 
     /// Renews: if the document names this leadership with a lower sequence, sets only its sequence and end.
     ///

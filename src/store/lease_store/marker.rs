@@ -10,7 +10,7 @@
 //! mark, says that the shard was led, and how long its longest lease was.
 
 use super::document::{LedMark, MarkerText};
-use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, Marking, Over, Put};
+use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, Marking, Over};
 use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::server_clock::{WIDE, Wait};
@@ -119,8 +119,8 @@ impl<D: Documents> LeaseStore<D> {
             let text = MarkerText::new(latest, &found.version.incarnation).text();
             sent = BootInstant::now();
             found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
-                Ok(Put::Done(Some(written))) => written,
-                Ok(Put::Done(None) | Put::Refused) => self.get_one(Key::Marker).await?,
+                Ok(Some(written)) => written,
+                Ok(None) => self.get_one(Key::Marker).await?,
                 // A user who may only read leaves the writing to those that claim.
                 Err(error) if reader == Reader::Look && error.kind == ErrorKind::Denied => return Ok(None),
                 Err(error) => return Err(error),
@@ -161,7 +161,7 @@ impl<D: Documents> LeaseStore<D> {
             let found = self.get_one(Key::Marker).await?;
             let text = MarkerText::new(created_ms, &found.version.incarnation).text();
             let put = self.documents.put(Key::Marker, self.marker_of(&text, created_ms), Over::Exactly(&found)).await?;
-            if matches!(put, Put::Done(_)) {
+            if put.is_some() {
                 *self.marker.lock() = None;
                 return Ok(());
             }
@@ -202,9 +202,11 @@ impl<D: Documents> LeaseStore<D> {
     /// Writes the led mark over the one that was found. False if that does not stand any more.
     pub(super) async fn put_led_mark(&self, shard: &Shard, mark: &LedMark, over: &Found) -> Result<bool, StoreError> {
         let put = self.documents.put(Key::Led(shard), lasting(&mark.text()), Over::Exactly(over)).await?;
-        let Put::Done(written) = put else { return Ok(false) };
-        self.with_seen(shard, |seen| seen.led_mark = written);
-        Ok(true)
+        let is_written = put.is_some();
+        if is_written {
+            self.with_seen(shard, |seen| seen.led_mark = put);
+        }
+        Ok(is_written)
     }
 
     /// The led mark as this process knows it.

@@ -7,7 +7,7 @@
 
 use super::claim::Author;
 use super::document::{LedMark, Orders};
-use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part, Put};
+use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part};
 use super::marker::{Reader, lasting};
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS};
@@ -242,12 +242,9 @@ impl<D: Documents> LeaseStore<D> {
             let ends = draft.map_or(Ends::Now, |draft| draft.lasts.map_or(Ends::Never, Ends::In));
             let text = draft.map_or("", |draft| &draft.text);
             let draft = Draft { text, leadership: None, sequence: 0, ends, wakes: false, owner: None };
-            match self.documents.put(key, draft, Over::Exactly(&found)).await? {
-                Put::Done(written) => {
-                    self.known_notes.lock().extend(written.map(|written| (place, written)));
-                    return Ok(true);
-                }
-                Put::Refused => {}
+            if let Some(written) = self.documents.put(key, draft, Over::Exactly(&found)).await? {
+                self.known_notes.lock().insert(place, written);
+                return Ok(true);
             }
         }
         Err(self.too_fast(key))
@@ -277,7 +274,7 @@ impl<D: Documents> LeaseStore<D> {
                 let is_empty = found.ours().is_none_or(|ours| ours.text.is_empty());
                 let empty = Draft { ends: Ends::Now, ..lasting("") };
                 let key = Key::Note(shard, &page);
-                if is_empty || self.documents.put(key, empty, Over::Exactly(&found)).await? != Put::Refused {
+                if is_empty || self.documents.put(key, empty, Over::Exactly(&found)).await?.is_some() {
                     break;
                 }
                 if attempt == MOST_ATTEMPTS {

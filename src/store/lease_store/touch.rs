@@ -5,7 +5,7 @@
 //! trips, and both must fit into what a lease leaves.
 
 use super::MOST_ATTEMPTS;
-use super::documents::{Documents, Draft, Ends, Found, Key, Over, Put, Renewing, Touch, Touched};
+use super::documents::{Documents, Draft, Ends, Found, Key, Over, Renewing, Touch, Touched};
 use crate::store::StoreError;
 use crate::time::BootInstant;
 
@@ -38,13 +38,12 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
                 wakes: false,
                 owner: None,
             };
-            let put = documents.put(key, draft, Over::Exactly(&found)).await?;
+            known = documents.put(key, draft, Over::Exactly(&found)).await?;
             // If an answer since then contradicted what was known of the server's clock, the end may be too early.
             let now = BootInstant::now();
-            if let Put::Done(written) = put {
+            if known.is_some() {
                 // The bounds that are known after that hold for both, so one more write is enough.
                 again = !again && !documents.clock().agreed_for(now, now.since(sent));
-                known = written;
             }
             continue;
         }

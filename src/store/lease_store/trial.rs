@@ -5,7 +5,7 @@
 //! document at the same time, again and again. Exactly one may succeed. A server whose threads run on several
 //! processors fails within a few races. One that fails in one race of a hundred may pass.
 
-use super::documents::{Documents, Found, Key, List, Over, Put, random_name};
+use super::documents::{Documents, Found, Key, List, Over, random_name};
 use super::marker::lasting;
 use super::touch;
 use crate::store::{ErrorKind, Finding, StoreError, parallel};
@@ -85,7 +85,7 @@ async fn lane<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Opti
 /// One write. False if it was refused.
 async fn write<D: Documents + ?Sized>(documents: &D, key: Key<'_>, over: &Found) -> Result<bool, StoreError> {
     let text = random_name()?;
-    Ok(documents.put(key, lasting(&text), Over::Exactly(over)).await? != Put::Refused)
+    Ok(documents.put(key, lasting(&text), Over::Exactly(over)).await?.is_some())
 }
 
 /// Does with a scratch document what an election does with a shard's. False if further checks are pointless.
