@@ -24,16 +24,6 @@ use crate::time::{BootInstant, millis};
 /// A renewal that waited for the answer to another one is sent again if that cost less than this part of the lease.
 const RENEWALS_MEET: u32 = 16;
 
-/// What a renewal concludes from a document that does not name its leadership.
-enum Conclusion {
-    /// The document names it now.
-    Again,
-    /// Nothing is renewed.
-    Over(Renewal),
-    /// It was written again.
-    Healed(Box<Standing>),
-}
-
 impl<D: Documents> LeaseStore<D> {
     pub(super) async fn renew_lease(
         &self,
@@ -85,47 +75,37 @@ impl<D: Documents> LeaseStore<D> {
                     self.doubt(shard);
                 }
             })?;
-            let mut told = touched.also;
             match touched.outcome {
                 Renewing::Overtaken => return Ok(Renewed::alone(Renewal::Overtaken)),
                 Renewing::Refused => match self.conclude(candidate, &leadership, sequence).await? {
-                    Conclusion::Again => {}
-                    Conclusion::Over(renewal) => return Ok(Renewed::alone(renewal)),
-                    Conclusion::Healed(standing) => {
-                        self.count(shard, &leadership, sequence, began, &standing);
-                        let are_told = self.properties.has_clock && shards.iter().all(|of| of == shard);
-                        let orders = are_told.then(|| self.orders_in(&standing));
-                        return Ok(Renewed {
-                            renewal: Renewal::Renewed,
-                            orders: orders.map(|orders| vec![orders; shards.len()]),
-                        });
-                    }
+                    Some(renewal) => return Ok(Renewed::alone(renewal)),
+                    None => continue,
                 },
-                Renewing::Done => {
-                    let asked = also.len() > others;
-                    let marker = told.as_mut().filter(|_| asked).and_then(Vec::pop);
-                    if let Some(marker) = marker {
-                        self.admit_marker(marker, began, Reader::Writer).await?;
-                    }
-                    let standing = self.understand(shard, touched.found)?;
-                    if !self.is_of_the_marker(&standing.found) {
-                        self.read_marker(Reader::Writer).await?;
-                        also.truncate(others);
-                        also.push(Key::Marker);
-                        continue;
-                    }
-                    self.remember(shard, &standing);
-                    self.count(shard, &leadership, sequence, began, &standing);
-                    let orders = told.and_then(|told| {
-                        if self.properties.has_clock {
-                            return self.orders_with(shard, &standing, shards, told);
-                        }
-                        also.iter().zip(told).map(|(key, found)| self.note_in(*key, &found).ok()).collect()
-                    });
-                    self.end_wait(shard, standing).await;
-                    return Ok(Renewed { renewal: Renewal::Renewed, orders });
-                }
+                Renewing::Done => {}
             }
+            let mut told = touched.also;
+            let asked = also.len() > others;
+            let marker = told.as_mut().filter(|_| asked).and_then(Vec::pop);
+            if let Some(marker) = marker {
+                self.admit_marker(marker, began, Reader::Writer).await?;
+            }
+            let standing = self.understand(shard, touched.found)?;
+            if !self.is_of_the_marker(&standing.found) {
+                self.read_marker(Reader::Writer).await?;
+                also.truncate(others);
+                also.push(Key::Marker);
+                continue;
+            }
+            self.remember(shard, &standing);
+            self.count(shard, &leadership, sequence, began, &standing);
+            let orders = told.and_then(|told| {
+                if self.properties.has_clock {
+                    return self.orders_with(shard, &standing, shards, told);
+                }
+                also.iter().zip(told).map(|(key, found)| self.note_in(*key, &found).ok()).collect()
+            });
+            self.end_wait(shard, standing).await;
+            return Ok(Renewed { renewal: Renewal::Renewed, orders });
         }
         Err(self.too_fast(Key::Shard(shard)))
     }
@@ -186,30 +166,29 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
+    /// What a renewal concludes from a document that does not name its leadership. None: it may name it now, or does so
+    /// again because it was written again here. So the renewal is sent again.
     async fn conclude(
         &self,
         candidate: &Candidate,
         leadership: &Leadership,
         sequence: u64,
-    ) -> Result<Conclusion, StoreError> {
+    ) -> Result<Option<Renewal>, StoreError> {
         let shard = &candidate.shard;
         let sent = BootInstant::now();
         let standing = self.look(shard, false, true, Reader::Writer).await?;
         if standing.found.leadership() == Some(leadership) {
             // What the server itself has ended is not renewed.
             let is_over = standing.found.ours().is_some_and(|ours| ours.life == Life::Over);
-            return Ok(if is_over { Conclusion::Over(Renewal::Lost(None)) } else { Conclusion::Again });
+            return Ok(if is_over { Some(Renewal::Lost(None)) } else { None });
         }
         let is_later = |of: &Leadership| of.session == candidate.session && of.term > leadership.term;
         if standing.found.leadership().is_some_and(is_later) {
-            return Ok(Conclusion::Over(Renewal::Overtaken));
+            return Ok(Some(Renewal::Overtaken));
         }
         let holder = self.holder(shard, &standing, sent);
         let is_revoked = standing.document.as_ref().is_some_and(|document| document.revoked == Some(leadership.term.0));
-        let lost = || {
-            let renewal = if is_revoked { Renewal::Revoked } else { Renewal::Lost(holder.clone()) };
-            Ok(Conclusion::Over(renewal))
-        };
+        let lost = || Ok(Some(if is_revoked { Renewal::Revoked } else { Renewal::Lost(holder.clone()) }));
         let Some(own) = self.own(shard, leadership) else { return lost() };
         // Nothing can be written while another's lease lives that the server itself ends.
         let is_ended_by_server = standing.document.is_none() || !self.properties.has_clock;
@@ -232,19 +211,17 @@ impl<D: Documents> LeaseStore<D> {
             return lost();
         }
         let standing = self.with_led_mark(shard, standing).await?;
-        let healed = self.heal(candidate, &own, sequence, &standing).await?;
-        let healed = healed.filter(|healed| self.is_of_the_marker(&healed.found));
-        Ok(healed.map_or(Conclusion::Again, |healed| Conclusion::Healed(Box::new(healed))))
+        self.heal(candidate, &own, sequence, &standing).await.map(|()| None)
     }
 
-    /// Writes our document again. None if it changed meanwhile.
+    /// Writes our document again, unless it changed meanwhile.
     async fn heal(
         &self,
         candidate: &Candidate,
         own: &Own,
         sequence: u64,
         standing: &Standing,
-    ) -> Result<Option<Standing>, StoreError> {
+    ) -> Result<(), StoreError> {
         let shard = &candidate.shard;
         let mut draft = self.continued(shard, standing);
         let waits = [draft.wait(), own.document.wait()].into_iter().flatten();
@@ -254,7 +231,7 @@ impl<D: Documents> LeaseStore<D> {
         let ends = Ends::In(candidate.lease);
         let over = Over::Exactly(&standing.found);
         let Some(written) = self.rewrite(shard, &draft, Author::Leader(sequence), ends, over).await? else {
-            return Ok(None);
+            return Ok(());
         };
         let longest = own.document.longest_lease().max(candidate.lease);
         let change = |mark: &mut LedMark| {
@@ -265,7 +242,7 @@ impl<D: Documents> LeaseStore<D> {
         };
         self.change_led_mark(shard, None, change).await?;
         let complete = |draft: &mut Document| draft.led_ms = millis(longest);
-        self.complete(shard, Ends::Keep, written, complete).await
+        self.complete(shard, Ends::Keep, written, complete).await.map(drop)
     }
 
     /// The orders in a document.
