@@ -158,12 +158,10 @@ impl<D: Documents> LeaseStore<D> {
     fn claimable(&self, candidate: &Candidate) -> Option<Standing> {
         self.with_seen(&candidate.shard, |seen| {
             let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
-            let is_free = match known.found.leadership() {
-                None => !matches!(known.found.ours()?.life, Life::Left { .. }),
-                Some(leadership) => {
-                    let is_over = known.found.ours().is_some_and(|ours| ours.life == Life::Over);
-                    leadership.session == candidate.session || is_over || seen.has_ended(&known.found)
-                }
+            let ours = known.found.ours()?;
+            let is_free = match &ours.leadership {
+                None => !matches!(ours.life, Life::Left { .. }),
+                Some(of) => of.session == candidate.session || ours.life == Life::Over || seen.has_ended(ours),
             };
             (is_free && self.is_of_the_marker(&known.found)).then(|| known.clone())
         })

@@ -10,7 +10,7 @@
 //! - A document with a lower term than one that was seen comes from a store that has forgotten.
 
 use super::document::{Document, LedMark, Orders};
-use super::documents::{Content, Found, Leadership, Life};
+use super::documents::{Content, Found, Leadership, Life, Ours};
 use crate::lease::{Candidate, Session, Term, kept};
 use crate::store::expiry::Moment;
 use crate::store::server_clock::{Clock, Wait, left_of_lease};
@@ -118,36 +118,41 @@ pub struct Own {
 /// A lease as it was seen.
 #[derive(Clone, Debug)]
 struct Sighting {
-    holder: String,
-    sequence: String,
-    /// When an answer first showed this sequence, and what our wall clock showed then.
+    /// Differs for each holder, and after each of its renewals.
+    sign: String,
+    /// When an answer first showed this sign, and what our wall clock showed then.
     since: BootInstant,
     wall_millis: u64,
-    /// Once true, it stays true for this sequence.
+    /// Once true, it stays true for this sign.
     has_ended: bool,
+}
+
+/// The sign of a lease of ours.
+fn sign_of(ours: &Ours) -> String {
+    let named = ours.leadership.as_ref();
+    let holder = named.map_or_else(String::new, |of| format!("{} {}", of.session.as_str(), of.term));
+    format!("{holder} {}", ours.sequence)
 }
 
 impl Seen {
     /// How long nobody else may have the lease; zero if another candidate may now. None: as long as its holder lives.
     pub fn left(&mut self, standing: &Standing, clock: &Clock, moment: Moment) -> Option<Duration> {
-        let (holder, sequence, life, whole) = match &standing.found.content {
+        let (sign, life, whole) = match &standing.found.content {
             Content::Absent => {
                 self.sighting = None;
                 return Some(Duration::ZERO);
             }
             Content::Ours(ours) => {
-                let named = ours.leadership.as_ref();
-                if named.is_none() && !matches!(ours.life, Life::Left { .. }) {
+                if ours.leadership.is_none() && !matches!(ours.life, Life::Left { .. }) {
                     self.sighting = None;
                     return Some(Duration::ZERO);
                 }
-                let holder = named.map_or_else(String::new, |of| format!("{} {}", of.session.as_str(), of.term));
                 let whole = standing.document.as_ref().and_then(|document| Some(document.lease.as_ref()?.duration()));
-                (holder, ours.sequence.to_string(), ours.life, whole)
+                (sign_of(ours), ours.life, whole)
             }
             Content::Foreign { sign, life, .. } => {
                 let whole = if let Life::Unchanged { whole } = life { Some(*whole) } else { None };
-                (format!("foreign {sign}"), String::new(), *life, whole)
+                (format!("foreign {sign}"), *life, whole)
             }
             Content::Unreadable(_) => return None,
         };
@@ -158,16 +163,12 @@ impl Seen {
             Life::Ends(millis) => Some(millis),
             Life::Unchanged { .. } => None,
         };
-        let mut sighting = self.sighting.take().filter(|known| known.holder == holder).unwrap_or(Sighting {
-            holder,
-            sequence: sequence.clone(),
+        let mut sighting = self.sighting.take().filter(|known| known.sign == sign).unwrap_or(Sighting {
+            sign,
             since: moment.now,
             wall_millis: moment.wall_millis,
             has_ended: false,
         });
-        if sighting.sequence != sequence {
-            (sighting.sequence, sighting.since, sighting.has_ended) = (sequence, moment.now, false);
-        }
         let stood = moment.read_sent.since(sighting.since);
         let left = match (ends, whole) {
             _ if sighting.has_ended => Duration::ZERO,
@@ -180,14 +181,9 @@ impl Seen {
         Some(left)
     }
 
-    /// Whether the lease that stands there was seen to have ended.
-    pub fn has_ended(&self, found: &Found) -> bool {
-        let (Some(sighting), Some(ours)) = (&self.sighting, found.ours()) else { return false };
-        let is_it = ours.leadership.as_ref().is_some_and(|of| {
-            sighting.holder == format!("{} {}", of.session.as_str(), of.term)
-                && sighting.sequence == ours.sequence.to_string()
-        });
-        is_it && sighting.has_ended
+    /// Whether this lease was seen to have ended.
+    pub fn has_ended(&self, ours: &Ours) -> bool {
+        self.sighting.as_ref().is_some_and(|sighting| sighting.has_ended && sighting.sign == sign_of(ours))
     }
 
     /// The wait that a document says, and when it is over. None if it is.
