@@ -143,7 +143,7 @@ impl<D: Documents> LeaseStore<D> {
                 continue;
             }
             let marker = self.marker_for(&standing, sent, candidate.lease).await?;
-            if let Some(holder) = self.in_the_way(candidate, &standing, &marker, sent) {
+            if let Some(holder) = self.in_the_way(candidate, &standing, sent) {
                 self.compare_locks(shard, &standing);
                 return Ok(Claim::Refused(holder));
             }
@@ -185,18 +185,11 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     /// What keeps this candidate from leading: a lease, or one that the store may have forgotten.
-    fn in_the_way(
-        &self,
-        candidate: &Candidate,
-        standing: &Standing,
-        marker: &Marker,
-        sent: BootInstant,
-    ) -> Option<Holder> {
+    fn in_the_way(&self, candidate: &Candidate, standing: &Standing, sent: BootInstant) -> Option<Holder> {
         let shard = &candidate.shard;
         let now = BootInstant::now();
-        let longest = standing.longest_lease().max(candidate.lease);
-        let untrusted = self.with_seen(shard, |seen| seen.until_trusted(standing, longest, now));
-        let left = self.until_remembered(marker, longest).max(untrusted).map(|until| until.since(now));
+        self.with_seen(shard, |seen| seen.judge(standing, now));
+        let left = self.until_known(shard, standing).map(|until| until.since(now));
         // Until the marker of another server is old enough to be written again.
         let is_elsewhere = self.properties.marking == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
         let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
@@ -448,7 +441,7 @@ impl<D: Documents> LeaseStore<D> {
         looked
     }
 
-    /// Until when a claim by this process is refused because the store may have forgotten a leader. None if it is not.
+    /// Until when claims by this process are refused because the store may have forgotten a leader. None: they are not.
     pub(super) fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
         let now = BootInstant::now();
         let marker = self.marker.lock().clone();

@@ -202,18 +202,17 @@ impl Seen {
         (over > now).then_some((wait, over))
     }
 
-    /// Judges a document that was read as it stands, and whose term was learnt. Returns until when a lower term than
-    /// one that was seen keeps everybody from leading: a lease of this duration may have been forgotten.
-    pub fn until_trusted(&mut self, standing: &Standing, lease: Duration, now: BootInstant) -> Option<BootInstant> {
+    /// Judges a document that was read as it stands, and whose term was learnt.
+    pub fn judge(&mut self, standing: &Standing, now: BootInstant) {
         if standing.document.is_none() || standing.term() >= self.highest {
             self.fell = None;
-            return None;
+        } else {
+            self.fell.get_or_insert(now);
         }
-        self.fell.get_or_insert(now);
-        self.until_risen(lease, now)
     }
 
-    /// As [`Seen::until_trusted`], for the document that was judged last.
+    /// Until when a lower term than one that was seen, in the document that was judged last, keeps everybody from
+    /// leading: a lease of this duration may have been forgotten.
     pub fn until_risen(&self, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         self.fell.map(|fell| fell.plus(lease)).filter(|until| *until > now)
     }
