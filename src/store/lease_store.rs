@@ -161,6 +161,7 @@ impl<D: Documents> LeaseStore<D> {
         Ok(Standing { led, ..standing })
     }
 
+    /// Whether the led mark may say more than was read.
     fn needs_led_mark(&self, standing: &Standing) -> bool {
         self.properties.is_shared && standing.document.is_none() && standing.led.is_none()
     }

@@ -266,12 +266,11 @@ impl<D: Documents> LeaseStore<D> {
                 orders.push(self.orders_in(standing));
                 continue;
             }
-            let found = told.next()?;
-            let document = found.ours().map(|ours| Document::read(shard, ours)).transpose().ok()?;
-            if document.is_none() && (self.properties.is_shared || !matches!(found.content, super::Content::Absent)) {
+            let standing = self.understand(shard, told.next()?).ok()?;
+            if self.needs_led_mark(&standing) {
                 return None;
             }
-            orders.push(self.orders_in(&Standing { found, document, led: None }));
+            orders.push(self.orders_in(&standing));
         }
         Some(orders)
     }
