@@ -19,8 +19,9 @@ const ROUNDS: usize = 16;
 /// Races of a lane in which the server may fail to answer a writer.
 const MOST_FAILURES: usize = 4;
 
-/// Tries the conditions. Returns how many races had one winner, or else what the server did wrong.
-pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<usize, String>, StoreError> {
+/// Tries the conditions. Returns what to tell an operator: an error if the server does not honour them.
+pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<String, String>, StoreError> {
+    let place = documents.place();
     let name = random_name()?;
     let names: Vec<String> = (0..LANES).map(|lane| format!("{name}-{lane}")).collect();
     let tried = parallel::all(names.iter().map(|name| lane(documents, Key::Scratch(name)))).await;
@@ -29,16 +30,13 @@ pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<usize, S
         let _ = documents.remove(Key::Scratch(name)).await;
     }
     for lane in tried {
-        if let Some(fault) = lane? {
-            return Ok(Err(fault));
+        if let Some(how) = lane? {
+            return Ok(Err(format!(
+                "{place} does not honour conditional writes ({how}), so two candidates can both lead: use another server"
+            )));
         }
     }
-    Ok(Ok(LANES * ROUNDS))
-}
-
-/// What to tell an operator of a server that failed the trial.
-pub fn dishonest(place: &str, how: &str) -> String {
-    format!("{place} does not honour conditional writes ({how}), so two candidates can both lead: use another server")
+    Ok(Ok(format!("{place} honours conditions: each of {} races had one winner", LANES * ROUNDS)))
 }
 
 /// Races for one document. Returns what the server did wrong.
