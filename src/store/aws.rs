@@ -33,23 +33,20 @@ use url::{Host, Url};
 const LEAST_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a store URL says about the account. Fields that are None are found as the AWS SDK finds them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub region: Option<String>,
     pub profile: Option<String>,
     pub endpoint: Option<Url>,
 }
 
-/// The SDK's configuration, with its region and credentials. None if no region is known.
+/// The SDK's configuration, with its credentials, and the region. None if no region is known.
 ///
 /// # Errors
 /// There is no such profile.
-pub async fn load(
-    http: SharedHttpClient,
-    account: &Account,
-    request_timeout: Duration,
-) -> Result<Option<SdkConfig>, StoreError> {
+pub async fn load(account: &Account, request_timeout: Duration) -> Result<Option<(SdkConfig, Region)>, StoreError> {
     find_profile(account).await?;
+    let http = SharedHttpClient::new(BoundedClient::default());
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
     if let Some(profile) = &account.profile {
         loader = loader.profile_name(profile);
@@ -61,7 +58,10 @@ pub async fn load(
     }
     // Everything here is local, except the region of an EC2 instance, which is asked for last.
     let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await;
-    Ok(shared.ok().filter(|shared| shared.region().is_some()))
+    Ok(shared.ok().and_then(|shared| {
+        let region = shared.region()?.clone();
+        Some((shared, region))
+    }))
 }
 
 /// The SDK skips a profile that does not exist, and then reports the last place where it looked for credentials. So

@@ -38,7 +38,7 @@ impl Bucket {
     /// Opens the store. Sends no request to it yet.
     ///
     /// # Errors
-    /// No region is known, or the endpoint is not a URL, or the credentials that the environment names make no sense.
+    /// No region is known, or the credentials that the environment names make no sense.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         Objects::open(address, request_timeout).await.map(Self::new)
     }

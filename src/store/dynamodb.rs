@@ -40,7 +40,7 @@ impl DynamoDb {
     /// Opens the store. Sends no request to DynamoDB yet.
     ///
     /// # Errors
-    /// No region is known, or the endpoint is not a URL.
+    /// No region is known, or there is no such profile.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         Table::open(address, request_timeout).await.map(Self::new)
     }

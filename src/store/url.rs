@@ -210,19 +210,18 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     Ok(Host { name: name.to_owned(), port })
 }
 
-/// Checks the value of `endpoint=`, the URL of a server that speaks HTTP.
+/// Reads the value of `endpoint=`, the URL of a server that speaks HTTP.
 ///
 /// # Errors
 /// One line that says what is wrong, and what to write.
 #[cfg(feature = "aws")]
-pub fn check_endpoint(scheme: &str, text: &str) -> Result<(), String> {
+pub fn read_endpoint(scheme: &str, text: &str) -> Result<url::Url, String> {
     if text.contains('@') {
         return Err(format!("the endpoint of {scheme}:// takes no login: leave credentials to the environment"));
     }
-    if super::aws::endpoint(text).is_some() {
-        return Ok(());
-    }
-    Err(format!("the endpoint of {scheme}:// is not a URL: write endpoint=http://HOST:PORT or https://HOST"))
+    super::aws::endpoint(text).ok_or_else(|| {
+        format!("the endpoint of {scheme}:// is not a URL: write endpoint=http://HOST:PORT or https://HOST")
+    })
 }
 
 /// Reads the number of a port.

@@ -29,12 +29,7 @@ type Item = HashMap<String, AttributeValue>;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn address(endpoint: &str, table: &str) -> Address {
-    Address {
-        table: table.to_owned(),
-        region: Some(REGION.to_owned()),
-        endpoint: Some(endpoint.to_owned()),
-        profile: None,
-    }
+    Address::read(&format!("//{table}?region={REGION}&endpoint={endpoint}")).expect("it is a URL")
 }
 
 async fn store(endpoint: &str, table: &str) -> DynamoDb {

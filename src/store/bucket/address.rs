@@ -1,8 +1,9 @@
 //! Reads `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` and `azblob://ACCOUNT/CONTAINER/PREFIX`.
 
-use crate::store::url::{StoreUrl, TlsFiles, check_endpoint};
+use crate::store::url::{StoreUrl, TlsFiles, read_endpoint};
 use std::fmt;
 use std::path::PathBuf;
+use url::Url;
 
 /// Whose interface a bucket has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub struct Address {
     pub bucket: String,
     /// What the names of all objects begin with: empty, or with a `/` at the end.
     pub prefix: String,
-    pub endpoint: Option<String>,
+    pub endpoint: Option<Url>,
     pub region: Option<String>,
     pub profile: Option<String>,
     /// Whether the bucket is named in the path, and not in the name of the host.
@@ -68,7 +69,7 @@ impl Address {
     /// As [`Location::identity`](crate::store::Location::identity).
     #[must_use]
     pub fn identity(&self) -> String {
-        format!("{self} {:?}", self.endpoint)
+        format!("{self} {:?}", self.endpoint.as_ref().map(Url::as_str))
     }
 
     /// Reads the text after `SCHEME:`.
@@ -116,11 +117,10 @@ impl Address {
             Some("false") => false,
             Some(_) => return Err(format!("the option path_style of {scheme}:// is true or false")),
         };
-        let endpoint = url.take("endpoint");
-        endpoint.as_deref().map(|endpoint| check_endpoint(scheme, endpoint)).transpose()?;
+        let endpoint = url.take("endpoint").map(|text| read_endpoint(scheme, &text)).transpose()?;
         let (region, profile) = (url.take("region"), url.take("profile"));
         let tls = TlsFiles { ca: url.take("ca").map(PathBuf::from), ..TlsFiles::default() };
-        if tls.ca.is_some() && endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        if tls.ca.is_some() && endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http") {
             return Err(format!("the option ca of {scheme}:// is for TLS: write endpoint=https://HOST"));
         }
         Ok(Self { kind, account, bucket, prefix, endpoint, region, profile, path_style, tls })
@@ -159,7 +159,10 @@ mod tests {
     fn the_parts_of_each_form_are_found() {
         let read = Address::read("s3", "//locks/a/b/?region=x&endpoint=http%3A%2F%2Fh:1&path_style=false").unwrap();
         assert_eq!((read.bucket.as_str(), read.prefix.as_str(), read.path_style), ("locks", "a/b/", false));
-        assert_eq!((read.region.as_deref(), read.endpoint.as_deref()), (Some("x"), Some("http://h:1")));
+        assert_eq!(
+            (read.region.as_deref(), read.endpoint.map(String::from)),
+            (Some("x"), Some("http://h:1/".to_owned()))
+        );
         let read = Address::read("s3", "//locks?endpoint=https://h&ca=/a.pem").unwrap();
         assert_eq!(read.tls.ca, Some("/a.pem".into()));
         let read = Address::read("azblob", "//account/container/p").unwrap();

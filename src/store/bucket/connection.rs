@@ -15,7 +15,7 @@ use super::address::{Address, Kind};
 use super::failure::Refusal;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
-use crate::store::aws::{self, Account, BoundedClient};
+use crate::store::aws::{self, Account};
 use crate::store::error::innermost;
 use crate::store::expiry;
 use crate::store::server_clock::Clock;
@@ -24,7 +24,6 @@ use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
 use aws_credential_types::provider::error::CredentialsError::{CredentialsNotLoaded, InvalidConfiguration};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
 use http::header::DATE;
 use http::{StatusCode, Uri};
@@ -87,13 +86,7 @@ impl Clients {
 /// What is wrong with the address, or with the credentials as far as they are read now.
 pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Clients, StoreError> {
     let kind = address.kind;
-    let wrong = || {
-        StoreError::misconfigured(format!(
-            "the endpoint of {} is not a URL: write endpoint=http://HOST:PORT",
-            kind.name()
-        ))
-    };
-    let endpoint = address.endpoint.as_deref().map(|text| aws::endpoint(text).ok_or_else(wrong)).transpose()?;
+    let endpoint = address.endpoint.as_ref();
     let unusable = |error: object_store::Error| {
         StoreError::misconfigured(format!("cannot use {address} in {}: {}", kind.name(), innermost(&error)))
     };
@@ -108,13 +101,10 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
     // Callers bound it too, but their messages can say less.
     let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host, tls);
     match kind {
-        Kind::S3 => {
-            let account = Account { region: address.region.clone(), profile: address.profile.clone(), endpoint };
-            s3(address, account, request_timeout, wire(None), unusable).await
-        }
+        Kind::S3 => s3(address, request_timeout, wire(None), unusable).await,
         Kind::Gcs => {
-            let base = endpoint.as_ref().map(origin);
-            let host = endpoint.as_ref().map_or("storage.googleapis.com", |url| url.host_str().unwrap_or_default());
+            let base = endpoint.map(origin);
+            let host = endpoint.map_or("storage.googleapis.com", |url| url.host_str().unwrap_or_default());
             let wire = wire(Some(host.to_owned()));
             let mut builder = GoogleCloudStorageBuilder::from_env()
                 .with_bucket_name(&address.bucket)
@@ -123,15 +113,15 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if let Some(base) = &base {
                 builder = builder.with_base_url(base);
             }
-            if endpoint.as_ref().is_some_and(aws::is_loopback) {
+            if endpoint.is_some_and(aws::is_loopback) {
                 builder = builder.with_skip_signature(true);
             }
             Ok(Clients::new(builder.build().map_err(unusable)?, wire, named(kind, base.as_deref())))
         }
         Kind::Azure => {
-            let base = endpoint.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+            let base = endpoint.map(|url| url.as_str().trim_end_matches('/').to_owned());
             let usual = format!("{}.blob.core.windows.net", address.account);
-            let host = endpoint.as_ref().map_or(usual.as_str(), |url| url.host_str().unwrap_or_default());
+            let host = endpoint.map_or(usual.as_str(), |url| url.host_str().unwrap_or_default());
             let wire = wire(Some(host.to_owned()));
             let mut builder = MicrosoftAzureBuilder::from_env()
                 .with_account(&address.account)
@@ -141,11 +131,11 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if let Some(base) = &base {
                 builder = builder.with_endpoint(base.clone()).with_allow_http(true);
             }
-            let is_local = endpoint.as_ref().is_some_and(aws::is_loopback);
+            let is_local = endpoint.is_some_and(aws::is_loopback);
             if is_local && address.account == EMULATED && !knows_a_login(&builder) {
                 builder = builder.with_access_key(EMULATORS_KEY);
             }
-            let server = named(kind, endpoint.as_ref().map(origin).as_deref());
+            let server = named(kind, endpoint.map(origin).as_deref());
             Ok(Clients::new(builder.build().map_err(unusable)?, wire, server))
         }
     }
@@ -153,11 +143,12 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
 
 async fn s3(
     address: &Address,
-    mut account: Account,
     request_timeout: Duration,
     wire: Wire,
     unusable: impl Fn(object_store::Error) -> StoreError,
 ) -> Result<Clients, StoreError> {
+    let Address { region, profile, endpoint, .. } = address.clone();
+    let mut account = Account { region, profile, endpoint };
     // As the SDK's own client for S3 does.
     let elsewhere = || std::env::var("AWS_ENDPOINT_URL_S3").or_else(|_| std::env::var("AWS_ENDPOINT_URL")).ok();
     if account.endpoint.is_none() {
@@ -167,18 +158,16 @@ async fn s3(
         let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
         account.region = Some(named.filter(|region| !region.is_empty()).unwrap_or_else(|| ANY_REGION.to_owned()));
     }
-    let shared = aws::load(SharedHttpClient::new(BoundedClient::default()), &account, request_timeout).await?;
-    let no_region =
-        || StoreError::misconfigured("no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION");
-    let shared = shared.ok_or_else(no_region)?;
-    let region = shared.region().ok_or_else(no_region)?.to_string();
+    let loaded = aws::load(&account, request_timeout).await?;
+    let no_region = "no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION";
+    let (shared, region) = loaded.ok_or_else(|| StoreError::misconfigured(no_region))?;
     let server = match &account.endpoint {
         Some(endpoint) => named(Kind::S3, Some(&origin(endpoint))),
         None => format!("S3 ({region})"),
     };
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&address.bucket)
-        .with_region(&region)
+        .with_region(region.to_string())
         // One request for each deletion: that for many is not known everywhere.
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!address.path_style)
@@ -263,8 +252,7 @@ impl CredentialProvider for Credentials {
         let now = SystemTime::now();
         if self.refused.swap(false, Ordering::Relaxed) {
             *known = None;
-            let http = SharedHttpClient::new(BoundedClient::default());
-            if let Ok(Some(shared)) = aws::load(http, &self.account, self.request_timeout).await {
+            if let Ok(Some((shared, _))) = aws::load(&self.account, self.request_timeout).await {
                 *chain = shared.credentials_provider();
             }
         }

@@ -1,22 +1,22 @@
 //! Reads `dynamodb://TABLE`.
 
-use crate::store::url::{check_endpoint, query_options};
+use crate::store::aws::Account;
+use crate::store::url::{query_options, read_endpoint};
+use url::Url;
 
-/// Which table, and how to reach it. Fields that are None are found as the AWS SDK finds them.
+/// Which table, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub table: String,
-    pub region: Option<String>,
-    pub endpoint: Option<String>,
-    pub profile: Option<String>,
+    pub account: Account,
 }
 
 impl Address {
     /// As [`Location::identity`](crate::store::Location::identity).
     #[must_use]
     pub fn identity(&self) -> String {
-        let Self { table, region, endpoint, profile: _ } = self;
-        format!("dynamodb {table} {region:?} {endpoint:?}")
+        let Self { table, account: Account { region, endpoint, profile: _ } } = self;
+        format!("dynamodb {table} {region:?} {:?}", endpoint.as_ref().map(Url::as_str))
     }
 
     /// Reads what comes after `dynamodb:`.
@@ -39,9 +39,8 @@ impl Address {
                 .to_owned());
         }
         let mut options = query_options(query, "dynamodb", &["region", "endpoint", "profile"])?;
-        let endpoint = options.remove("endpoint");
-        endpoint.as_deref().map(|endpoint| check_endpoint("dynamodb", endpoint)).transpose()?;
-        let (region, profile) = (options.remove("region"), options.remove("profile"));
-        Ok(Self { table: table.to_owned(), region, endpoint, profile })
+        let endpoint = options.remove("endpoint").map(|text| read_endpoint("dynamodb", &text)).transpose()?;
+        let account = Account { region: options.remove("region"), profile: options.remove("profile"), endpoint };
+        Ok(Self { table: table.to_owned(), account })
     }
 }

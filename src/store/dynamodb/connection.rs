@@ -5,13 +5,12 @@
 
 use super::Address;
 use crate::store::StoreError;
-use crate::store::aws::{self, Account, BoundedClient};
+use crate::store::aws::{self, BoundedClient};
 use crate::store::server_clock::Clock;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::Client;
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +22,9 @@ pub async fn connect(
     request_timeout: Duration,
     clock: &Arc<Mutex<Clock>>,
 ) -> Result<(Client, String), StoreError> {
-    let wrong = || StoreError::misconfigured("the endpoint of DynamoDB is not a URL: write endpoint=http://HOST:PORT");
-    let endpoint = address.endpoint.as_deref().map(|text| aws::endpoint(text).ok_or_else(wrong)).transpose()?;
-    let account = Account { region: address.region.clone(), profile: address.profile.clone(), endpoint };
-    let http = SharedHttpClient::new(BoundedClient::default());
-    let shared = aws::load(http, &account, request_timeout).await?;
+    let loaded = aws::load(&address.account, request_timeout).await?;
     let no_region = "no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION";
-    let shared = shared.ok_or_else(|| StoreError::misconfigured(no_region))?;
-    let region = shared.region().cloned().ok_or_else(|| StoreError::misconfigured(no_region))?;
+    let (shared, region) = loaded.ok_or_else(|| StoreError::misconfigured(no_region))?;
     // Callers bound it too, but their messages can say less.
     let bound = request_timeout - request_timeout / 20;
     let timeouts = TimeoutConfig::builder()
@@ -44,14 +38,14 @@ pub async fn connect(
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .http_client(BoundedClient::new(clock));
     // The environment may name one too.
-    let named = account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
+    let named = address.account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
     let server = match named {
         // Scheme, host and port, without any other part.
         Some(endpoint) => format!("DynamoDB at {}", endpoint.origin().ascii_serialization()),
         None => format!("DynamoDB ({region})"),
     };
-    if let Some(endpoint) = &address.endpoint {
-        config = config.endpoint_url(endpoint);
+    if let Some(endpoint) = &address.account.endpoint {
+        config = config.endpoint_url(endpoint.as_str());
     }
     Ok((Client::from_conf(config.build()), server))
 }
