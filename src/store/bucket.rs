@@ -40,7 +40,7 @@ impl Bucket {
     /// # Errors
     /// No region is known, or the credentials that the environment names make no sense.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        Objects::open(address, request_timeout).await.map(Self::new)
+        connection::connect(address, request_timeout).await.map(Self::new)
     }
 }
 

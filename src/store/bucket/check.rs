@@ -15,7 +15,7 @@ pub async fn findings(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     check_versioning(objects, &mut findings).await;
     check_lifecycle(objects, &mut findings).await;
-    if objects.kind() == Kind::S3 {
+    if objects.kind == Kind::S3 {
         findings.push(Finding::good(
             "replication cannot be seen from here: a replica is behind, so have all candidates use the one bucket",
         ));

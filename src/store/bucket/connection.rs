@@ -13,6 +13,7 @@
 
 use super::address::{Address, Kind};
 use super::failure::Refusal;
+use super::objects::Objects;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong};
 use crate::store::aws::{self, Account};
@@ -32,14 +33,13 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector as Network;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
+use object_store::aws::{AmazonS3Builder, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
 };
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::list::PaginatedListStore;
-use object_store::{BackoffConfig, ClientOptions, CredentialProvider, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, CredentialProvider, RetryConfig};
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
@@ -62,29 +62,11 @@ const ANY_REGION: &str = "us-east-1";
 const EMULATED: &str = "devstoreaccount1";
 const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// The clients of one bucket.
-pub struct Clients {
-    pub objects: Arc<dyn ObjectStore>,
-    pub pages: Arc<dyn PaginatedListStore>,
-    /// Signs what the library has no call for. None where its signatures cannot carry a query.
-    pub signer: Option<AmazonS3>,
-    pub wire: Wire,
-    /// The server's name in messages.
-    pub server: String,
-}
-
-impl Clients {
-    fn new(client: impl ObjectStore + PaginatedListStore, wire: Wire, server: String) -> Self {
-        let client = Arc::new(client);
-        Self { objects: Arc::clone(&client) as _, pages: client, signer: None, wire, server }
-    }
-}
-
-/// Opens the clients. Sends nothing, except for the region of an EC2 instance.
+/// Opens the bucket. Sends nothing, except for the region of an EC2 instance.
 ///
 /// # Errors
 /// What is wrong with the address, or with the credentials as far as they are read now.
-pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Clients, StoreError> {
+pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Objects, StoreError> {
     let kind = address.kind;
     let endpoint = address.endpoint.as_ref();
     let unusable = |error: object_store::Error| {
@@ -116,7 +98,7 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
             if endpoint.is_some_and(aws::is_loopback) {
                 builder = builder.with_skip_signature(true);
             }
-            Ok(Clients::new(builder.build().map_err(unusable)?, wire, named(kind, base.as_deref())))
+            Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, named(kind, base.as_deref())))
         }
         Kind::Azure => {
             let base = endpoint.map(|url| url.as_str().trim_end_matches('/').to_owned());
@@ -136,7 +118,7 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Cli
                 builder = builder.with_access_key(EMULATORS_KEY);
             }
             let server = named(kind, endpoint.map(origin).as_deref());
-            Ok(Clients::new(builder.build().map_err(unusable)?, wire, server))
+            Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, server))
         }
     }
 }
@@ -146,7 +128,7 @@ async fn s3(
     request_timeout: Duration,
     wire: Wire,
     unusable: impl Fn(object_store::Error) -> StoreError,
-) -> Result<Clients, StoreError> {
+) -> Result<Objects, StoreError> {
     let Address { region, profile, endpoint, .. } = address.clone();
     let mut account = Account { region, profile, endpoint };
     // As the SDK's own client for S3 does.
@@ -191,7 +173,9 @@ async fn s3(
         });
     }
     let client = builder.build().map_err(unusable)?;
-    Ok(Clients { signer: Some(client.clone()), ..Clients::new(client, wire, server) })
+    let mut objects = Objects::new(address, client.clone(), wire, server);
+    objects.signer = Some(client);
+    Ok(objects)
 }
 
 /// Whether the environment says how to log in.

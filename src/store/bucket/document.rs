@@ -33,20 +33,14 @@ fn shard_of(name: &str) -> Option<Shard> {
 pub fn key_of(key: Key<'_>) -> String {
     match key {
         Key::Marker => "leaderrun.json".to_owned(),
-        Key::Shard(shard) => shards(shard.as_str()),
+        // Orders are in the shard's own document.
+        Key::Shard(shard) | Key::Note(shard, Page::Orders) => shards(shard.as_str()),
         Key::Led(shard) => format!("led/{}", name_of(shard.as_str())),
-        Key::Note(shard, page) => note(shard, page),
+        Key::Note(shard, Page::Standby(session)) => {
+            format!("{STANDBYS}{}/{}", name_of(shard.as_str()), session.as_str())
+        }
+        Key::Note(shard, page) => format!("{NOTES}{}/{}", name_of(shard.as_str()), page.name(MARK)),
         Key::Scratch(name) => format!("trial/{name}"),
-    }
-}
-
-fn note(shard: &Shard, page: &Page) -> String {
-    let name = name_of(shard.as_str());
-    match page {
-        // They are in the shard's own document.
-        Page::Orders => shards(shard.as_str()),
-        Page::Standby(session) => format!("{STANDBYS}{name}/{}", session.as_str()),
-        page => format!("{NOTES}{name}/{}", page.name(MARK)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! All of them mean the same here: look again.
 
 use super::address::{Address, Kind};
-use super::connection::{self, Clients};
+use super::connection::Wire;
 use super::failure::{self, Place};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
@@ -13,10 +13,12 @@ use crate::store::lease_store::documents::{Content, Found, Version};
 use crate::store::record::Record;
 use crate::store::server_clock::Clock;
 use http::Method;
-use object_store::list::PaginatedListOptions;
+use object_store::aws::AmazonS3;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
-use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many names a page of a list has at most.
@@ -24,10 +26,16 @@ const PAGE: usize = 1000;
 /// How long a signed URL is valid.
 const SIGNED_FOR: Duration = Duration::from_mins(1);
 
-/// A bucket, the clients to reach it, and what we know about the server's clock.
+/// A bucket, the library's clients to reach it, and what we know about the server's clock.
 pub struct Objects {
-    clients: Clients,
-    kind: Kind,
+    client: Arc<dyn ObjectStore>,
+    pages: Arc<dyn PaginatedListStore>,
+    /// Signs what the library has no call for. None where its signatures cannot carry a query.
+    pub(super) signer: Option<AmazonS3>,
+    wire: Wire,
+    pub(super) kind: Kind,
+    /// The server's name in messages.
+    server: String,
     /// `s3://locks/prefix/`
     pub name: String,
     prefix: String,
@@ -35,23 +43,28 @@ pub struct Objects {
 
 impl ServerTime for Objects {
     fn clock(&self) -> Clock {
-        self.clients.wire.clock()
+        self.wire.clock()
     }
 }
 
 impl Objects {
-    pub(super) async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let clients = connection::connect(address, request_timeout).await?;
-        let (name, prefix) = (address.to_string(), address.prefix.clone());
-        Ok(Self { clients, kind: address.kind, name, prefix })
-    }
-
-    pub(super) fn server(&self) -> &str {
-        &self.clients.server
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        self.kind
+    pub(super) fn new(
+        address: &Address,
+        client: impl ObjectStore + PaginatedListStore,
+        wire: Wire,
+        server: String,
+    ) -> Self {
+        let client = Arc::new(client);
+        Self {
+            client: Arc::clone(&client) as _,
+            pages: client,
+            signer: None,
+            wire,
+            kind: address.kind,
+            server,
+            name: address.to_string(),
+            prefix: address.prefix.clone(),
+        }
     }
 
     fn path(&self, key: &str) -> Path {
@@ -76,7 +89,7 @@ impl Objects {
     }
 
     fn failure(&self, of_s3: &'static str, error: &(dyn std::error::Error + 'static)) -> StoreError {
-        let place = Place { bucket: &self.name, server: self.server(), wall_clock_error: self.wall_clock_error() };
+        let place = Place { bucket: &self.name, server: &self.server, wall_clock_error: self.wall_clock_error() };
         failure::failure(&place, &self.action(of_s3), error)
     }
 
@@ -90,7 +103,7 @@ impl Objects {
 
     /// Reads an object; strongly consistent.
     pub(super) async fn read(&self, key: &str) -> Result<Found, StoreError> {
-        let answer = match self.clients.objects.get(&self.path(key)).await {
+        let answer = match self.client.get(&self.path(key)).await {
             Ok(answer) => answer,
             Err(Error::NotFound { .. }) => return Ok(Found { content: Content::Absent, version: Version::default() }),
             Err(error) if failure::is_too_long(&error) => {
@@ -100,17 +113,15 @@ impl Objects {
             Err(error) => return Err(self.failure("GetObject", &error)),
         };
         let write = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
-        let write = write.ok_or_else(|| self.nameless())?;
+        let write = write.ok_or_else(|| {
+            StoreError::misconfigured(format!(
+                "{} does not say which version of an object it read or wrote, so nothing can be compared: use another \
+                 server",
+                self.server
+            ))
+        })?;
         let bytes = answer.bytes().await.map_err(|error| self.failure("GetObject", &error))?;
         Ok(found(Record::read(&bytes), write))
-    }
-
-    /// The error of a server that does not name the versions of objects.
-    fn nameless(&self) -> StoreError {
-        StoreError::misconfigured(format!(
-            "{} does not say which version of an object it read or wrote, so nothing can be compared: use another server",
-            self.server()
-        ))
     }
 
     /// Writes a whole object over this version, or over an absence if that is None. Returns it as it was written; None
@@ -125,7 +136,7 @@ impl Objects {
             let (e_tag, version) = if self.kind == Kind::Gcs { (None, Some(over)) } else { (Some(over), None) };
             PutMode::Update(UpdateVersion { e_tag, version })
         });
-        let put = self.clients.objects.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await;
+        let put = self.client.put_opts(&self.path(key), record.json().into(), PutOptions::from(mode)).await;
         let version = match put {
             Ok(written) => self.version(written.e_tag, written.version),
             Err(error) if failure::names_no_version(&error) => None,
@@ -148,7 +159,7 @@ impl Objects {
 
     /// Deletes an object, whatever is in it: only for what decides nothing. Does no harm if it is gone.
     pub(super) async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        match self.clients.objects.delete(&self.path(key)).await {
+        match self.client.delete(&self.path(key)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failure("DeleteObject", &error)),
         }
@@ -165,13 +176,13 @@ impl Objects {
         let mut all = Vec::new();
         let mut options = PaginatedListOptions { max_keys: Some(PAGE), ..PaginatedListOptions::default() };
         loop {
-            let page = self.clients.pages.list_paginated(Some(asked), options.clone()).await;
+            let page = self.pages.list_paginated(Some(asked), options.clone()).await;
             let page = page.map_err(|error| self.failure("ListBucket", &error))?;
             let found = page.result.objects.iter().map(|object| object.location.as_ref());
             let named = found.filter(|name| name.starts_with(&whole));
             all.extend(named.filter_map(|name| Some(name.strip_prefix(&self.prefix)?.to_owned())));
             if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(self.server()));
+                return Err(allowance::too_long(&self.server));
             }
             options.page_token = page.page_token.filter(|token| !token.is_empty());
             if options.page_token.is_none() {
@@ -182,12 +193,12 @@ impl Objects {
 
     /// Asks S3 about the bucket itself: `versioning`, `lifecycle`. None where that cannot be asked.
     pub(super) async fn ask(&self, what: &str, action: &'static str) -> Option<Result<String, StoreError>> {
-        let signer = self.clients.signer.as_ref()?;
+        let signer = self.signer.as_ref()?;
         let options = SignedUrlOptions::new().with_query([(what, "")]);
         let answer = async {
             let url = signer.signed_url_opts(Method::GET, &Path::default(), SIGNED_FOR, &options).await;
             let url = url.map_err(|error| self.failure(action, &error))?;
-            let body = self.clients.wire.get(&url).await.map_err(|error| self.failure(action, &error))?;
+            let body = self.wire.get(&url).await.map_err(|error| self.failure(action, &error))?;
             Ok(String::from_utf8_lossy(&body).into_owned())
         };
         Some(answer.await)
