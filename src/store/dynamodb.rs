@@ -42,7 +42,7 @@ impl DynamoDb {
     /// # Errors
     /// No region is known, or there is no such profile.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        Table::open(address, request_timeout).await.map(Self::new)
+        connection::connect(address, request_timeout).await.map(Self::new)
     }
 }
 

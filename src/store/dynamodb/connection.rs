@@ -3,25 +3,19 @@
 //! The hazard: the SDK's own retries go on for seconds after the election has given a request up, and may apply a write
 //! twice. So retries are off.
 
-use super::Address;
+use super::{Address, Table};
 use crate::store::StoreError;
 use crate::store::aws::{self, BoundedClient};
-use crate::store::server_clock::Clock;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::Client;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The SDK's client for an address, and the server's name in messages. Its answers teach `clock` the server's time;
-/// those of the sources of credentials do not.
-pub async fn connect(
-    address: &Address,
-    request_timeout: Duration,
-    clock: &Arc<Mutex<Clock>>,
-) -> Result<(Client, String), StoreError> {
+/// Opens the table. Its own answers teach it the server's time; those of the sources of credentials do not.
+pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Table, StoreError> {
+    let clock = Arc::default();
     let loaded = aws::load(&address.account, request_timeout).await?;
     let no_region = "no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION";
     let (shared, region) = loaded.ok_or_else(|| StoreError::misconfigured(no_region))?;
@@ -36,7 +30,7 @@ pub async fn connect(
         .retry_config(RetryConfig::disabled())
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .http_client(BoundedClient::new(clock));
+        .http_client(BoundedClient::new(&clock));
     // The environment may name one too.
     let named = address.account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
     let server = match named {
@@ -47,5 +41,5 @@ pub async fn connect(
     if let Some(endpoint) = &address.account.endpoint {
         config = config.endpoint_url(endpoint.as_str());
     }
-    Ok((Client::from_conf(config.build()), server))
+    Ok(Table { client: Client::from_conf(config.build()), name: address.table.clone(), server, clock })
 }

@@ -1,7 +1,5 @@
 //! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
 
-use super::Address;
-use super::connection;
 use super::failure::{self, Place};
 use super::item::Item;
 use crate::store::StoreError;
@@ -17,7 +15,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
 /// table's capacity.
@@ -29,7 +26,7 @@ pub struct Table {
     pub(super) name: String,
     /// The server's name in messages.
     pub(super) server: String,
-    clock: Arc<Mutex<Clock>>,
+    pub(super) clock: Arc<Mutex<Clock>>,
 }
 
 /// The keys of an item.
@@ -97,12 +94,6 @@ impl ServerTime for Table {
 }
 
 impl Table {
-    pub(super) async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let clock = Arc::default();
-        let (client, server) = connection::connect(address, request_timeout, &clock).await?;
-        Ok(Self { client, name: address.table.clone(), server, clock })
-    }
-
     pub(super) async fn get(&self, (partition, sort): Keys, consistent: bool) -> Result<Option<Item>, StoreError> {
         let request = self.client.get_item().table_name(&self.name);
         let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));
