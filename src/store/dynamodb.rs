@@ -20,8 +20,8 @@ pub use table::Table;
 use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Renewing,
-    Touch, Touched, random_name,
+    Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Touch,
+    Touched, random_name,
 };
 use super::{Delivery, Finding, StoreError, parallel};
 use crate::time::{BootInstant, millis};
@@ -169,16 +169,14 @@ impl Documents for Table {
                         continue;
                     }
                     let also = touch.also.is_empty().then(Vec::new);
-                    return Ok(Touched { outcome: Renewing::Done, found, also });
+                    return Ok(Touched::Done { found, also });
                 }
                 Outcome::Refused(Some(item)) => Some(item),
                 // It is gone, or the server does not return it.
                 Outcome::Refused(None) => self.get(key_of(key), true).await?,
             };
-            let found = item::read(item.as_ref());
-            let is_same = found.leadership() == Some(touch.leadership);
-            let outcome = if is_same { Renewing::Overtaken } else { Renewing::Refused };
-            return Ok(Touched { outcome, found, also: None });
+            let is_same = item::read(item.as_ref()).leadership() == Some(touch.leadership);
+            return Ok(if is_same { Touched::Overtaken } else { Touched::Refused });
         }
     }
 

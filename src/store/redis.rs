@@ -27,8 +27,8 @@ use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Renewing, Touch,
-    Touched, Version, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Touch, Touched,
+    Version, random_name,
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
@@ -260,12 +260,11 @@ impl Documents for Hashes {
         let answer = self.ask(std::slice::from_ref(&place), &arguments, self.replicas).await?;
         let mut found = answer.found.into_iter();
         let own = found.next().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
-        let outcome = match answer.status.as_str() {
-            "done" => Renewing::Done,
-            "overtaken" => Renewing::Overtaken,
-            _ => Renewing::Refused,
-        };
-        Ok(Touched { outcome, found: own, also: found.collect() })
+        Ok(match answer.status.as_str() {
+            "done" => Touched::Done { found: own, also: found.collect() },
+            "overtaken" => Touched::Overtaken,
+            _ => Touched::Refused,
+        })
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

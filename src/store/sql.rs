@@ -34,8 +34,8 @@ use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Renewing,
-    Touch, Touched, random_name,
+    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Touch,
+    Touched, random_name,
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
@@ -153,17 +153,18 @@ impl<C: Connection> Documents for Rows<C> {
         let rows = self.ask(&self.server.statements.touch(&touch, &also)).await?;
         let found = at(&place, &rows);
         let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
-        let outcome = match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
-            None => Renewing::Refused,
-            Some(Ordering::Greater) => Renewing::Overtaken,
-            Some(Ordering::Equal) => Renewing::Done,
+        match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
+            None => Ok(Touched::Refused),
+            Some(Ordering::Greater) => Ok(Touched::Overtaken),
+            Some(Ordering::Equal) => {
+                let also = also.iter().map(|place| at(place, &rows)).collect();
+                Ok(Touched::Done { found, also: Some(also) })
+            }
             // It was written after the statement had passed it over: the next renewal finds it.
             Some(Ordering::Less) => {
-                return Err(StoreError::unknown(format!("{} was written during a renewal", self.name(key))));
+                Err(StoreError::unknown(format!("{} was written during a renewal", self.name(key))))
             }
-        };
-        let also = also.iter().map(|place| at(place, &rows)).collect();
-        Ok(Touched { outcome, found, also: Some(also) })
+        }
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use leaderrun::internals::lease::{Session, Shard};
 use leaderrun::internals::store::foreign_lock::ForeignLock;
 use leaderrun::internals::store::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Listed, Marking, Ours,
-    Over, Part, Properties, Renewing, Touch, Touched, Version,
+    Over, Part, Properties, Touch, Touched, Version,
 };
 use leaderrun::internals::store::lease_store::{LeaseStore, touch};
 use leaderrun::internals::store::{Administration, Clock, Delivery, Page, ServerTime, StoreError};
@@ -275,19 +275,18 @@ impl Server {
         let name = Name::Shard(prolong.shard.clone());
         let has_ended = |kept: &Kept| self.style.is_leased && kept.ends.is_some_and(|ends| ends <= now);
         let kept = state.documents.get_mut(&name).filter(|kept| kept.foreign.is_none() && !has_ended(kept));
-        let outcome = match kept.filter(|kept| kept.leadership.as_ref() == Some(&prolong.leadership)) {
-            Some(kept) if kept.sequence > prolong.sequence => Renewing::Overtaken,
+        match kept.filter(|kept| kept.leadership.as_ref() == Some(&prolong.leadership)) {
+            Some(kept) if kept.sequence > prolong.sequence => return Touched::Overtaken,
             Some(kept) => {
                 if kept.sequence < prolong.sequence {
                     kept.sequence = prolong.sequence;
                     kept.ends = Some(now.saturating_add(millis(prolong.lease)));
                 }
-                Renewing::Done
             }
-            None => Renewing::Refused,
-        };
+            None => return Touched::Refused,
+        }
         let also = prolong.also.iter().map(|name| self.found(&state, name)).collect();
-        Touched { outcome, found: self.found(&state, &name), also: Some(also) }
+        Touched::Done { found: self.found(&state, &name), also: Some(also) }
     }
 
     pub fn remove(&self, name: &Name) {

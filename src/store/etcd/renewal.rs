@@ -5,7 +5,7 @@ use super::connection::Connection;
 use super::document::Revisions;
 use super::proto::{LeaseKeepAliveResponse, TxnRequest, is_unchanged, put};
 use super::{Keys, MOST_ATTEMPTS, lease};
-use crate::store::lease_store::documents::{Documents, Key, Life, Renewing, Touch, Touched, Version};
+use crate::store::lease_store::documents::{Documents, Key, Life, Touch, Touched, Version};
 use crate::store::{ErrorKind, StoreError, parallel};
 use std::sync::Arc;
 
@@ -42,8 +42,7 @@ impl Keys {
             }
             let is_others = stands.beside.as_ref().is_some_and(|beside| beside.lease != lease);
             if named == 0 || kept.as_ref().is_ok_and(|kept| kept.ttl_seconds <= 0 || is_others) {
-                let found = self.judge(&connection, key, stands).await?;
-                return Ok(Touched { outcome: Renewing::Refused, found, also: None });
+                return Ok(Touched::Refused);
             }
             let kept = kept?;
             if !is_proof(&kept, answer.header.raft_term) {
@@ -63,7 +62,7 @@ impl Keys {
             let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
             let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
             self.saw(key, &found, answer.header.revision);
-            return Ok(Touched { outcome: Renewing::Done, found, also: others });
+            return Ok(Touched::Done { found, also: others });
         }
         Err(StoreError::unknown(format!(
             "etcd at {} changes its leader, or {}, while the lease is renewed",

@@ -201,19 +201,17 @@ pub struct Touch<'a> {
     pub also: &'a [Key<'a>],
 }
 
+/// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Touched {
-    pub outcome: Renewing,
-    /// The document as it stands.
-    pub found: Found,
-    /// None if they could not be read, which does the renewal no harm.
-    pub also: Option<Vec<Found>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewing {
+#[expect(clippy::large_enum_variant, reason = "it is looked at once")]
+pub enum Touched {
     /// Applied, also by an earlier copy of the same request.
-    Done,
+    Done {
+        /// The document as it stands.
+        found: Found,
+        /// None if they could not be read, which does the renewal no harm.
+        also: Option<Vec<Found>>,
+    },
     /// A later renewal was applied before.
     Overtaken,
     /// The document does not name this leadership.

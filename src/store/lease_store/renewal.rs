@@ -13,7 +13,7 @@
 
 use super::claim::Author;
 use super::document::{Document, LedMark};
-use super::documents::{Documents, Ends, Found, Key, Leadership, Life, Over, Renewing, Touch};
+use super::documents::{Documents, Ends, Found, Key, Leadership, Life, Over, Touch, Touched};
 use super::marker::Reader;
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS};
@@ -75,21 +75,20 @@ impl<D: Documents> LeaseStore<D> {
                     self.doubt(shard);
                 }
             })?;
-            match touched.outcome {
-                Renewing::Overtaken => return Ok(Renewed::alone(Renewal::Overtaken)),
-                Renewing::Refused => match self.conclude(candidate, &leadership, sequence).await? {
+            let (found, mut told) = match touched {
+                Touched::Overtaken => return Ok(Renewed::alone(Renewal::Overtaken)),
+                Touched::Refused => match self.conclude(candidate, &leadership, sequence).await? {
                     Some(renewal) => return Ok(Renewed::alone(renewal)),
                     None => continue,
                 },
-                Renewing::Done => {}
-            }
-            let mut told = touched.also;
+                Touched::Done { found, also } => (found, also),
+            };
             let asked = also.len() > others;
             let marker = told.as_mut().filter(|_| asked).and_then(Vec::pop);
             if let Some(marker) = marker {
                 self.admit_marker(marker, began, Reader::Writer).await?;
             }
-            let standing = self.understand(shard, touched.found)?;
+            let standing = self.understand(shard, found)?;
             if !self.is_of_the_marker(&standing.found) {
                 self.read_marker(Reader::Writer).await?;
                 also.truncate(others);

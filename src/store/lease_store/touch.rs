@@ -5,7 +5,7 @@
 //! trips, and both must fit into what a lease leaves.
 
 use super::MOST_ATTEMPTS;
-use super::documents::{Documents, Draft, Ends, Found, Key, Over, Renewing, Touch, Touched};
+use super::documents::{Documents, Draft, Ends, Found, Key, Over, Touch, Touched};
 use crate::store::StoreError;
 use crate::time::BootInstant;
 
@@ -23,10 +23,10 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
             None => get(documents, key).await?,
         };
         let Some(ours) = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership)) else {
-            return Ok(Touched { outcome: Renewing::Refused, found, also: None });
+            return Ok(Touched::Refused);
         };
         if ours.sequence > touch.sequence {
-            return Ok(Touched { outcome: Renewing::Overtaken, found, also: None });
+            return Ok(Touched::Overtaken);
         }
         if ours.sequence < touch.sequence || again {
             let sent = BootInstant::now();
@@ -48,7 +48,7 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
             continue;
         }
         let also = if touch.also.is_empty() { Some(Vec::new()) } else { documents.get(touch.also, false).await.ok() };
-        return Ok(Touched { outcome: Renewing::Done, found, also });
+        return Ok(Touched::Done { found, also });
     }
     Err(StoreError::unknown(format!("{} changes faster than it can be renewed", documents.name(key))))
 }
