@@ -1,6 +1,6 @@
 //! Documents that other programs replace and delete: the led mark keeps what would be lost with them.
 
-use crate::memory::Name;
+use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
@@ -41,6 +41,18 @@ fn a_term_and_a_pause_survive_a_crash_whose_document_is_deleted_and_its_tree_is_
     let grant = other.waits(&candidate("two"));
     assert!(grant.term > term, "{grant:?}");
     assert_eq!(other.orders().as_deref(), Some("pause --keep"));
+}
+
+#[test]
+fn a_claim_that_is_denied_halfway_does_not_say_that_an_earlier_tree_is_dead() {
+    let world = World::old(SHARED);
+    leader(&world);
+    world.delete();
+    let denied = world.client();
+    denied.line.next(|step| matches!(step, Step::Get { names, .. } if names[..] == [Name::Marker]), Fate::Denied);
+    assert_eq!(now(denied.store.claim(&candidate("two"))).unwrap_err().kind, ErrorKind::Denied);
+    let (grant, took) = world.client().in_time(&candidate("three"));
+    assert!(took + wait_of(&grant) > LEASE - seconds(1), "{grant:?} after {took:?}");
 }
 
 #[test]

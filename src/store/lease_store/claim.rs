@@ -434,7 +434,8 @@ impl<D: Documents> LeaseStore<D> {
             Ok::<_, StoreError>(Aftermath { is_doubtful: is_doubtful(&before), term: term_over(&before), before })
         };
         let looked = looked.await;
-        if matches!(&looked, Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured)) {
+        // The led mark may say that an earlier tree still runs. A release would say there that none does.
+        if !self.properties.is_shared && looked.as_ref().is_err_and(|error| error.kind.is_final()) {
             // We will not ask again soon, so others should not have to wait until the lease ends.
             let _ = self.give_back(candidate, Term(draft.term), false).await;
         }
