@@ -6,7 +6,7 @@
 
 use super::failure::MOST_SIGNATURE_AGE_SECONDS;
 use super::item::key_of;
-use super::setup::{TTL, describe, is_usable, other_keys, ttl_attribute};
+use super::setup::{TTL, describe, is_usable, ttl_attribute, wrong_keys};
 use super::table::Table;
 use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, Finding, StoreError, Verdict, expiry, round_trip};
@@ -38,17 +38,20 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
         }
         Err(error) => return Err(error),
     }
-    check_clock(table, &mut findings).await?;
+    match round_trip::measure(|| table.get(key_of(Key::Marker), true)).await {
+        Ok((_, time)) => findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS)),
+        // Reported already.
+        Err(error) if error.kind == ErrorKind::Denied => {}
+        Err(error) => return Err(error),
+    }
     Ok(findings)
 }
 
 /// Checks the description. Returns whether the table is a multi-region strongly consistent one.
 fn check_description(table: &Table, description: &TableDescription, findings: &mut Vec<Finding>) -> bool {
     let Table { name, server, .. } = table;
-    match (other_keys(description), is_usable(description)) {
-        (Some(other), _) => findings.push(Finding::bad(format!(
-            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
-        ))),
+    match (wrong_keys(table, description), is_usable(description)) {
+        (Some(wrong), _) => findings.push(Finding::bad(wrong)),
         (None, false) => {
             let status = description.table_status().map_or("unknown", TableStatus::as_str);
             findings.push(Finding::bad(format!("table {name} in {server} is {status}: wait until it is ACTIVE")));
@@ -86,16 +89,6 @@ fn check_ttl(attribute: Option<&str>, strong: bool) -> Finding {
              enables it",
         ),
     }
-}
-
-async fn check_clock(table: &Table, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    match round_trip::measure(|| table.get(key_of(Key::Marker), true)).await {
-        Ok((_, time)) => findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS)),
-        // Reported already.
-        Err(error) if error.kind == ErrorKind::Denied => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -37,10 +37,8 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
         pause = (pause * 2).min(Duration::from_secs(2));
         description = describe(table).await?;
     }
-    if let Some(other) = description.as_ref().and_then(other_keys) {
-        return Err(StoreError::misconfigured(format!(
-            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
-        )));
+    if let Some(wrong) = description.as_ref().and_then(|description| wrong_keys(table, description)) {
+        return Err(StoreError::misconfigured(wrong));
     }
     let made = if is_new {
         steps::made(format_args!("table {name} in {server}, paid by the request"))
@@ -114,8 +112,9 @@ pub fn is_usable(description: &TableDescription) -> bool {
     matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
 }
 
-/// A description of the keys, if they are not those that every request names.
-pub fn other_keys(description: &TableDescription) -> Option<String> {
+/// What is wrong with the keys, if they are not those that every request names.
+pub fn wrong_keys(table: &Table, description: &TableDescription) -> Option<String> {
+    let Table { name, server, .. } = table;
     let keys = description.key_schema().iter().map(|key| {
         let mut definitions = description.attribute_definitions().iter();
         let definition = definitions.find(|definition| definition.attribute_name() == key.attribute_name());
@@ -123,5 +122,10 @@ pub fn other_keys(description: &TableDescription) -> Option<String> {
         format!("{} ({kind})", key.attribute_name())
     });
     let keys = keys.collect::<Vec<_>>();
-    (keys != ["pk (S)", "sk (S)"]).then(|| keys.join(", "))
+    (keys != ["pk (S)", "sk (S)"]).then(|| {
+        let other = keys.join(", ");
+        format!(
+            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
+        )
+    })
 }
