@@ -25,8 +25,10 @@ impl Administration for FileStore {
     }
 
     async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+        let names = self.names()?;
+        let shards: BTreeSet<Shard> = names.iter().filter_map(|name| Self::shard_of(name)).collect();
         let mut list = Vec::new();
-        for shard in self.shards()?.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
+        for shard in shards.into_iter().filter(|shard| shard.as_str().starts_with(prefix)) {
             let report = match self.inspect(&shard).await {
                 Err(error) if error.kind == ErrorKind::Misconfigured => {
                     Report { holder: Some(Holder::unknown()), last_term: None }
@@ -116,12 +118,5 @@ impl Administration for FileStore {
             Err(error) => Finding::bad(error.message),
         });
         Ok(findings)
-    }
-}
-
-impl FileStore {
-    /// All shards that have a file.
-    fn shards(&self) -> Result<BTreeSet<Shard>, StoreError> {
-        Ok(self.names()?.iter().filter_map(|name| Self::shard_of(name)).collect())
     }
 }
