@@ -1,14 +1,14 @@
 //! The lines and blocks of the README, the guide and the manual that stand for themselves, each run as it is written, by a shell on
-//! a machine that has what they name: on `file:` and on Redis.
+//! a machine that has what they name, with a store on Redis.
 
 use super::{Machine, text, write_script};
 use crate::support::fleet::{children_of, wait_until, wait_until_or};
-use crate::support::server::Server;
+use crate::support::redis::Server;
+use crate::support::server::{Server as _, prepare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,24 +16,15 @@ use std::time::{Duration, Instant};
 /// A machine, and a store that it reaches.
 struct Site {
     machine: Machine,
-    url: String,
-    _server: Option<Box<dyn Server>>,
+    server: Server,
 }
 
 impl Site {
-    fn on_files() -> Self {
-        let machine = Machine::with(&[], "");
-        let url = machine.store();
-        Self { machine, url, _server: None }
-    }
-
-    #[cfg(feature = "redis")]
-    fn on_redis() -> Self {
-        let mut server: Box<dyn Server> = Box::new(crate::support::redis::Server::start());
-        crate::support::server::prepare(&*server);
+    fn new() -> Self {
+        let mut server = Server::start();
+        prepare(&server);
         server.grow_old();
-        let url = server.own_url();
-        Self { machine: Machine::with(&[], ""), url, _server: Some(server) }
+        Self { machine: Machine::with(&[], ""), server }
     }
 
     /// A program in PATH and in the directory: it writes its name and its words down, and then does `then`.
@@ -45,8 +36,9 @@ impl Site {
     /// A shell that is given `line`, in the directory of the programs.
     fn shell(&self, line: &str) -> Command {
         let path = ("PATH", "/usr/local/bin:/usr/bin:/bin");
+        let url = self.server.own_url();
         let environment =
-            [path, ("LEADERRUN_STORE", &self.url), ("LEADERRUN_CONFIG", "/dev/null"), ("LEADERRUN_HOOK_TIMEOUT", "6s")];
+            [path, ("LEADERRUN_STORE", &url), ("LEADERRUN_CONFIG", "/dev/null"), ("LEADERRUN_HOOK_TIMEOUT", "6s")];
         let mut command = self.machine.command(&environment, &["/bin/sh", "-c", line], &[]);
         command.current_dir(self.machine.path("bin"));
         command
@@ -122,7 +114,9 @@ fn manual(page: &str, part: &str) -> String {
 }
 
 /// Of one host that fails and others that come later, or of two that come at once.
-fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &Site) {
+#[test]
+fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then() {
+    let site = Site::new();
     let line = recipe("leaderrun --once ");
     site.has("server", "");
     site.has("migrate", "sleep 0.5");
@@ -154,7 +148,9 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then(site: &
     assert_eq!(site.ran().iter().filter(|ran| *ran == "migrate 2026-11-add-users").count(), 1, "{:?}", site.ran());
 }
 
-fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
+#[test]
+fn an_address_comes_before_the_command_and_goes_after_it() {
+    let site = Site::new();
     let line = recipe("leaderrun --lease 20s --pre-start ");
     let page = text("man/leaderrun.1");
     let of_manual = page.lines().find_map(|line| line.strip_prefix(".Ql ").filter(|line| line.contains("ip addr")));
@@ -177,7 +173,9 @@ fn an_address_comes_before_the_command_and_goes_after_it(site: &Site) {
     }
 }
 
-fn a_replica_follows_while_another_leads_and_learns_where(site: &Site) {
+#[test]
+fn a_replica_follows_while_another_leads_and_learns_where() {
+    let site = Site::new();
     let line = recipe("leaderrun --standby ");
     site.has("primary", "exec sleep 1000");
     site.has("replica", "exec sleep 1000");
@@ -195,7 +193,9 @@ fn a_replica_follows_while_another_leads_and_learns_where(site: &Site) {
     site.wait_for("primary", 2);
 }
 
-fn a_server_that_fails_is_started_again(site: &Site) {
+#[test]
+fn a_server_that_fails_is_started_again() {
+    let site = Site::new();
     let line = recipe("leaderrun --restart ");
     site.has(
         "server",
@@ -209,7 +209,9 @@ fn a_server_that_fails_is_started_again(site: &Site) {
     assert_eq!(site.machine.log().matches(": leading").count(), 1, "{}", site.machine.log());
 }
 
-fn of_four_workers_three_run_each_in_a_slot_of_its_own(site: &Site) {
+#[test]
+fn of_four_workers_three_run_each_in_a_slot_of_its_own() {
+    let site = Site::new();
     let line = recipe("leaderrun --slots ");
     site.has("worker", &format!("echo slot $LEADERRUN_SLOT >>{}\nexec sleep 1000", site.machine.path("ran").display()));
     let mut hosts = [(), (), (), ()].map(|()| site.host(&line));
@@ -227,7 +229,9 @@ fn of_four_workers_three_run_each_in_a_slot_of_its_own(site: &Site) {
     }
 }
 
-fn a_dangerous_step_is_taken_only_while_the_lease_lasts(site: &Site) {
+#[test]
+fn a_dangerous_step_is_taken_only_while_the_lease_lasts() {
+    let site = Site::new();
     let line = manual("man/leaderctl.1", "verify --for");
     assert!(text("docs/recipes.md").contains(&format!("`{}`", line.trim())), "the guide has another line: {line}");
     site.has("publish", "");
@@ -236,16 +240,15 @@ fn a_dangerous_step_is_taken_only_while_the_lease_lasts(site: &Site) {
     write_script(&site.machine.path("bin").join("steps"), &format!("#!/bin/sh\n{line}\n"));
     assert!(site.run("leaderrun s -- ./steps").status.success());
     assert_eq!(site.ran(), ["publish"]);
-    if site.url.starts_with("file:") {
-        return;
-    }
     // Its lease is shorter than it wants.
     let short = "leaderrun --lease 4s --renew 1s --kill-after 1s s -- ./steps";
     assert!(!site.run(short).status.success());
     assert_eq!(site.ran(), ["publish"]);
 }
 
-fn the_scripts_of_the_manual_say_what_came_of_it(site: &Site) {
+#[test]
+fn the_scripts_of_the_manual_say_what_came_of_it() {
+    let site = Site::new();
     let script = manual("man/leaderrun.1", "leaderrun -w 10m migrate");
     let said = |output: &Output| String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap();
     site.has("migrate", "");
@@ -270,41 +273,9 @@ fn the_scripts_of_the_manual_say_what_came_of_it(site: &Site) {
     assert!(output.status.success() && said(&output).contains("backing up in term "), "{output:?}");
 }
 
-macro_rules! at_sites {
-    ($($story:ident),* $(,)?) => {
-        mod file {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story(&super::Site::on_files());
-                }
-            )*
-        }
-        #[cfg(feature = "redis")]
-        mod redis {
-            $(
-                #[test]
-                fn $story() {
-                    super::$story(&super::Site::on_redis());
-                }
-            )*
-        }
-    };
-}
-
-at_sites!(
-    a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then,
-    an_address_comes_before_the_command_and_goes_after_it,
-    a_replica_follows_while_another_leads_and_learns_where,
-    a_server_that_fails_is_started_again,
-    of_four_workers_three_run_each_in_a_slot_of_its_own,
-    a_dangerous_step_is_taken_only_while_the_lease_lasts,
-    the_scripts_of_the_manual_say_what_came_of_it,
-);
-
-/// But for a program that is there. It is the template that packages install, without what hardens it.
+/// Without what hardens it. That systemd accepts the template, which packages install, is in tests/systemd.rs.
 #[test]
-fn systemd_accepts_the_unit_of_the_guide_which_is_a_part_of_the_template() {
+fn the_unit_of_the_guide_is_a_part_of_the_template() {
     let guide = text("docs/recipes.md");
     let block = guide.split("```ini\n").nth(1).expect("a unit").split("```").next().unwrap();
     assert!(block.starts_with("[Service]\n") && block.contains("\nExecStart="), "{block}");
@@ -312,17 +283,4 @@ fn systemd_accepts_the_unit_of_the_guide_which_is_a_part_of_the_template() {
     for line in block.lines() {
         assert!(template.lines().any(|other| other == line), "the template has no {line}");
     }
-    let scratch = tempfile::TempDir::new().unwrap();
-    let unit = scratch.path().join("leaderrun@.service");
-    fs::write(&unit, block.replace("/usr/local/bin/leaderrun", env!("CARGO_BIN_EXE_leaderrun"))).unwrap();
-    assert_eq!(verified(&unit), "");
-    // It finds mistakes.
-    fs::write(&unit, block.replace("KillMode=", "KillMod=")).unwrap();
-    assert!(verified(&unit).contains("KillMod"));
-}
-
-fn verified(unit: &Path) -> String {
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).output();
-    let Output { stdout, stderr, .. } = output.expect("systemd-analyze starts: tests/run installs it");
-    String::from_utf8([stdout, stderr].concat()).unwrap()
 }

@@ -16,6 +16,7 @@ mod fencing;
     feature = "etcd"
 ))]
 mod infrastructure;
+#[cfg(feature = "redis")]
 mod lines;
 #[path = "../support/mod.rs"]
 mod support;
@@ -188,6 +189,9 @@ fn exec_form(text: &str, key: &str) -> Vec<String> {
     serde_json::from_str(&line.replace("\\e\"", "\\\"")).unwrap_or_else(|error| panic!("{key}: {line}: {error}"))
 }
 
+/// They end with the first one.
+const ITS_OWN_PROCESSES: [&str; 4] = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+
 /// A container: its first process is what the recipe says.
 struct Container {
     child: Process,
@@ -198,28 +202,17 @@ impl Container {
     fn run(machine: &Machine, environment: &[(&str, &str)], words: &[String]) -> Self {
         let port = free_port();
         let store = machine.store();
-        let words: Vec<String> = words.iter().map(|word| word.replace("$(POD)", "pod-1")).collect();
-        let words: Vec<String> =
-            words.iter().map(|word| if word == ":9100" { format!("127.0.0.1:{port}") } else { word.clone() }).collect();
+        let told = |word: &String| match word.as_str() {
+            ":9100" => format!("127.0.0.1:{port}"),
+            word => word.replace("$(POD)", "pod-1"),
+        };
+        let words: Vec<String> = words.iter().map(told).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let path = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         let environment = [&[path, ("LEADERRUN_STORE", store.as_str())], environment].concat();
-        let mut command = Command::new("unshare");
-        command.args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-            "sh",
-            "-c",
-        ]);
-        command.arg("mount --bind \"$0\" /usr/local/bin && exec /usr/bin/env -i \"$@\"").arg(machine.path("bin"));
-        command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).args(words);
+        let mut command = machine.command(&environment, &words, &ITS_OWN_PROCESSES);
         let log = || fs::File::options().create(true).append(true).open(machine.path("log")).unwrap();
-        let child = Process::start(command.stdin(Stdio::null()).stdout(log()).stderr(log()));
+        let child = Process::start(command.stdout(log()).stderr(log()));
         Self { child, port }
     }
 
@@ -382,11 +375,7 @@ fn the_script_backs_up_once_and_not_while_another_does() {
 
     let marker = machine.path("held");
     let hold = format!("echo x >{}; exec sleep 1000", marker.display());
-    let mut holder = machine.command(
-        &environment,
-        &["leaderrun", "-q", "backup", "-c", &hold],
-        &["--pid", "--fork", "--mount-proc", "--kill-child"],
-    );
+    let mut holder = machine.command(&environment, &["leaderrun", "-q", "backup", "-c", &hold], &ITS_OWN_PROCESSES);
     let mut holder = holder.spawn().unwrap();
     wait_until("another one backs up", || marker.exists());
     fs::remove_file(target.join("backup.tar")).unwrap();
