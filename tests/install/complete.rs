@@ -91,6 +91,7 @@ fn bash_offers_the_shards_of_the_store(place: &Place) {
         words 'leaderctl --request-timeout 9s history o'
         words 'leaderrun o'
         words 'leaderrun -n --lease 9s db/main.'
+        words 'leaderrun --leas'
         words 'leaderctl status --js'
         words 'leaderctl step'
         words 'leaderctl bal'
@@ -106,6 +107,7 @@ fn bash_offers_the_shards_of_the_store(place: &Place) {
         "other_name-1",
         "other_name-1",
         "db/main.old",
+        "--lease",
         "--json",
         "step-down",
         "balance",

@@ -83,18 +83,44 @@ fn files_below(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
+fn it_installs_twice_under_a_leader_that_goes_on_and_leaves_nothing_when_removed() {
     let scratch = tempfile::tempdir().unwrap();
     let prefix = scratch.path().join("a prefix");
-    for _ in 0..2 {
-        succeeded(install_below(&prefix));
-        assert_eq!(files_below(&prefix), FILES);
-    }
+    succeeded(install_below(&prefix));
+    assert_eq!(files_below(&prefix), FILES);
+    let program = prefix.join("bin/leaderrun");
+    let run = |program: &str| {
+        let mut command = Command::new(prefix.join("bin").join(program));
+        command.args(["--store", &format!("file:{}", name(&scratch.path().join("store")))]);
+        command
+    };
+    let mut leader = run("leaderrun").args(["-q", "hello", "sleep", "1"]).spawn().unwrap();
+    let before = fs::metadata(&program).unwrap().ino();
+    succeeded(install_below(&prefix));
+    assert_ne!(fs::metadata(&program).unwrap().ino(), before);
+    assert!(leader.wait().unwrap().success());
+    assert_eq!(run("leaderrun").args(["-q", "hello", "--", "echo", "I lead"]).said().out, "I lead\n");
+    let status = run("leaderctl").args(["status", "hello"]).said().out;
+    assert!(status.starts_with("hello: free (last term "), "{status}");
+
+    assert_eq!(files_below(&prefix), FILES);
     for file in FILES {
         let metadata = fs::metadata(prefix.join(file)).unwrap();
         let mode = if file.starts_with("bin/") { 0o755 } else { 0o644 };
         assert_eq!(metadata.permissions().mode() & 0o777, mode, "{file}");
         assert!(metadata.len() > 0, "{file} is empty");
+    }
+    // What each shell does with them is in `complete`.
+    for (shell, place) in [
+        ("bash", "share/bash-completion/completions/PROGRAM"),
+        ("zsh", "share/zsh/site-functions/_PROGRAM"),
+        ("fish", "share/fish/vendor_completions.d/PROGRAM.fish"),
+    ] {
+        for program in ["leaderrun", "leaderctl"] {
+            let printed = run("leaderctl").args(["completions", program, shell]).said().good();
+            let installed = fs::read_to_string(prefix.join(place.replace("PROGRAM", program))).unwrap();
+            assert!(installed == printed, "{program} in {shell}");
+        }
     }
     for _ in 0..2 {
         succeeded(install(&["--prefix", name(&prefix), "--uninstall"]));
@@ -102,73 +128,7 @@ fn it_installs_twice_without_harm_and_leaves_nothing_when_removed() {
     }
 }
 
-#[test]
-fn what_it_installed_runs() {
-    let prefix = tempfile::tempdir().unwrap();
-    succeeded(install_below(prefix.path()));
-    let run = |program: &str, arguments: &[&str]| {
-        let store = format!("file:{}", name(&prefix.path().join("store")));
-        let program = prefix.path().join("bin").join(program);
-        Command::new(program).args(["--store", &store]).args(arguments).said().out
-    };
-    assert_eq!(run("leaderrun", &["-q", "hello", "--", "echo", "I lead"]), "I lead\n");
-    let status = run("leaderctl", &["status", "hello"]);
-    assert!(status.starts_with("hello: free (last term "), "{status}");
-}
-
-/// What `shell` makes of `script`, which finds in `$SHARE` what was installed.
-fn completed(shell: &str, flags: &[&str], script: &str) -> String {
-    let prefix = tempfile::tempdir().unwrap();
-    succeeded(install_below(prefix.path()));
-    let share = prefix.path().join("share");
-    let mut command = Command::new(shell);
-    command.args(flags).args(["-c", script]);
-    command.env("HOME", prefix.path()).env("SHARE", &share).env("XDG_DATA_DIRS", &share);
-    // fish completes nothing for a program that is not there.
-    let path = format!("{}:{}", name(&prefix.path().join("bin")), std::env::var("PATH").unwrap_or_default());
-    succeeded(command.env("PATH", path).said())
-}
-
-/// Prints what bash would offer for the last of some words.
-const COMPLETE_WORDS: &str = r#"
-    # The builtin works only while the shell itself completes.
-    compopt() { :; }
-    complete_words() {
-        . "$SHARE/bash-completion/completions/$1"
-        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
-        "$(complete -p "$1" | sed 's/.*-F \([^ ]*\) .*/\1/')" "$1" "${@: -1}" "${@: -2:1}"
-        echo "${COMPREPLY[*]}"
-    }
-"#;
-
-/// As the package bash-completion does it: a file with the name of the program, sourced when that is first completed.
-#[test]
-fn bash_completes_options_values_and_verbs() {
-    let script = r"
-        complete_words leaderrun --leas
-        complete_words leaderrun --announce n
-        complete_words leaderctl step
-        complete_words leaderctl status --js
-    ";
-    assert_eq!(
-        completed("bash", &["--norc"], &format!("{COMPLETE_WORDS}\n{script}")),
-        "--lease\nnever\nstep-down\n--json\n"
-    );
-}
-
-#[test]
-#[ignore = "needs zsh"]
-fn zsh_finds_both_functions_where_they_are_installed() {
-    let script = r#"
-        fpath=("$SHARE/zsh/site-functions" $fpath)
-        autoload -Uz compinit && compinit -u -d "$HOME/dump"
-        print $_comps[leaderrun] $_comps[leaderctl]
-        autoload +X _leaderrun && [[ $functions[_leaderrun] == *--lease=* ]] && print loaded
-        autoload +X _leaderctl && [[ $functions[_leaderctl] == *step-down* ]] && print loaded
-    "#;
-    assert_eq!(completed("zsh", &["-f"], script), "_leaderrun _leaderctl\nloaded\nloaded\n");
-}
-
+/// As fish finds them by itself.
 #[test]
 #[ignore = "needs fish"]
 fn fish_completes_options_values_and_verbs() {
@@ -177,22 +137,15 @@ fn fish_completes_options_values_and_verbs() {
         complete -C "leaderrun --announce n"
         complete -C "leaderctl step"
     "#;
-    let text = completed("fish", &[], script);
-    let words: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
-    assert_eq!(words, ["--lease", "never", "step-down"], "{text}");
-}
-
-#[test]
-fn a_program_that_runs_is_replaced_and_goes_on() {
     let prefix = tempfile::tempdir().unwrap();
     succeeded(install_below(prefix.path()));
-    let program = prefix.path().join("bin/leaderrun");
-    let store = format!("file:{}", name(&prefix.path().join("store")));
-    let before = fs::metadata(&program).unwrap().ino();
-    let mut leader = Command::new(&program).args(["--store", &store, "-q", "hello", "sleep", "1"]).spawn().unwrap();
-    succeeded(install_below(prefix.path()));
-    assert_ne!(fs::metadata(&program).unwrap().ino(), before);
-    assert!(leader.wait().unwrap().success());
+    let mut fish = Command::new("fish");
+    fish.args(["-c", script]).env("HOME", prefix.path()).env("XDG_DATA_DIRS", prefix.path().join("share"));
+    // It completes nothing for a program that is not there.
+    let path = format!("{}:{}", name(&prefix.path().join("bin")), std::env::var("PATH").unwrap_or_default());
+    let text = succeeded(fish.env("PATH", path).said());
+    let words: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(words, ["--lease", "never", "step-down"], "{text}");
 }
 
 #[test]
