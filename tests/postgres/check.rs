@@ -45,10 +45,20 @@ async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_check_names_what_makes_a_server_unsafe() {
-    let server = Server::start_with(&["full_page_writes=off", "synchronous_commit=off"]);
-    let store = open(&server.own_url()).await;
-    store.prepare().await.unwrap();
+async fn a_check_names_what_makes_a_server_unsafe_and_a_lease_is_written_to_disk_where_the_server_would_not() {
+    let server = Server::start_with(&["full_page_writes=off", "synchronous_commit=off", "wal_writer_delay=10s"]);
+    let store = ready(&server).await;
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    // What was committed is in the log by then, and not only in memory. What the server writes by itself now and then may
+    // not be.
+    let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";
+    let mut flushed = Vec::new();
+    for sequence in 1..4 {
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        flushed.push(server.sql(unwritten) == "f");
+    }
+    assert!(flushed.contains(&true));
     server.sql("ALTER TABLE leaderrun SET UNLOGGED");
     let findings = store.check().await.unwrap();
     let bad = texts(&findings, Verdict::Bad).join("\n");

@@ -3,16 +3,6 @@
 use super::*;
 use crate::support::papers::Papers;
 
-fn server(papers: &Papers, rules: &str) -> Server {
-    Server::prepared_with(&["ssl=on", "ssl_ca_file=root.crt"], |data| {
-        for (name, place) in [("server.pem", "server.crt"), ("server.key", "server.key"), ("ca.pem", "root.crt")] {
-            std::fs::copy(papers.file(name), data.join(place)).unwrap();
-        }
-        std::fs::set_permissions(data.join("server.key"), std::fs::Permissions::from_mode(0o600)).unwrap();
-        std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
-    })
-}
-
 /// Whether the store's connection is encrypted.
 fn is_encrypted(server: &Server) -> bool {
     let question = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
@@ -21,10 +11,25 @@ fn is_encrypted(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn each_mode_checks_what_it_says() {
+async fn each_mode_checks_what_it_says_and_users_are_let_in_by_certificate_and_by_password() {
     let papers = Papers::issue("IP:127.0.0.1");
     papers.add_authority("other");
-    let server = server(&papers, "local all all trust\nhost all all all trust\n");
+    let server = Server::prepared_with(&["ssl=on", "ssl_ca_file=root.crt"], |data| {
+        for (name, place) in [("server.pem", "server.crt"), ("server.key", "server.key"), ("ca.pem", "root.crt")] {
+            std::fs::copy(papers.file(name), data.join(place)).unwrap();
+        }
+        std::fs::set_permissions(data.join("server.key"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let rules = "host all postgres all trust\nhostssl all app all cert\nhostssl all all all scram-sha-256\n";
+        std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
+    });
+    server.sql("CREATE ROLE app LOGIN; CREATE ROLE guest LOGIN PASSWORD 'hunter2'");
+    server.sql("GRANT CREATE ON SCHEMA public TO app, guest");
+    each_mode_checks_what_it_says(&papers, &server).await;
+    a_certificate_lets_in_and_another_one_does_not(&papers, &server).await;
+    a_password_goes_with_channel_binding_over_tls(&server).await;
+}
+
+async fn each_mode_checks_what_it_says(papers: &Papers, server: &Server) {
     let (ca, other) = (papers.path("ca.pem"), papers.path("other.pem"));
     // The certificate is for the address, not for the name.
     let by_name = |options: &str| server.url_with(options).replace("@127.0.0.1", "@localhost");
@@ -43,7 +48,7 @@ async fn each_mode_checks_what_it_says() {
         let store = open(&url).await;
         store.prepare().await.unwrap_or_else(|error| panic!("{url}: {error}"));
         store.observe(&shard()).await.unwrap();
-        assert_eq!(is_encrypted(&server), encrypted, "{url}");
+        assert_eq!(is_encrypted(server), encrypted, "{url}");
         drop(store);
         let gone = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leaderrun'";
         eventually("the connection is closed", async || server.sql(gone) == "0").await;
@@ -62,16 +67,11 @@ async fn each_mode_checks_what_it_says() {
     misconfigured(try_open(&server.url_with(&without), REQUEST_TIMEOUT).await, "missing");
 }
 
-#[tokio::test]
-async fn a_certificate_lets_in_and_another_one_does_not() {
-    let papers = Papers::issue("IP:127.0.0.1");
-    papers.add_authority("other");
-    let server = server(&papers, "host all postgres all trust\nhostssl all app all cert\n");
-    server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app");
+async fn a_certificate_lets_in_and_another_one_does_not(papers: &Papers, server: &Server) {
     let ca = papers.path("ca.pem");
     let url = |name: &str| {
         let (cert, key) = (papers.path(&format!("{name}.pem")), papers.path(&format!("{name}.key")));
-        let options = format!("sslmode=verify-full&sslrootcert={ca}&sslcert={cert}&sslkey={key}");
+        let options = format!("table=certified&sslmode=verify-full&sslrootcert={ca}&sslcert={cert}&sslkey={key}");
         server.url_with(&options).replace("//postgres@", "//app@")
     };
     let store = open(&url("app")).await;
@@ -87,12 +87,8 @@ async fn a_certificate_lets_in_and_another_one_does_not() {
     denied(open(&without).await.claim(&one).await, "");
 }
 
-#[tokio::test]
-async fn a_password_goes_with_channel_binding_over_tls() {
-    let papers = Papers::issue("IP:127.0.0.1");
-    let server = server(&papers, "host all postgres all trust\nhostssl all all all scram-sha-256\n");
-    server.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'; GRANT CREATE ON SCHEMA public TO app");
-    let url = format!("postgres://app:hunter2@127.0.0.1:{}/postgres?sslmode=require", server.port());
+async fn a_password_goes_with_channel_binding_over_tls(server: &Server) {
+    let url = server.url_with("table=guests&sslmode=require").replace("//postgres@", "//guest:hunter2@");
     open(&url).await.prepare().await.unwrap();
     denied(open(&url.replace("sslmode=require", "sslmode=disable")).await.prepare().await, "");
 }

@@ -99,59 +99,36 @@ async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
     assert!(quickest < Duration::from_millis(4500), "it is asked first again and again: {quickest:?}");
 }
 
+/// Changes the server's configuration, which it reads again.
+fn alter(server: &Server, change: &str) {
+    server.sql(&format!("ALTER SYSTEM {change}"));
+    server.sql("SELECT pg_reload_conf()");
+}
+
 #[tokio::test]
-async fn a_server_that_only_reads_is_passed_over_and_named() {
+async fn a_server_that_only_reads_is_passed_over_and_one_that_missed_its_standby_has_renewed_nothing() {
     let server = Server::start();
     let store = ready(&server).await;
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
-    server.sql("SELECT pg_reload_conf()");
+    alter(&server, "SET default_transaction_read_only = on");
     eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
     let fresh = open(&server.own_url()).await;
     not_applied(fresh.claim(&candidate("two")).await, "does not accept writes");
     // A connection that was made before goes the same way.
     not_applied(store.renew(&one, term, 1).await, "");
-    server.sql("ALTER SYSTEM RESET default_transaction_read_only");
-    server.sql("SELECT pg_reload_conf()");
+    alter(&server, "RESET default_transaction_read_only");
     eventually("it writes", async || server.sql("SHOW default_transaction_read_only") == "off").await;
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
 
-#[tokio::test]
-async fn a_lease_is_written_to_disk_where_the_server_would_not() {
-    let server = Server::start_with(&["synchronous_commit=off", "wal_writer_delay=10s"]);
-    let store = ready(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    // What was committed is in the log by then, and not only in memory. What the server writes by itself now and then may
-    // not be.
-    let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";
-    let mut flushed = Vec::new();
-    for sequence in 1..4 {
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        flushed.push(server.sql(unwritten) == "f");
-    }
-    assert!(flushed.contains(&true));
-    server.sql("CREATE TABLE other AS SELECT 1");
-    assert_eq!(server.sql("SHOW synchronous_commit"), "off");
-}
-
-#[tokio::test]
-async fn a_renewal_whose_wait_for_a_synchronous_standby_was_cancelled_does_not_count() {
-    let server = Server::start();
-    let store = ready(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
-    server.sql("SELECT pg_reload_conf()");
+    alter(&server, "SET synchronous_standby_names = 'nobody'");
     let cancel = async || {
         loop {
             server.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let mut sequence = 0;
+    let mut sequence = 2;
     let mut renewed = Ok(Renewal::Renewed);
     eventually("the server waits for a standby", async || {
         sequence += 1;
@@ -161,8 +138,7 @@ async fn a_renewal_whose_wait_for_a_synchronous_standby_was_cancelled_does_not_c
     })
     .await;
     failed(renewed, ErrorKind::Unknown, "synchronous standby was cancelled");
-    server.sql("ALTER SYSTEM RESET synchronous_standby_names");
-    server.sql("SELECT pg_reload_conf()");
+    alter(&server, "RESET synchronous_standby_names");
     eventually("it waits for none", async || server.sql("SHOW synchronous_standby_names").is_empty()).await;
     assert_eq!(store.renew(&one, term, sequence + 1).await, Ok(Renewal::Renewed));
 }
