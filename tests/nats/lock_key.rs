@@ -254,9 +254,9 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
 
 /// Beside programs that read in the record, under such names, when it expires; or "none".
 fn mixed(server: &Server, names: &str) -> Mixed {
-    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nats/contender.py");
+    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");
     let (port, ttl) = (server.address().port().to_string(), mixed::TTL.as_millis().to_string());
-    Mixed::new(url(server), ["python3", contender, &port, ELECTIONS, LEADER, &ttl, names].map(str::to_owned).to_vec())
+    Mixed::new(url(server), ["python3", contender, names, &port, ELECTIONS, LEADER, &ttl].map(str::to_owned).to_vec())
 }
 
 #[tokio::test]

@@ -319,9 +319,9 @@ fn a_leader_whose_turn_is_over_hands_over_to_another_program_that_waits() {
 }
 
 fn mixed(server: &Server) -> Mixed {
-    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/redis/contender.py");
+    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");
     let (port, ttl) = (server.port().to_string(), mixed::TTL.as_millis().to_string());
-    Mixed::new(url(server), ["python3", contender, &port, KEY, INFO, &ttl].map(str::to_owned).to_vec())
+    Mixed::new(url(server), ["python3", contender, "redis", &port, INFO, KEY, &ttl].map(str::to_owned).to_vec())
 }
 
 #[test]
