@@ -116,59 +116,44 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
 }
 
 /// What an election needs, as examples/infrastructure and leaderrun-stores(7) have it; the first is what writes.
-pub static NEEDED: LazyLock<[&str; 4]> = LazyLock::new(|| {
+static NEEDED: LazyLock<[&str; 4]> = LazyLock::new(|| {
     let file = include_str!("../../examples/infrastructure/nats.conf");
     let (_, candidate) = file.split_once("{user: leaderrun,").expect("there is a candidate");
     let subjects = candidate.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix('"'));
     subjects.take(4).collect::<Vec<_>>().try_into().expect("four subjects")
 });
 
-/// With a user `u` that may publish to these, and hear `_INBOX.>` or something else.
-pub fn restricted(publish: &[&str], hear: &str) -> Server {
-    let publish = publish.iter().map(|subject| format!("'{subject}'")).collect::<Vec<_>>().join(", ");
-    let lines = format!(
-        "jetstream: enabled\nauthorization {{ timeout: 60, users = [\n{{user: admin, password: admin}}\n{{user: u, password: u, \
-         permissions: {{ publish: [{publish}], subscribe: ['{hear}'] }} }}] }}"
-    );
-    let mut server = Server::configured(&lines, r#"{"user":"admin","pass":"admin"}"#);
-    server.login = String::from("u:u@");
-    server
-}
-
-pub fn as_admin(server: &Server) -> String {
-    format!("nats://admin:admin@{}/{BUCKET}", server.address())
-}
-
 #[tokio::test]
-async fn a_check_names_each_permission_that_is_missing() {
-    for missing in *NEEDED {
-        let granted: Vec<&str> = NEEDED.into_iter().filter(|subject| *subject != missing).collect();
-        let server = restricted(&granted, "_INBOX.>");
-        ready(&as_admin(&server)).await;
+async fn a_check_and_a_candidate_name_each_permission_that_is_missing() {
+    // What each user may publish to, what it may hear, and what it is told.
+    let lacking = |missing: &&str| {
+        let granted: Vec<_> = NEEDED.iter().filter(|subject| *subject != missing).map(|it| format!("'{it}'")).collect();
+        (granted.join(", "), "_INBOX.>", format!("for Publish to \"{}", missing.trim_end_matches('>')))
+    };
+    let mut users: Vec<_> = NEEDED.iter().map(lacking).collect();
+    let all = NEEDED.map(|subject| format!("'{subject}'")).join(", ");
+    users.push((all, "elsewhere.>", "for Subscription to \"_INBOX.".to_owned()));
+    let mut lines =
+        "jetstream: enabled\nauthorization { timeout: 60, users = [\n{user: admin, password: admin}\n".to_owned();
+    for (number, (publish, hear, _)) in users.iter().enumerate() {
+        let permissions = format!("{{ publish: [{publish}], subscribe: ['{hear}'] }}");
+        lines += &format!("{{user: u{number}, password: u, permissions: {permissions} }}\n");
+    }
+    let server = Server::configured(&(lines + "] }"), r#"{"user":"admin","pass":"admin"}"#);
+    let at = |login: &str| format!("nats://{login}@{}/{BUCKET}", server.address());
+    ready(&at("admin:admin")).await;
+    for (number, (.., sign)) in users.iter().enumerate() {
         let begun = Instant::now();
         let bound = Duration::from_mins(1);
-        let findings = open_with(&server.own_url(), bound).await.check().await.unwrap();
+        let findings = open_with(&at(&format!("u{number}:u")), bound).await.check().await.unwrap();
         let bad = texts(&findings, Verdict::Bad);
         assert_eq!(bad.len(), 1, "{findings:#?}");
-        let denied = format!("for Publish to \"{}", missing.trim_end_matches('>'));
-        assert!(bad[0].starts_with("permission missing: ") && bad[0].contains(&denied), "{bad:?}");
+        assert!(bad[0].starts_with("permission missing: ") && bad[0].contains(sign), "{bad:?}");
         // What is forbidden is not waited for.
         assert!(begun.elapsed() < bound, "{:?}", begun.elapsed());
     }
-    let server = restricted(&*NEEDED, "elsewhere.>");
-    ready(&as_admin(&server)).await;
-    let findings = open(&server.own_url()).await.check().await.unwrap();
-    let bad = texts(&findings, Verdict::Bad);
-    assert_eq!(bad.len(), 1, "{findings:#?}");
-    assert!(bad[0].contains("for Subscription to \"_INBOX."), "{bad:?}");
-}
-
-#[tokio::test]
-async fn what_is_denied_is_named_to_the_candidate() {
-    let server = restricted(&["$JS.API.STREAM.INFO.KV_locks", "$JS.API.STREAM.MSG.GET.KV_locks"], "_INBOX.>");
-    ready(&as_admin(&server)).await;
-    let store = open(&server.own_url()).await;
-    denied(store.claim(&short("one")).await, "denied the user \"u\" or its password … $KV.locks.");
+    let writes_nothing = open(&at("u0:u")).await;
+    denied(writes_nothing.claim(&short("one")).await, "denied the user \"u0\" or its password … $KV.locks.");
     assert!(server.client().record(KEY).is_none());
 }
 
@@ -216,22 +201,4 @@ async fn who_demands_tls_does_not_go_on_without() {
     let papers = Papers::issue("IP:127.0.0.1");
     let url = format!("nats+tls://{}/{BUCKET}?ca={}", server.address(), papers.path("ca.pem"));
     misconfigured(observed(&url).await, "the server does not answer with TLS");
-}
-
-#[tokio::test]
-async fn a_list_needs_nothing_that_writes_and_writes_nothing() {
-    let server = restricted(&NEEDED[1..], "_INBOX.>");
-    let admin = open(&as_admin(&server)).await;
-    ready(&as_admin(&server)).await;
-    let term = granted(admin.claim(&candidate("one")).await.unwrap()).term;
-    let stored = || server.client().info()["state"]["last_seq"].clone();
-    let before = stored();
-    let list = open(&server.own_url()).await.list("db/").await.unwrap();
-    assert_eq!((list.len(), list[0].1.last_term), (1, Some(term)));
-    assert_eq!(open(&server.own_url()).await.list("elsewhere").await, Ok(Vec::new()));
-    assert_eq!(stored(), before);
-
-    let server = restricted(&[NEEDED[1], NEEDED[2]], "_INBOX.>");
-    ready(&as_admin(&server)).await;
-    denied(open(&server.own_url()).await.list("").await, NEEDED[3]);
 }

@@ -46,18 +46,27 @@ async fn init_completes_an_empty_bucket_that_was_made_by_hand() {
     all_good(&store.check().await.unwrap());
 }
 
+/// Made by hand, and called by this number.
+async fn of_a_bucket_with(server: &Server, number: usize, settings: &Value) -> Arc<dyn Store> {
+    let bucket = format!("bucket{number}");
+    make(server, &bucket, settings);
+    open(&server.own_url().replace(BUCKET, &bucket)).await
+}
+
 #[tokio::test]
 async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_claims() {
-    for (settings, part) in [
+    let server = Server::start();
+    for (number, (settings, part)) in [
         (json!({ "max_age": 60_000_000_000_u64, "duplicate_window": 1_000_000_000 }), "forgets its records after 1m"),
         (json!({ "retention": "interest" }), "forgets what was read"),
         (json!({ "max_msgs": 100, "discard": "old" }), "drops old records when it is full"),
         (json!({ "no_ack": true }), "does not acknowledge writes"),
-        (json!({ "subjects": ["other.>"] }), "does not take the subjects $KV.locks.>"),
-    ] {
-        let server = Server::start();
-        make(&server, BUCKET, &settings);
-        let store = open(&server.own_url()).await;
+        (json!({ "subjects": ["other.>"] }), "does not take the subjects $KV.bucket4.>"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let store = of_a_bucket_with(&server, number, &settings).await;
         misconfigured(store.prepare().await, part);
         if settings["no_ack"].is_null() && settings["subjects"].is_null() {
             finds(&store.check().await.unwrap(), Verdict::Bad, part);
@@ -68,14 +77,16 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_cl
 
 #[tokio::test]
 async fn settings_that_are_less_than_they_could_be_are_doubtful() {
-    for (settings, part) in [
+    let server = Server::start();
+    for (number, (settings, part)) in [
         (json!({ "storage": "memory" }), "is kept in memory"),
         (json!({ "max_msgs_per_subject": 5 }), "keeps more than the last record"),
         (json!({ "max_bytes": 1_000_000 }), "has a limit of size"),
-    ] {
-        let server = Server::start();
-        make(&server, BUCKET, &settings);
-        let store = open(&server.own_url()).await;
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let store = of_a_bucket_with(&server, number, &settings).await;
         store.prepare().await.unwrap();
         let findings = store.check().await.unwrap();
         assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
