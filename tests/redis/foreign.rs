@@ -1,6 +1,7 @@
 //! Other programs' values in our keys, and those of earlier builds.
 
 use super::*;
+use leaderrun::internals::lease::Shard;
 
 #[tokio::test]
 async fn what_something_else_wrote_is_reported_and_left_alone() {
@@ -49,20 +50,25 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
     lead(&store, &one).await;
 }
 
+/// A prefix is no pattern.
 #[tokio::test]
 async fn prefixes_and_databases_are_places_of_their_own() {
     let server = old_server();
     let url = server.own_url();
-    let store = store(&server).await;
-    lead(&store, &candidate("one")).await;
-    for place in [format!("{url}?prefix=other:"), format!("{url}/3")] {
-        let other = open(&place).await.unwrap();
-        let two = with_lease("two", Duration::from_millis(100));
-        assert_eq!(other.inspect(&shard()).await.unwrap().holder, None);
-        granted_in_time(&other, &two).await;
+    let mut stores = Vec::new();
+    for place in ["?prefix=a%2A", "?prefix=ab", "?prefix=%5Ba%5D", "?prefix=a%5C", "/3"] {
+        let store = open(&format!("{url}{place}")).await.unwrap();
+        assert_eq!(store.inspect(&shard()).await.unwrap().holder, None);
+        granted_in_time(&store, &with_lease("one", Duration::from_millis(100))).await;
+        stores.push((store, place));
+    }
+    for (store, place) in stores {
+        let term = store.inspect(&shard()).await.unwrap().last_term;
+        let list = store.list("").await.unwrap();
+        assert_eq!(list.iter().map(|(_, report)| report.last_term).collect::<Vec<_>>(), [term], "{place}");
     }
     assert_eq!(server.cli(&["-n", "3", "EXISTS", MARKER]), "1");
-    assert_eq!(server.cli(&["EXISTS", "other:{leases}:store"]), "1");
+    assert_eq!(server.cli(&["EXISTS", "ab{leases}:store"]), "1");
     misconfigured(open(&format!("{url}/99")).await.unwrap().inspect(&shard()).await, "has no database of that number");
 }
 
@@ -84,17 +90,42 @@ async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
 }
 
 #[tokio::test]
-async fn a_list_takes_no_pattern_from_the_prefix_of_its_keys() {
+async fn a_strange_note_harms_no_other_and_strange_or_denied_orders_no_renewal() {
     let server = old_server();
-    let mut stores = Vec::new();
-    for prefix in ["a%2A", "ab", "%5Ba%5D", "a%5C"] {
-        let store = open(&format!("{}?prefix={prefix}", server.own_url())).await.unwrap();
-        granted_in_time(&store, &with_lease(prefix, Duration::from_millis(100))).await;
-        stores.push((store, prefix));
+    let store = store(&server).await;
+    let one = candidate("one");
+    let parent: Shard = "db".parse().unwrap();
+    let lock = "leaderrun:{leases}:lock:db";
+    let note = Note::for_ever("{\"a\": 1}");
+    let term = lead(&store, &one).await;
+    for shard in [&shard(), &parent] {
+        assert_eq!(store.replace(shard, &Page::Orders, None, Some(&note)).await, Ok(true));
     }
-    for (store, prefix) in stores {
-        let term = store.inspect(&shard()).await.unwrap().last_term;
-        let list = store.list("").await.unwrap();
-        assert_eq!(list.iter().map(|(_, report)| report.last_term).collect::<Vec<_>>(), [term], "{prefix}");
+    assert_eq!(store.replace(&shard(), &Page::History, None, Some(&note)).await, Ok(true));
+    server.cli(&["RPUSH", "leaderrun:{leases}:note:history:db", "one"]);
+    let read = store.read_notes(&[parent.clone(), shard()].map(|shard| (shard, Page::History))).await.unwrap();
+    assert_eq!(read[0].as_ref().unwrap_err().kind, ErrorKind::Misconfigured);
+    assert_eq!(read[1], Ok(Some(note.clone())));
+
+    let sequence = std::cell::Cell::new(0);
+    let renew = async |store: &Redis| {
+        sequence.set(sequence.get() + 1);
+        let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), parent.clone()]).await.unwrap();
+        assert_eq!(renewed.renewal, Renewal::Renewed);
+        renewed.orders
+    };
+    let rules = "on >x ~leaderrun:{leases}:store ~leaderrun:{leases}:lock:db/main &* +@all";
+    server.cli(&[&["ACL", "SETUSER", "app", "reset"], &rules.split(' ').collect::<Vec<_>>()[..]].concat());
+    let limited = open(&server.own_url().replace("//", "//app:x@")).await.unwrap();
+    assert_eq!(renew(&limited).await, None, "they are denied");
+    // What another program wrote is no order. A read of the orders alone reports it.
+    let bytes = ["EVAL", "return redis.call('HSET', KEYS[1], 'format', '2', 'text', '\\255\\254')", "1", lock];
+    for strange in [&["RPUSH", lock, "one"][..], &["SET", lock, ""], &bytes] {
+        server.cli(&["DEL", lock]);
+        server.cli(strange);
+        assert_eq!(renew(&store).await, None, "{strange:?}");
+        misconfigured(store.read(&parent, &Page::Orders).await, "");
     }
+    server.cli(&["DEL", lock]);
+    assert_eq!(renew(&store).await, Some(vec![Some(note), None]));
 }

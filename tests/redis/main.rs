@@ -11,7 +11,6 @@ mod check;
 mod connection;
 mod foreign;
 mod lock_key;
-mod notes;
 mod replicas;
 mod script;
 mod slewed;

@@ -1,4 +1,4 @@
-//! What the script for documents compares, and that a server may forget it.
+//! What the script for documents compares.
 
 use super::*;
 
@@ -50,16 +50,4 @@ fn a_write_applies_only_over_what_its_writer_read_and_in_the_same_life_of_the_se
     assert_eq!(server.cli(&["HGET", LOCK, "sequence"]), "2");
     server.cli(&["FLUSHALL"]);
     assert_eq!(over("aged").apply(&server, "w3"), "refused", "who saw it absent saw another absence");
-}
-
-#[tokio::test]
-async fn a_script_that_the_server_has_forgotten_is_sent_again() {
-    let server = old_server();
-    let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    server.cli(&["SCRIPT", "FLUSH"]);
-    let before = server.scripts_run();
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(server.scripts_run() - before, 2);
 }
