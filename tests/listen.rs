@@ -246,7 +246,7 @@ fn hundreds_of_slow_connections_do_not_disturb_a_leader(mut place: Place) {
     let begun = Instant::now();
     let (mut asked, mut answered, mut most_open) = (0, 0, 0);
     // A renewal is due each second.
-    let siege = Duration::from_secs(14);
+    let siege = Duration::from_secs(8);
     under_siege(&address, || {
         while begun.elapsed() < siege {
             asked += 1;
@@ -259,7 +259,7 @@ fn hundreds_of_slow_connections_do_not_disturb_a_leader(mut place: Place) {
     let failures: f64 = after.iter().filter(|(name, _)| name.contains("renew_failures")).map(|(_, value)| value).sum();
     assert!(is(failures, 0), "{after:?}\n{}", place.fleet.logs());
     let renewals = own(&after, "renew_seconds_count") - before;
-    assert!(renewals >= 7.0, "{renewals} in {siege:?}");
+    assert!(renewals >= 4.0, "{renewals} in {siege:?}");
     // Its own, and those of 32 connections.
     assert!(most_open < 80, "{most_open} descriptors");
     assert!(answered * 10 >= asked * 9, "of {asked} probes {answered} were answered");
