@@ -1042,16 +1042,6 @@ fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
 }
 
 #[test]
-fn a_leaderrun_inside_a_leadership_does_not_fall_back_to_local_files() {
-    let (scratch, store) = local();
-    let file = scratch.path().join("started");
-    let inner = format!("'{}' inner touch '{}'", env!("CARGO_BIN_EXE_leaderrun"), file.display());
-    let outer = leaderrun().args(["-q", "--store", &store, "outer", "sh", "-c", &inner]).said();
-    outer.ended(64).tells("no store named; this runs inside a leadership");
-    assert!(!file.exists());
-}
-
-#[test]
 fn a_leadership_verifies_another_term_only_in_a_store_that_is_named() {
     let (_scratch, store) = local();
     let verified = |words: &str| {
@@ -1078,13 +1068,20 @@ fn without_a_store_no_verb_answers_where_nobody_reads_the_warning() {
 }
 
 #[test]
-fn without_a_store_no_verb_answers_inside_command() {
-    let (_scratch, store) = local();
-    for words in ASKING {
-        let inner = format!("'{}' {}", env!("CARGO_BIN_EXE_leaderctl"), words.join(" "));
-        let outer = leaderrun().args(["-q", "--store", &store, "outer", "sh", "-c", &inner]).said().ended(64);
-        assert_eq!(outer.tells("no store named; this runs inside a leadership").out, "");
-    }
+fn without_a_store_nothing_answers_or_is_led_inside_command() {
+    let (scratch, store) = local();
+    let file = scratch.path().join("started");
+    let verbs: Vec<String> = ASKING.iter().map(|words| format!("\"$ctl\" {}; echo $?\n", words.join(" "))).collect();
+    let inner = format!("{}\"$run\" inner touch '{}'; echo $?", verbs.concat(), file.display());
+    let mut outer = leaderrun();
+    outer.args(["-q", "--store", &store, "outer", "-c", &inner]);
+    outer.env("ctl", env!("CARGO_BIN_EXE_leaderctl")).env("run", env!("CARGO_BIN_EXE_leaderrun"));
+    let said = outer.said().ended(0);
+    assert_eq!(said.out, "64\n".repeat(ASKING.len() + 1));
+    assert!(!file.exists());
+    let lines: Vec<&str> = said.err.lines().collect();
+    assert_eq!(lines.len(), ASKING.len() + 1, "{said:?}");
+    assert!(lines.iter().all(|line| line.contains("no store named; this runs inside a leadership")), "{said:?}");
 }
 
 #[test]
