@@ -142,9 +142,11 @@ fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
 }
 
 on_two_stores!(
+    [
+        &a_check_runs_within_the_leadership_and_only_while_command_runs,
+        &a_hung_check_counts_and_none_of_its_descendants_is_left,
+    ]:
     &a_command_that_hangs_gives_the_lease_to_another_host,
-    &a_check_runs_within_the_leadership_and_only_while_command_runs,
-    &a_hung_check_counts_and_none_of_its_descendants_is_left,
 );
 
 #[test]

@@ -389,10 +389,10 @@ on_two_stores!(
     [
         &a_frozen_candidate_keeps_no_hook_from_its_time,
         &the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
+        &every_run_of_a_leadership_is_bracketed_by_its_hooks,
+        &whatever_is_killed_while_a_hook_runs_nothing_is_left,
     ]:
     &hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
     &a_host_whose_hook_fails_gives_way_to_others,
-    &every_run_of_a_leadership_is_bracketed_by_its_hooks,
     &hooks_happen_also_when_the_candidate_is_killed,
-    &whatever_is_killed_while_a_hook_runs_nothing_is_left,
 );

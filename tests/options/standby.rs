@@ -348,16 +348,18 @@ fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
 }
 
 on_two_stores!(
-    [a_standby_logs_each_change_of_leader_once,]:
+    [
+        a_standby_logs_each_change_of_leader_once,
+        it_is_started_again_after_it_ends,
+        a_killed_candidate_takes_it_along,
+        standbys_hear_of_each_leader,
+        a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
+        the_hooks_tree_and_the_other_are_not_mixed_up,
+    ]:
     it_is_dead_before_command_starts_however_often_leadership_changes,
     it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby,
-    it_is_started_again_after_it_ends,
-    a_killed_candidate_takes_it_along,
     a_standby_that_was_frozen_starts_command_after_it_is_dead,
     no_harm_to_guards_lets_it_meet_command,
-    standbys_hear_of_each_leader,
-    a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
-    the_hooks_tree_and_the_other_are_not_mixed_up,
 );
 
 #[test]
