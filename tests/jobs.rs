@@ -398,16 +398,16 @@ fn two_jobs_in_one_shard_are_warned_of() {
 on_two_stores!(
     [
         &a_run_whose_end_cannot_be_written_counts_as_failed,
+        &a_run_that_failed_is_repeated_as_often_as_is_allowed,
+        &a_paused_shard_runs_its_job_when_it_is_resumed,
+        &a_host_that_is_asked_to_stop_has_failed,
+        &a_job_with_a_name_runs_once,
+        &a_job_with_a_name_that_failed_is_run_again_by_the_next_start,
+        &a_job_that_is_not_started_any_more_stays_visible,
+        &leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again,
     ]:
     &of_ten_hosts_that_start_at_once_one_runs,
-    &a_run_that_failed_is_repeated_as_often_as_is_allowed,
     &a_run_whose_host_died_counts_as_failed,
     &hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each,
-    &a_paused_shard_runs_its_job_when_it_is_resumed,
-    &a_host_that_is_asked_to_stop_has_failed,
-    &a_job_with_a_name_runs_once,
-    &a_job_with_a_name_that_failed_is_run_again_by_the_next_start,
     &nothing_repeats_a_job_with_a_name_by_itself_unless_that_is_allowed,
-    &a_job_that_is_not_started_any_more_stays_visible,
-    &leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again,
 );
