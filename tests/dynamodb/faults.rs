@@ -66,29 +66,6 @@ async fn what_may_have_been_applied_is_unknown_and_what_was_never_sent_was_not_a
     not_applied(super::store(&endpoint, &table).await.claim(&one).await, &said);
 }
 
-#[tokio::test]
-async fn a_request_takes_no_longer_than_it_may() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let proxy = Proxy::before(&server);
-    let address = address(&proxy.endpoint(), &table);
-    let store = DynamoDb::open(&address, Duration::from_secs(1)).await.unwrap();
-    let one = candidate("one");
-    proxy.rule(|_| Fate::Slow(Duration::from_secs(20)));
-    let start = Instant::now();
-    let said = unknown(store.claim(&one).await, "");
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(said, format!("cannot reach DynamoDB at {}: no answer in time", proxy.endpoint()));
-    // They have been sent, and the proxy may be late.
-    let mut asked = Vec::new();
-    eventually("the proxy has them", async || {
-        asked.extend(proxy.actions());
-        asked.len() >= 3
-    })
-    .await;
-    assert_eq!(asked, ["GetItem"; 3], "none was tried again behind our back");
-}
-
 /// Run by the test below in an environment of its own.
 #[tokio::test]
 #[ignore = "run by what_the_environment_lacks_is_said_in_one_line"]

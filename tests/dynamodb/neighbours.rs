@@ -163,37 +163,6 @@ async fn our_expired_lease_is_acquired_by_the_go_library_and_not_a_moment_before
 }
 
 #[tokio::test]
-async fn a_pause_and_a_term_survive_the_go_library_and_the_tables_ttl() {
-    let (server, store, go) = beside_go().await;
-    let (client, table) = (server.client(), "locks");
-    let (one, pause) = (candidate("one"), Note::for_ever("pause"));
-    let orders = async || store.read(&one.shard, &Page::Orders).await.unwrap().map(|note| note.text);
-    let term = lead(&store, &one).await;
-    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
-    assert_eq!(store.release(&one, term).await.unwrap(), Release::Released);
-    // DynamoDB deletes what has a ttl of the last five years that is over. Nobody has to wait for this one.
-    assert_eq!(item(&client, table, "LOCK").await.unwrap()["ttl"], number(0));
-    assert!(go.acquire(15).await);
-    assert_eq!(orders().await.as_deref(), Some("pause"));
-    assert_eq!(store.inspect(&one.shard).await.unwrap().last_term, Some(term));
-    // Orders are given and taken back while the library leads, whose item stays as it is.
-    let theirs = item(&client, table, "LOCK").await;
-    assert_eq!(store.replace(&one.shard, &Page::Orders, Some("pause"), None).await, Ok(true));
-    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&pause)).await, Ok(true));
-    assert_eq!(item(&client, table, "LOCK").await, theirs);
-    assert!(go.release().await);
-    assert_eq!(orders().await.as_deref(), Some("pause"));
-    let next = lead(&store, &one).await;
-    assert!(next > term);
-
-    // It crashes, and the table's TTL deletes its item.
-    delete(&client, table, "SHARD#db/main", "LOCK").await;
-    assert_eq!(orders().await.as_deref(), Some("pause"));
-    let last = granted(store.claim(&candidate("two")).await.unwrap());
-    assert!(last.term > next && wait_of(&last) > LEASE / 2, "{last:?}");
-}
-
-#[tokio::test]
 async fn the_go_library_waits_for_a_tree_that_a_candidate_of_ours_has_to_wait_for() {
     let (server, store, go) = beside_go().await;
     let (client, table) = (server.client(), "locks");
