@@ -1,4 +1,4 @@
-//! Leaders are spread over the hosts, with real candidates: twelve shards on four hosts, and what goes wrong meanwhile.
+//! Leaders are spread over the hosts, with real candidates: six shards on three hosts, and what goes wrong meanwhile.
 //! Whatever happens, no two trees of a shard run at once, and nobody is left.
 
 use crate::support::evidence::Evidence;
@@ -92,51 +92,24 @@ impl Place {
     }
 }
 
-fn of_two_at_once_one_spreads_twelve_shards_over_four_hosts(mut place: Place) {
-    place.lopsided(4, 12);
-    let listed = place.ask(&["list", "queue/"]).err;
-    assert_eq!(listed, "leaderctl: uneven: web1 leads 12 of 12, web2 none, web3 none, web4 none\n");
-    let plan = place.plan();
-    let even: BTreeMap<String, u32> = (1..=4).map(|host| (format!("web{host}"), 3)).collect();
-    assert_eq!((&plan["result"], &plan["after"]), (&"planned".into(), &serde_json::json!(even)), "{plan}");
-    assert_eq!(plan["moves"].as_array().unwrap().len(), 9, "{plan}");
-    let shown = place.order(&["balance", "queue/", "--dry-run"]);
-    assert!(shown.starts_with("now web1 leads 12 of 12, web2 none, web3 none, web4 none\nqueue/"), "{shown}");
-    assert!(shown.ends_with("\nthen web1 leads 3 of 12, web2 3, web3 3, web4 3\n"), "{shown}");
-    assert_eq!(place.led(), BTreeMap::from([(1, 12)]), "a dry run moves nothing");
-
-    let mut first = begin(&place, &[]);
-    let mut moves = BufReader::new(first.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let mut told = vec![moves.next().expect("a move")];
-    let second = place.ask(&["balance", "queue/"]);
-    second.refused(75, "leaderctl: leaderctl-balance- …  is balancing already\n");
-    told.extend(moves);
-    let done = Said::from(first.wait_with_output().unwrap());
-    assert_eq!(done.code, 0, "{told:?} {done:?}\n{}", place.fleet.logs());
-    assert_eq!(told.len(), 10, "nine moves and what came of them: {told:?}");
-    assert!(told[..9].iter().all(|line| line.contains(" stepped down; web")), "{told:?}");
-    assert_eq!(
-        told[9],
-        "before web1 leads 12 of 12, web2 none, web3 none, web4 none; \
-                         now web1 leads 3 of 12, web2 3, web3 3, web4 3"
-    );
-    assert_eq!(place.led(), BTreeMap::from([(1, 3), (2, 3), (3, 3), (4, 3)]));
-    assert_eq!(place.order(&["balance", "queue/"]), "", "cron mails what is printed");
-    let again = place.order(&["balance", "queue/", "--dry-run"]);
-    assert!(again.starts_with("even enough: web1 leads 3 of 12, web2 3, web3 3, web4 3\nqueue/"), "{again}");
-    assert!(again.contains(": stays: it has had this leader for less than 1m\n"), "{again}");
-    let told = place.object(&["balance", "queue/", "--json"]);
-    assert_eq!((&told["result"], &told["moves"]), (&"even".into(), &serde_json::json!([])), "{told}");
-    place.conclude(12);
-}
-
 fn begin(place: &Place, flags: &[&str]) -> Child {
     place.ctl(&[&["balance", "queue/"], flags].concat()).spawn().unwrap()
 }
 
-fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut place: Place) {
+#[test]
+fn of_two_at_once_one_moves_and_a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left() {
+    let mut place = Place::local();
     place.lopsided(3, 6);
+    let listed = place.ask(&["list", "queue/"]).err;
+    assert_eq!(listed, "leaderctl: uneven: web1 leads 6 of 6, web2 none, web3 none\n");
     let plan = place.plan();
+    let even: BTreeMap<String, u32> = (1..=3).map(|host| (format!("web{host}"), 2)).collect();
+    assert_eq!((&plan["result"], &plan["after"]), (&"planned".into(), &serde_json::json!(even)), "{plan}");
+    assert_eq!(plan["moves"].as_array().unwrap().len(), 4, "{plan}");
+    let shown = place.order(&["balance", "queue/", "--dry-run"]);
+    assert!(shown.starts_with("now web1 leads 6 of 6, web2 none, web3 none\nqueue/"), "{shown}");
+    assert!(shown.ends_with("\nthen web1 leads 2 of 6, web2 2, web3 2\n"), "{shown}");
+    assert_eq!(place.led(), BTreeMap::from([(1, 6)]), "a dry run moves nothing");
     let target = plan["moves"][2]["to"].as_str().unwrap().trim_start_matches("web").parse().unwrap();
     let mut first = begin(&place, &["--wait", "4s"]);
     let mut moves = BufReader::new(first.stdout.take().unwrap()).lines();
@@ -144,6 +117,7 @@ fn a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left(mut 
     // It makes no other move while the host dies.
     let process = Pid::from_raw(first.id().cast_signed());
     kill(process, Signal::SIGSTOP).unwrap();
+    place.ask(&["balance", "queue/"]).refused(75, "leaderctl: leaderctl-balance- …  is balancing already\n");
     for shard in 1..=6 {
         place.fleet.kill(&owner(target, shard));
     }
@@ -233,14 +207,6 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
 const A_WHILE: std::time::Duration = std::time::Duration::from_secs(4);
 
 on_two_stores!(a_host_is_emptied_and_leads_nothing_until_it_is_resumed);
-stories_at!(
-    of_many_hosts,
-    crate::support::place::Place::local(),
-    [
-        of_two_at_once_one_spreads_twelve_shards_over_four_hosts,
-        a_host_that_dies_meanwhile_ends_it_and_the_next_one_spreads_what_is_left,
-    ]
-);
 
 /// As cron on two hosts runs it in the same minute.
 #[test]
@@ -270,9 +236,16 @@ fn the_crontab_of_the_manual_spreads_them_and_only_the_host_that_does_it_prints_
         mails.concat()
     };
     let told = mail([run(), run()]);
-    assert_eq!(told.lines().count(), 3, "two moves and what came of them: {told}");
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 3, "two moves and what came of them: {told}");
+    assert!(lines[..2].iter().all(|line| line.contains(" stepped down; web")), "{told}");
     assert!(told.ends_with("before web1 leads 4 of 4, web2 none; now web1 leads 2 of 4, web2 2\n"), "{told}");
     assert_eq!(place.led(), BTreeMap::from([(1, 2), (2, 2)]));
+    let again = place.order(&["balance", "queue/", "--dry-run"]);
+    assert!(again.starts_with("even enough: web1 leads 2 of 4, web2 2\nqueue/"), "{again}");
+    assert!(again.contains(": stays: it has had this leader for less than 1m\n"), "{again}");
+    let even = place.object(&["balance", "queue/", "--json"]);
+    assert_eq!((&even["result"], &even["moves"]), (&"even".into(), &serde_json::json!([])), "{even}");
     assert_eq!(mail([run(), run()]), "", "no mail where nothing is to be done");
     place.conclude(4);
 }

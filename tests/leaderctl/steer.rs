@@ -10,7 +10,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::Output;
 use std::time::Duration;
 
 impl Place {
@@ -175,36 +174,6 @@ fn an_order_that_is_taken_back_in_time_is_not_carried_out(mut place: Place) {
     place.fleet.conclude();
 }
 
-fn of_operators_who_order_at_once_one_has_its_way(mut place: Place) {
-    place.crew();
-    for round in 0..3 {
-        let reasons: Vec<String> = (0..5).map(|number| format!("round {round}, operator {number}")).collect();
-        let pauses = reasons.iter().map(|reason| place.ctl(&["pause", "shard", "--reason", reason]).spawn().unwrap());
-        let pauses: Vec<_> = pauses.collect();
-        let outputs: Vec<Output> = pauses.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-        let winners: Vec<usize> = (0..5).filter(|&number| outputs[number].status.success()).collect();
-        assert_eq!(winners.len(), 1, "{outputs:?}");
-        let losers = outputs.iter().filter(|output| output.status.code() == Some(75)).count();
-        assert_eq!(losers, 4, "{outputs:?}");
-        assert_eq!(place.status()["pause"]["reason"], reasons[winners[0]].as_str());
-        let resumes: Vec<_> = (0..3).map(|_| place.ctl(&["resume", "shard"]).spawn().unwrap()).collect();
-        for resume in resumes {
-            let output = resume.wait_with_output().unwrap();
-            assert!(output.status.success(), "{output:?}");
-        }
-        assert_eq!(place.status()["paused"], false);
-        // The last one of the former round may have met the next leader already.
-        wait_until("every order is carried out", || place.status()["handover"].is_null());
-        let leader = place.fleet.leader();
-        let orders: Vec<_> = (0..4).map(|_| place.ctl(&["step-down", "shard", "--force"]).spawn().unwrap()).collect();
-        let outputs: Vec<Output> = orders.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-        let codes: Vec<_> = outputs.iter().map(|output| output.status.code()).collect();
-        assert!(codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(75)].contains(code)), "{outputs:?}");
-        place.fleet.leader_where(|life| life.term > leader.term);
-    }
-    place.fleet.conclude();
-}
-
 fn a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early(mut place: Place) {
     let leader = place.crew_with(&[]);
     let term = leader.term.to_string();
@@ -358,7 +327,6 @@ on_two_stores!(
     a_leader_that_steps_down_is_followed_by_whom_it_names,
     an_order_for_a_name_that_no_standby_has_is_refused_with_the_names_there_are,
     an_order_that_is_taken_back_in_time_is_not_carried_out,
-    of_operators_who_order_at_once_one_has_its_way,
     a_lease_that_is_renewed_is_ended_by_force_alone_and_nobody_starts_early,
     a_history_tells_how_each_leadership_ended,
 );
