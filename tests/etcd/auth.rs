@@ -42,12 +42,14 @@ async fn what_is_denied_is_named_and_how_to_grant_it() {
     denied(reader.claim(&one).await, "denied user reader a Txn");
     let other = open(&format!("{}/other", url(&server, "app:hunter2"))).await;
     denied(other.claim(&one).await, "keys that begin with other/");
-}
 
-#[tokio::test]
-async fn a_check_names_each_missing_permission() {
-    let server = guarded();
-    open(&url(&server, "app:hunter2")).await.prepare().await.unwrap();
+    for user in ["app:hunter2x", "stranger:hunter2"] {
+        let name = user.split(':').next().unwrap();
+        denied(open(&url(&server, user)).await.claim(&one).await, &format!("denied user {name} the login"));
+    }
+    let anonymous = open(&format!("etcd://{}", server.host())).await;
+    denied(anonymous.claim(&one).await, "requires a login");
+
     for user in ["reader", "writer"] {
         let findings = open(&url(&server, &format!("{user}:hunter2"))).await.check().await.unwrap();
         finds(&findings, Verdict::Bad, "permission missing … readwrite leaderrun/");
@@ -56,52 +58,32 @@ async fn a_check_names_each_missing_permission() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_and_a_missing_one_are_denials() {
-    let server = guarded();
-    let one = candidate("one");
-    for user in ["app:hunter2x", "stranger:hunter2"] {
-        let name = user.split(':').next().unwrap();
-        denied(open(&url(&server, user)).await.claim(&one).await, &format!("denied user {name} the login"));
-    }
-    let anonymous = open(&format!("etcd://{}", server.host())).await;
-    denied(anonymous.claim(&one).await, "requires a login");
-}
-
-#[tokio::test]
-async fn a_token_that_etcd_has_forgotten_is_replaced_without_a_failure() {
+async fn authentication_may_be_turned_on_and_off_under_a_leader_and_its_token_be_forgotten() {
     let mut server = guarded();
-    let store = open(&url(&server, "app:hunter2")).await;
-    store.vouch().await.unwrap();
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
-    // Simple tokens live in memory.
-    server.kill();
-    server.start_again();
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    // Permissions that change make all tokens stale.
-    server.etcdctl(&[&ROOT[..], &["role", "add", "another"]].concat());
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-}
-
-#[tokio::test]
-async fn authentication_may_be_turned_on_and_off_under_a_leader_with_a_password() {
-    let server = guarded();
     server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
     let store = open(&url(&server, "app:hunter2")).await;
     // The check and the programs of etcd take their time.
-    let one = with_lease("one", Duration::from_mins(1));
+    let one = with_lease("one", Duration::from_mins(2));
     store.vouch().await.unwrap();
     let term = lead(&*store, &one).await;
     finds(&store.check().await.unwrap(), Verdict::Doubtful, "authentication is off in etcd");
     server.etcdctl(&["auth", "enable"]);
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
+    // Simple tokens live in memory.
+    server.kill();
+    server.start_again();
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    // Permissions that change make all tokens stale.
+    server.etcdctl(&[&ROOT[..], &["role", "add", "another"]].concat());
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    server.etcdctl(&[&ROOT[..], &["auth", "disable"]].concat());
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
 }
 
-/// It lets in `unordered` as well, who may do all but read and write orders.
-fn guarded_with_orders_apart() -> Server {
+/// It may do all but read and write orders.
+#[tokio::test]
+async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command_and_renews_all_the_same() {
     let server = guarded();
     let root = |arguments: &[&str]| server.etcdctl(&[&ROOT[..], arguments].concat());
     root(&["role", "add", "leases"]);
@@ -110,29 +92,17 @@ fn guarded_with_orders_apart() -> Server {
     }
     root(&["user", "add", "unordered:hunter2", "--interactive=false"]);
     root(&["user", "grant-role", "unordered", "leases"]);
-    server
-}
-
-#[tokio::test]
-async fn a_candidate_that_may_not_read_orders_is_denied_before_it_starts_command() {
-    let server = guarded_with_orders_apart();
     let (owner, user) = (url(&server, "app:hunter2"), url(&server, "unordered:hunter2"));
-    open(&owner).await.prepare().await.unwrap();
-    server.etcdctl(&[&ROOT[..], &["del", "leaderrun/young"]].concat());
+    open(&owner).await.vouch().await.unwrap();
     let sign = "denied user unordered a Txn";
     denied::assert_leads_nothing_without_orders(User::at(&owner), User::at(&user), sign);
-}
 
-#[tokio::test]
-async fn who_may_not_read_orders_can_renew_all_the_same() {
-    let server = guarded_with_orders_apart();
-    let store = open(&url(&server, "unordered:hunter2")).await;
+    let store = open(&user).await;
     let one = with_lease("one", Duration::from_mins(1));
-    store.vouch().await.unwrap();
     let term = lead(&*store, &one).await;
     for sequence in 1..4 {
         let renewed = store.renew_and_read(&one, term, sequence, &[shard()]).await.unwrap();
         assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));
     }
-    denied(store.read(&shard(), &Page::Orders).await, "denied user unordered a Txn");
+    denied(store.read(&shard(), &Page::Orders).await, sign);
 }
