@@ -354,7 +354,7 @@ fn said_to_the_journal(flags: &[&str], command: &[&str], is_journal: bool) -> (S
 const SAYING: [&str; 3] = ["sh", "-c", "echo mine >&2"];
 
 #[test]
-fn lines_for_the_journal_begin_with_their_priority() {
+fn lines_for_the_journal_alone_begin_with_their_priority() {
     let (said, _) = said_to_the_journal(&["-v"], &SAYING, true);
     for line in said.lines().filter(|line| *line != "mine") {
         assert!(line.starts_with("<6>leaderrun: ") || line.starts_with("<7>leaderrun: "), "{line}");
@@ -364,17 +364,10 @@ fn lines_for_the_journal_begin_with_their_priority() {
     let (said, _) = said_to_the_journal(&["--log-format", "json"], &SAYING, true);
     let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("<6>")).collect();
     assert!(!objects(&lines.join("\n")).is_empty(), "{said}");
-}
-
-#[test]
-fn lines_for_anybody_else_do_not() {
     let (said, status) = said_to_the_journal(&["-v"], &SAYING, false);
     assert_eq!(status, Some(0));
     assert!(said.contains("leaderrun: leading") && !said.contains('<'), "{said}");
-}
-
-#[test]
-fn the_last_word_is_an_error_in_the_journal_too() {
+    // The last word is an error.
     let (said, status) = said_to_the_journal(&["-q"], &["/nowhere/command"], true);
     assert_eq!(status, Some(127));
     assert!(said.starts_with("<3>leaderrun: /nowhere/command: "), "{said}");
@@ -397,7 +390,6 @@ fn a_reload_reaches_the_leaders_command_and_leaves_a_standby_alone() {
     }
 }
 
-/// The units as they are installed, but with programs that are there.
 /// Names itself in the variables of sd_listen_fds(3), and becomes its arguments. Without any, says whether they name it.
 const LISTENER: &str = r#"
     open my $pidfd, "<&=", syscall 434, $$, 0;
@@ -434,6 +426,7 @@ fn sockets_of_the_service_manager_are_for_command_on_every_restart() {
     }
 }
 
+/// The units as they are installed, but with programs that are there.
 fn units() -> Vec<(PathBuf, TempDir)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
     let paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -457,15 +450,9 @@ fn systemd_analyze(arguments: &[&str], unit: &Path) -> String {
 }
 
 #[test]
-fn systemd_accepts_the_units() {
+fn systemd_accepts_the_units_and_they_are_hardened() {
     for (unit, _scratch) in units() {
         assert_eq!(systemd_analyze(&["verify", "--man=no"], &unit), "", "{}", unit.display());
-    }
-}
-
-#[test]
-fn the_units_are_hardened() {
-    for (unit, _scratch) in units() {
         systemd_analyze(&["security", "--offline=true", "--threshold=17"], &unit);
     }
 }
