@@ -164,7 +164,8 @@ fn a_candidate_whose_wall_clock_is_set_shows_it() {
     assert!((3600..3800).contains(&ago), "{ago}");
 }
 
-fn everything_holds(bench: &Bench) {
+fn everything_holds(place: Place) {
+    let bench = Bench::at(place);
     let said = bench.run(&["--json", LEASE[0], LEASE[1]]);
     assert_held(&said, &FAULTS);
     let said = said.err;
@@ -173,7 +174,8 @@ fn everything_holds(bench: &Bench) {
     bench.assert_is_left_clean();
 }
 
-fn a_kill_and_a_partition_hold(bench: &Bench) {
+fn a_kill_and_a_partition_hold(place: Place) {
+    let bench = Bench::at(place);
     // Kubernetes speaks TLS alone, which no proxy of ours can cut off.
     let faults: &[&str] = if bench.place.url.starts_with("kubernetes:") { &["kill"] } else { &["kill", "partition"] };
     let words: Vec<&str> = faults.iter().flat_map(|fault| ["--only", fault]).collect();
@@ -181,23 +183,9 @@ fn a_kill_and_a_partition_hold(bench: &Bench) {
     bench.assert_is_left_clean();
 }
 
-macro_rules! stories {
-    ($store:ident, $start:expr, [$story:ident]) => {
-        mod $store {
-            #[test]
-            fn $story() {
-                crate::$story(&crate::Bench::remote(Box::new($start)));
-            }
-        }
-    };
-}
-
-every_store!(stories: a_kill_and_a_partition_hold);
-
+every_store!(remote_stories: a_kill_and_a_partition_hold);
 #[cfg(feature = "redis")]
-mod all_faults {
-    stories!(redis, crate::support::redis::Server::start(), [everything_holds]);
-}
+remote_stories!(all_faults, crate::support::redis::Server::start(), [everything_holds]);
 
 #[test]
 fn nonsense_is_refused_in_one_line_before_anything_starts() {
