@@ -249,10 +249,11 @@ async fn a_request_for_which_the_server_has_no_time_is_sent_once() {
     assert!(!times.is_empty() && times.values().all(|times| *times == 1), "{times:?}");
 }
 
-/// It turns all requests away for a while, and the leader goes on.
-fn a_busy_server_disturbs_nobody(answer: &'static str) {
+/// A wait beyond what the leader has left must not cost it the lease.
+#[test]
+fn while_a_server_says_to_wait_for_an_hour_the_leader_goes_on() {
     let server = server();
-    let gate = Gate::before(server.address(), answer);
+    let gate = Gate::before(server.address(), IN_AN_HOUR);
     let url = url_through(&gate, &server);
     let mut fleet = Fleet::new();
     // Such an outage must disturb nothing.
@@ -268,15 +269,4 @@ fn a_busy_server_disturbs_nobody(answer: &'static str) {
         assert_eq!((fleet.leader().term, fleet.lives().len()), (leader.term, 1), "{}", fleet.logs());
     }
     fleet.conclude();
-}
-
-#[test]
-fn while_a_server_has_too_many_requests_the_leader_goes_on() {
-    a_busy_server_disturbs_nobody(TOO_MANY);
-}
-
-/// A wait beyond what the leader has left must not cost it the lease.
-#[test]
-fn while_a_server_says_to_wait_for_an_hour_the_leader_goes_on() {
-    a_busy_server_disturbs_nobody(IN_AN_HOUR);
 }
