@@ -3,13 +3,6 @@
 use super::*;
 use crate::support::papers::Papers;
 
-fn server(papers: &Papers) -> Server {
-    crate::support::mysql::SERVANT.gets(papers.directory());
-    let option = |name: &str, file: &str| format!("--ssl-{name}={}", papers.path(file));
-    let options = [option("ca", "ca.pem"), option("cert", "server.pem"), option("key", "server.key")];
-    Server::start_with(&options.each_ref().map(String::as_str))
-}
-
 /// How many sessions of this user are encrypted; the status of a session is its own, so the user is asked to be.
 async fn is_encrypted(server: &Server, url: &str) -> bool {
     let user = "secure";
@@ -20,10 +13,13 @@ async fn is_encrypted(server: &Server, url: &str) -> bool {
 }
 
 #[tokio::test]
-async fn each_mode_checks_what_it_says() {
+async fn each_mode_checks_what_it_says_and_a_certificate_of_ours_counts() {
     let papers = Papers::issue("IP:127.0.0.1");
     papers.add_authority("other");
-    let server = server(&papers);
+    crate::support::mysql::SERVANT.gets(papers.directory());
+    let option = |name: &str, file: &str| format!("--ssl-{name}={}", papers.path(file));
+    let options = [option("ca", "ca.pem"), option("cert", "server.pem"), option("key", "server.key")];
+    let server = Server::start_with(&options.each_ref().map(String::as_str));
     open(&server.url_with("")).prepare().await.unwrap();
     let (ca, other) = (papers.path("ca.pem"), papers.path("other.pem"));
     // The certificate is for the address, not for the name.
@@ -56,22 +52,12 @@ async fn each_mode_checks_what_it_says() {
         };
         misconfigured(claim, word);
     }
-}
 
-#[tokio::test]
-async fn a_certificate_of_ours_counts() {
-    let papers = Papers::issue("IP:127.0.0.1");
-    let server = server(&papers);
-    open(&server.url_with("")).prepare().await.unwrap();
+    // A certificate of ours counts.
     server.age("leaderrun");
     server.sql(&format!("CREATE USER app REQUIRE X509; GRANT ALL ON {DATABASE}.* TO app"));
     let url = |options: &str| server.url_with(options).replace(&format!("//{ADMIN}@"), "//app@");
-    let papers = format!(
-        "ssl-mode=VERIFY_IDENTITY&ssl-ca={}&ssl-cert={}&ssl-key={}",
-        papers.path("ca.pem"),
-        papers.path("app.pem"),
-        papers.path("app.key")
-    );
-    lead(&open(&url(&papers)), &candidate("one")).await;
+    let own = format!("ssl-cert={}&ssl-key={}", papers.path("app.pem"), papers.path("app.key"));
+    lead(&open(&url(&format!("ssl-mode=VERIFY_IDENTITY&ssl-ca={ca}&{own}"))), &candidate("one")).await;
     denied(open(&url("ssl-mode=REQUIRED")).claim(&candidate("two")).await, "");
 }
