@@ -8,7 +8,7 @@
 //! parser checks a value, even if something else overrules it.
 
 use super::completions::Program;
-use super::flags::refuse_readable_by_all;
+use super::flags::{self, refuse_readable_by_all};
 use super::settings::{CONFIG, Settings, Wrong as WrongValue, checked, exclude_each_other, refuse_secret, variable_of};
 use crate::lease::Shard;
 use crate::text::{self, in_words, on_one_line};
@@ -16,7 +16,7 @@ use clap::{Arg, ArgAction, Command};
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -195,8 +195,7 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
 
 /// The contents of the file, up to one byte more than allowed, and its metadata.
 fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
-    let file = File::open(path)?;
-    let about = file.metadata()?;
+    let (file, about) = flags::open(path)?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     Ok((bytes, about))

@@ -17,8 +17,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Parser};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::io::{IsTerminal, Read, Write, stdout};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, IsTerminal, Read, Write, stdout};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -108,6 +108,18 @@ fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
 }
 
+/// Opens a file that the user named. A named pipe is refused, because it may never have a writer. One that a shell made
+/// for `<(...)` has one.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    let of_a_shell = path.starts_with("/dev") || path.starts_with("/proc");
+    if path.metadata()?.file_type().is_fifo() && !of_a_shell {
+        return Err(io::Error::other("is a named pipe"));
+    }
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    Ok((file, about))
+}
+
 /// Refuses a password in a file that everybody can read. The file has the store's `url`; the message calls it `what`.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
@@ -149,8 +161,7 @@ fn is_name(text: &str) -> bool {
 fn read_url(path: &Path) -> Result<String, String> {
     let shown = text::shown(&path.to_string_lossy());
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| {
-        let about = file.metadata()?;
+    let read = open(path).and_then(|(file, about)| {
         file.take(LONGEST_URL).read_to_string(&mut text)?;
         Ok(about)
     });

@@ -2,6 +2,8 @@
 
 use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::said::{Runs as _, Said};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -307,6 +309,9 @@ fn a_file_that_cannot_be_read_is_a_usage_error() {
     run("/tmp").refused(64, "the configuration file /tmp cannot be read: is a directory");
     run(&place.file("huge", vec![b'#'; (1 << 20) + 1])).refused(64, "is larger than 1024 KiB");
     run("/dev/zero").refused(64, "is larger than 1024 KiB");
+    let pipe = place.path("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    run(pipe.to_str().unwrap()).refused(64, "/pipe cannot be read: is a named pipe");
     run(&place.file("binary", b"lease = \"\xff\"")).refused(64, "is not UTF-8");
     run(&place.file("two\nlines", "x")).refused(64, "two?lines, line 1: ");
     run(&place.file("deep", "lease = ".to_owned() + &"[".repeat(100_000))).refused(64, "line 1: ");

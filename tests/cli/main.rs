@@ -4,6 +4,8 @@ mod config;
 #[path = "../support/mod.rs"]
 mod support;
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -381,6 +383,9 @@ fn a_store_file_that_holds_anything_but_one_url_is_a_usage_error() {
         let named = format!("the store file {} … {words}", path.display());
         leaderctl().args(flags).args(["status", "a"]).said().refused(64, &named);
     }
+    fs::remove_file(&path).unwrap();
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    run(&flags, "shard").refused(64, "cannot be read: is a named pipe");
     run(&["--store", "file:/a", "--store-file", "b"], "shard")
         .refused(64, "--store and --store-file exclude each other");
 }
