@@ -102,7 +102,7 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
     fs::write(&wrong, "SUAhunter2 and nothing else").unwrap();
     let there = wrong.display();
     for (options, part) in [
-        ("creds=/nowhere".to_owned(), "/nowhere cannot be used to log in: entity not found"),
+        ("creds=/nowhere".to_owned(), "/nowhere cannot be used to log in: no such file or directory"),
         ("nkey=/nowhere".to_owned(), "/nowhere cannot be used to log in"),
         (format!("creds={there}"), "does not hold a user JWT and a seed"),
         (format!("nkey={there}"), "does not hold the seed of a user"),

@@ -5,6 +5,7 @@
 
 use super::address::{Address, Login};
 use crate::store::{StoreError, tls};
+use crate::text::in_words;
 use async_nats::ConnectOptions;
 use std::fs::File;
 use std::io::Read;
@@ -50,13 +51,13 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
 fn read(file: &Path) -> Result<String, StoreError> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);
-    let opened = opened.map_err(|error| unusable(file, &error.kind().to_string()))?;
+    let opened = opened.map_err(|error| unusable(file, &in_words(&error)))?;
     if !opened.metadata().is_ok_and(|found| found.is_file()) {
         return Err(unusable(file, "it is no regular file"));
     }
     let mut text = String::new();
     let read = opened.take(LONGEST_CREDENTIALS).read_to_string(&mut text);
-    read.map(|_| text).map_err(|error| unusable(file, &error.kind().to_string()))
+    read.map(|_| text).map_err(|error| unusable(file, &in_words(&error)))
 }
 
 /// The seed in a file, which may have other text in other lines.
