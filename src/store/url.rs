@@ -79,6 +79,19 @@ impl<'a> StoreUrl<'a> {
     /// # Errors
     /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &'a str, rest: &str, known: &[&str]) -> Result<Self, String> {
+        Self::parts(scheme, rest, known).map_err(|why| {
+            // The user probably has a password with a '?' in it, which was not encoded.
+            let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+            if before.contains('@') || !query.contains('@') {
+                return why;
+            }
+            format!(
+                "{scheme}:// has an '@' after a '?': write %3F for a '?' in a password, and %40 for an '@' in an option"
+            )
+        })
+    }
+
+    fn parts(scheme: &'a str, rest: &str, known: &[&str]) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
             return Err(format!("{scheme}: lacks its // after it: write {scheme}://HOST"));
         };
@@ -355,6 +368,15 @@ mod tests {
             assert!(!message.contains("hunter2"), "{message}");
         }
         assert!(StoreUrl::read("redis", "//h?wiat=2", &["wait"]).unwrap_err().contains("the option wiat"));
+    }
+
+    #[test]
+    fn a_password_with_a_question_mark_in_it_is_not_taken_for_a_host_and_options() {
+        for url in ["//u:hunter2?x@h", "//u:hunter2?@h/0", "//u:12?hunter2=x@h", "//u:?hunter2@h", "//hunter2?x@h"] {
+            let message = StoreUrl::read("redis", url, &["x"]).unwrap_err();
+            assert!(message.contains("write %3F") && !message.contains("hunter2"), "{url}: {message}");
+        }
+        assert_eq!(StoreUrl::read("redis", "//h?x=a@b", &["x"]).unwrap().take("x").as_deref(), Some("a@b"));
     }
 
     #[test]
