@@ -33,7 +33,7 @@ pub struct HistoryFlags {
 }
 
 /// How a leadership ended that recorded no end and does not lead any more.
-const UNTOLD: &str = "crashed, or was cut off: it did not say how it ended";
+const UNTOLD: &str = "killed or cut off, or its host crashed: it did not say how it ended";
 
 impl HistoryFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
