@@ -203,6 +203,10 @@ fn nonsense_is_refused_in_one_line_before_anything_starts() {
     ] {
         bench.run(words).refused(64, "leaderctl: ");
     }
+    let nowhere = bench.temporary.path().join("nowhere");
+    let mut command = bench.selftest(&[]);
+    command.env("TMPDIR", &nowhere);
+    command.said().refused(71, "leaderctl: cannot make a directory in  … /nowhere\": no such file … set TMPDIR");
     assert!(!bench.place.path("store").exists());
 }
 

@@ -26,7 +26,7 @@ use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::url::Secret;
 use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
-use crate::text::on_one_line;
+use crate::text::{self, in_words, on_one_line};
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, TestError, Verdict};
@@ -39,7 +39,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -111,6 +111,10 @@ impl SelftestFlags {
 
     async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> io::Result<ExitCode> {
         let mut signals = Signals::listen()?;
+        let scratch = match Scratch::new() {
+            Ok(scratch) => scratch,
+            Err(message) => return Ok(fail(exit::OS_ERROR, &message)),
+        };
         nix::sys::prctl::set_child_subreaper(true)?;
         let name = format!("leaderrun-selftest/{}", Session::random()?.as_str());
         let shard = Shard::from_str(&name).expect("it is in the alphabet of shards");
@@ -128,7 +132,6 @@ impl SelftestFlags {
             Ok(store) => store,
             Err(error) => return Ok(fail(error.exit_status(), &error.message)),
         };
-        let scratch = Scratch::new(&candidate.session)?;
         let environment = environment_without_ours();
         let setting = Setting {
             timing,
@@ -312,8 +315,18 @@ pub fn progress(what: &str) {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(session: &Session) -> io::Result<Self> {
-        let path = std::path::absolute(std::env::temp_dir())?.join(format!("{PROGRAM}-selftest-{}", session.as_str()));
+    fn new() -> Result<Self, String> {
+        let parent = std::env::temp_dir();
+        let made = Self::below(&parent);
+        made.map_err(|error| {
+            let (parent, why) = (text::quoted(&parent.to_string_lossy()), in_words(&error));
+            format!("cannot make a directory in {parent}: {why}; set TMPDIR to one that may be written")
+        })
+    }
+
+    fn below(parent: &Path) -> io::Result<Self> {
+        let name = format!("{PROGRAM}-selftest-{}", Session::random()?.as_str());
+        let path = std::path::absolute(parent)?.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
