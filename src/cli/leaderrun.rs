@@ -11,7 +11,7 @@ use options::{Invocation, Observability};
 use super::explain;
 use super::start::{self, Failure};
 use crate::cli::relinquish::Relinquish;
-use crate::election::{LogEvent, Obstacle, Outcome, Settings, Skipped, StartError};
+use crate::election::{LogEvent, Obstacle, Outcome, Patience, Settings, Skipped, StartError};
 use crate::exit;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
@@ -129,7 +129,7 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     // A name lookup may hang for a long time, and nobody needs its result.
     runtime.shutdown_background();
     let (outcome, asked) = outcome?;
-    tell_what_did_not_run(&outcome, shard.as_str(), &owner);
+    tell_what_did_not_run(&outcome, flags.patience(), shard.as_str(), &owner);
     let status = outcome.exit_status(flags.waiting.conflict_exit_code);
     let (why, death) = (outcome.why(), Death::of(&outcome, asked, terminal_group));
     fail_to_run(outcome, status, &program)?;
@@ -229,11 +229,12 @@ async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<L
 }
 
 /// Says why COMMAND was not needed, or could not be started without waiting.
-fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
+fn tell_what_did_not_run(outcome: &Outcome, patience: Patience, shard: &str, owner: &str) {
     let event = LogEvent::Skipped.into_str();
     match outcome {
         Outcome::NotAcquired(obstacle) => {
-            let why = obstacle.as_ref().map_or_else(|| "another candidate leads".to_owned(), refused_by);
+            let why = obstacle.as_ref().map(|obstacle| refused_by(obstacle, patience));
+            let why = why.unwrap_or_else(|| "another candidate leads".to_owned());
             let event = LogEvent::NotAcquired.into_str();
             tracing::info!(event, shard, owner, "not started: {why}");
         }
@@ -243,12 +244,14 @@ fn tell_what_did_not_run(outcome: &Outcome, shard: &str, owner: &str) {
     }
 }
 
-/// Who leads, since when and for how long, or what else keeps a candidate from leading.
-fn refused_by(obstacle: &Obstacle) -> String {
+/// Who leads, since when and for how long, or what else keeps a candidate from leading. A candidate that has waited saw
+/// the lease some time ago, and does not know its end.
+fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
     let Obstacle::Holder(holder) = obstacle else { return obstacle.to_string() };
     let since = holder.since_millis.map(|since| format!(" since {}", rfc3339_seconds(since))).unwrap_or_default();
     let left = holder
         .expires_in
+        .filter(|_| patience == Patience::Once)
         .map(|left| format!("; the lease lasts for another {} unless it is renewed", show_seconds(left)));
     format!("{holder} leads{since}{}", left.unwrap_or_default())
 }
@@ -363,4 +366,21 @@ fn find(program: &OsStr) -> Result<(), StartError> {
         }
     }
     Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Holder;
+
+    #[test]
+    fn the_end_of_the_lease_is_named_only_where_it_was_just_seen() {
+        let left = Some(Duration::from_secs(16));
+        let leader = Obstacle::Holder(Holder { owner: "db1".to_owned(), expires_in: left, ..Holder::default() });
+        assert_eq!(
+            refused_by(&leader, Patience::Once),
+            "db1 leads; the lease lasts for another 16s unless it is renewed"
+        );
+        assert_eq!(refused_by(&leader, Patience::AtMost(Duration::from_secs(10))), "db1 leads");
+    }
 }
