@@ -80,8 +80,8 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
     limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
+    find_command(&invocation)?;
     invocation.store.confirm(PROGRAM)?;
-    find(&invocation.words[0]).map_err(|error| not_started(&invocation.words[0], error))?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
     flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -326,6 +326,9 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
         // Perhaps an option after SHARD.
         exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
+        exit::NOT_FOUND if name.contains(char::is_whitespace) => {
+            format!("{name}: command not found; to run a line of the shell, write -c STRING")
+        }
         exit::NOT_FOUND if name.contains('/') => format!("{name}: command not found: there is no such file"),
         exit::NOT_FOUND => format!("{name}: command not found; write its path, or add its directory to PATH"),
         _ if error.0 == sys::NO_PROCESS => {
@@ -340,7 +343,21 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
     Failure::Other { status, message }
 }
 
-/// Looks COMMAND up as execvp(3) will, so that a name that is not there is refused before anything is acquired.
+/// Refuses a COMMAND that is not there, before anything is acquired.
+fn find_command(invocation: &Invocation) -> Result<(), Failure> {
+    let program = &invocation.words[0];
+    let Err(error) = find(program) else { return Ok(()) };
+    let status = error.exit_status();
+    match options::meant_verb(&invocation.shard) {
+        Some(meant) if status == exit::NOT_FOUND => {
+            let name = text::shown(&program.to_string_lossy());
+            Err(Failure::Other { status, message: format!("{name}: command not found; {meant}") })
+        }
+        _ => Err(not_started(program, error)),
+    }
+}
+
+/// Looks COMMAND up as execvp(3) will.
 fn find(program: &OsStr) -> Result<(), StartError> {
     let runnable = |path: &Path| {
         if !path.is_file() {

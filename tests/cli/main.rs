@@ -572,6 +572,7 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
         ("/no/such/command", 127, "command not found: there is no such file"),
         (plain.to_str().unwrap(), 126, "cannot be executed: permission denied"),
         ("/", 126, "cannot be executed: is a directory"),
+        ("echo hello", 127, "echo hello: command not found; to run a line of the shell, write -c string"),
         ("--wait", 127, "--wait: command not found; options go before shard"),
     ] {
         let store = scratch.path().join("store");
@@ -580,6 +581,26 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
         assert!(said.err.to_lowercase().contains(words), "{said:?}");
         assert!(!store.exists(), "{command} led");
     }
+}
+
+#[test]
+fn a_verb_of_leaderctl_in_the_place_of_shard_is_named() {
+    let (_scratch, store) = local();
+    leaderrun()
+        .args(["--store", &store, "list"])
+        .said()
+        .refused(64, "no COMMAND after SHARD \"list\": did you mean leaderctl list?");
+    for word in ["no-such-command", "no/such/command"] {
+        let advice = format!("{word}: command not found; did you mean leaderctl status?");
+        leaderrun().args(["--store", &store, "status", word]).said().refused(127, &advice);
+    }
+}
+
+#[test]
+fn a_store_that_is_named_after_shard_is_told_to_go_before_it() {
+    let mut command = leaderrun();
+    command.args(["shard", "--store", "file:/nowhere", "true"]);
+    command.said().refused(127, "--store: command not found; options go before SHARD");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod values;
 
 pub(super) use invocation::Invocation;
 
+use super::super::completions::Program;
 use super::super::flags::{self, FirstPage};
 use super::PROGRAM;
 use crate::cli::relinquish::Relinquish;
@@ -16,7 +17,7 @@ use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::policy::checks::CheckTimes;
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
-use crate::lease::{JobId, show};
+use crate::lease::{JobId, Shard, show};
 use crate::observe::listen;
 use crate::observe::log::{self, Format};
 use crate::observe::systemd::Readiness;
@@ -430,6 +431,12 @@ impl Flags {
             Some(wait) => Patience::AtMost(wait),
         }
     }
+}
+
+/// What was probably meant where a verb of `leaderctl` is in the place of SHARD.
+pub(super) fn meant_verb(shard: &Shard) -> Option<String> {
+    let leaderctl = Program::Leaderctl.options();
+    leaderctl.find_subcommand(shard.as_str()).map(|verb| format!("did you mean leaderctl {}?", verb.get_name()))
 }
 
 /// The log format that `words` ask for, or else the environment. It is found even if `words` are not valid options: the

@@ -2,7 +2,7 @@
 //!
 //! The hazard: two options that do not fit each other would be obeyed in part. Each such pair is refused here.
 
-use super::{AfterEnd, Announce, FORM, Flags, HealthFlags};
+use super::{AfterEnd, Announce, FORM, Flags, HealthFlags, meant_verb};
 use crate::cli::flags::NamedStore;
 use crate::cli::settings::Settings;
 use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
@@ -72,7 +72,10 @@ impl Flags {
             }
             Some(string) => words = through_shell(string),
             None if self.timing.explain && words.is_empty() => words = through_shell(OsString::new()),
-            None if words.is_empty() => return Err(format!("no COMMAND after SHARD \"{shard}\": write {FORM}")),
+            None if words.is_empty() => {
+                let advice = meant_verb(&shard).unwrap_or_else(|| format!("write {FORM}"));
+                return Err(format!("no COMMAND after SHARD \"{shard}\": {advice}"));
+            }
             None if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
             None => {}
         }
