@@ -76,6 +76,15 @@ impl NamedStore {
         }
         Ok(())
     }
+
+    /// A directory that the user named, and that is not there. If its name is mistyped, no other candidate is in it.
+    pub fn new_directory(&self) -> Option<&Path> {
+        let Location::File { directory } = &self.location else { return None };
+        let is_default = Location::by_default().is_ok_and(|default| default == self.location);
+        let found = directory.symlink_metadata();
+        let is_missing = found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        Some(directory.as_path()).filter(|_| is_missing && !is_default)
+    }
 }
 
 impl StoreFlags {

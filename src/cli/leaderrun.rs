@@ -84,6 +84,9 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     invocation.store.confirm(PROGRAM)?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
+    if let Some(directory) = invocation.store.new_directory() {
+        tracing::info!("making {}: no candidate has used this directory before", directory.display());
+    }
     flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
     if let Some(doubt) = flags.timing_doubt(&invocation.timing, &invocation.store.location) {
         tracing::warn!("{doubt}");

@@ -604,6 +604,20 @@ fn a_store_that_is_named_after_shard_is_told_to_go_before_it() {
 }
 
 #[test]
+fn a_candidate_that_makes_the_directory_of_its_store_says_so() {
+    let scratch = TempDir::new().unwrap();
+    let directory = scratch.path().join("mistyped");
+    let store = format!("file:{}", directory.display());
+    let making = format!("making {}: no candidate has used this directory before", directory.display());
+    assert_eq!(run(&["-q", "--store", &store], "shard").err, "");
+    fs::remove_dir_all(&directory).unwrap();
+    for is_new in [true, false] {
+        let ran = run(&["--store", &store], "shard");
+        assert!(ran.started && ran.err.contains(&making) == is_new, "{}", ran.err);
+    }
+}
+
+#[test]
 fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
     let (scratch, store) = local();
     let orphan = scratch.path().join("orphan");
