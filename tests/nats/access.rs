@@ -133,13 +133,16 @@ async fn a_check_and_a_candidate_name_each_permission_that_is_missing() {
     let mut users: Vec<_> = NEEDED.iter().map(lacking).collect();
     let all = NEEDED.map(|subject| format!("'{subject}'")).join(", ");
     users.push((all, "elsewhere.>", "for Subscription to \"_INBOX.".to_owned()));
-    let mut lines =
-        "jetstream: enabled\nauthorization { timeout: 60, users = [\n{user: admin, password: admin}\n".to_owned();
-    for (number, (publish, hear, _)) in users.iter().enumerate() {
+    let own = users.iter().enumerate().map(|(number, (publish, hear, _))| {
         let permissions = format!("{{ publish: [{publish}], subscribe: ['{hear}'] }}");
-        lines += &format!("{{user: u{number}, password: u, permissions: {permissions} }}\n");
-    }
-    let server = Server::configured(&(lines + "] }"), r#"{"user":"admin","pass":"admin"}"#);
+        format!("{{user: u{number}, password: u, permissions: {permissions} }}")
+    });
+    let own: Vec<_> = own.collect();
+    let lines = format!(
+        "jetstream: enabled\nauthorization {{ timeout: 60, users = [\n{{user: admin, password: admin}}\n{}\n] }}",
+        own.join("\n")
+    );
+    let server = Server::configured(&lines, r#"{"user":"admin","pass":"admin"}"#);
     let at = |login: &str| format!("nats://{login}@{}/{BUCKET}", server.address());
     ready(&at("admin:admin")).await;
     for (number, (.., sign)) in users.iter().enumerate() {
