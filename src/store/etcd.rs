@@ -50,7 +50,6 @@ use document::{Names, Record, Revisions};
 use lease::Leases;
 use parking_lot::Mutex;
 use proto::{KeyValue, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged, put};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +70,6 @@ pub struct Keys {
     past: Mutex<Past>,
     /// The etcd lease beside the marker, and what was left of it at most when this process first saw it.
     young: Mutex<Option<(i64, Duration)>>,
-    /// The revision of etcd at which the key of a shard's leader was last seen.
-    led: Mutex<HashMap<Shard, i64>>,
 }
 
 /// The revisions of etcd that were seen.
@@ -170,8 +167,7 @@ impl Etcd {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Arc::new(Leases::new(Arc::clone(&client)));
         let names = Names { prefix: address.prefix.clone() };
-        let (past, young, led) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self::new(Keys { client, names, leases, past, young, led }))
+        Ok(Self::new(Keys { client, names, leases, past: Mutex::default(), young: Mutex::default() }))
     }
 }
 
@@ -249,7 +245,7 @@ impl Keys {
         }))
     }
 
-    async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<(Vec<Found>, i64), StoreError> {
+    async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<Vec<Found>, StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             let answer = self.transact(&connection, TxnRequest::default(), keys).await?;
             let found = keys.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
@@ -257,25 +253,11 @@ impl Keys {
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another
             // one by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
-            if found.iter().any(|found| is_over(found) && has_key(found)) {
-                continue;
+            if !found.iter().any(|found| is_over(found) && has_key(found)) {
+                return Ok(found);
             }
-            for (key, found) in keys.iter().zip(&found) {
-                self.saw(*key, found, answer.header.revision);
-            }
-            return Ok((found, answer.header.revision));
         }
         Err(StoreError::unknown(format!("{} changes faster than it can be read", self.place())))
-    }
-
-    fn saw(&self, key: Key<'_>, found: &Found, revision: i64) {
-        let Key::Shard(shard) = key else { return };
-        let mut led = self.led.lock();
-        if has_key(found) {
-            led.insert(shard.clone(), revision);
-        } else {
-            led.remove(shard);
-        }
     }
 
     /// The transaction of a write, for which the etcd lease `lease` was granted; zero: none was.
@@ -336,7 +318,7 @@ impl Documents for Keys {
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let mut all = Vec::with_capacity(keys.len());
         for page in keys.chunks(PAGE) {
-            all.extend(self.client.operate(|connection| Box::pin(self.read(connection, page))).await?.0);
+            all.extend(self.client.operate(|connection| Box::pin(self.read(connection, page))).await?);
         }
         Ok(all)
     }
@@ -392,9 +374,7 @@ impl Documents for Keys {
             (Ends::In(lasts), _) if lease != 0 => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
             _ => Life::ForEver,
         };
-        let found = answer.stands.remove(0).found(life);
-        self.saw(key, &found, answer.header.revision);
-        Ok(Some(found))
+        Ok(Some(answer.stands.remove(0).found(life)))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {

@@ -105,16 +105,15 @@ messages! {
     }
     WatchCreateRequest {
         key: Vec<u8> = (bytes = "vec", tag = "1"),
-        start_revision: i64 = (int64, tag = "3"),
         filters: Vec<i32> = (int32, repeated, tag = "5"),
         /// Not zero: the number by which answers name this watch.
         watch_id: i64 = (int64, tag = "7"),
     }
     WatchResponse {
         watch_id: i64 = (int64, tag = "2"),
+        /// It has begun: what happens from now on is shown.
+        created: bool = (bool, tag = "3"),
         canceled: bool = (bool, tag = "4"),
-        /// Not zero if the revision to start at no longer exists.
-        compact_revision: i64 = (int64, tag = "5"),
         cancel_reason: String = (string, tag = "6"),
         /// Which events these are does not matter.
         events: Vec<Nothing> = (message, repeated, tag = "11"),

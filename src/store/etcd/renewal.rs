@@ -61,7 +61,6 @@ impl Keys {
             let judged = also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
             let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
             let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
-            self.saw(key, &found, answer.header.revision);
             return Ok(Touched::Done { found, also: others });
         }
         Err(StoreError::unknown(format!(
