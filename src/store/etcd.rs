@@ -66,7 +66,7 @@ pub type Etcd = LeaseStore<Keys>;
 pub struct Keys {
     client: Arc<Client>,
     names: Names,
-    leases: Arc<Leases>,
+    leases: Leases,
     past: Mutex<Past>,
     /// The etcd lease beside the marker, and what was left of it at most when this process first saw it.
     young: Mutex<Option<(i64, Duration)>>,
@@ -165,15 +165,22 @@ impl Etcd {
     /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
-        let leases = Arc::new(Leases::new(Arc::clone(&client)));
+        let leases = Leases::new(Arc::clone(&client));
         let names = Names { prefix: address.prefix.clone() };
         Ok(Self::new(Keys { client, names, leases, past: Mutex::default(), young: Mutex::default() }))
     }
 }
 
 impl Keys {
+    /// Sends a transaction, which is all that is to be done on one connection.
+    async fn transact(&self, request: TxnRequest, keys: &[Key<'_>]) -> Result<Answer, StoreError> {
+        let request = &request;
+        let send = |on: Arc<Connection>| async move { self.transact_on(&on, request.clone(), keys).await };
+        self.client.operate(send).await
+    }
+
     /// Sends a transaction. After what it writes, and also if it writes nothing, it reads these keys and the marker.
-    async fn transact(
+    async fn transact_on(
         &self,
         connection: &Arc<Connection>,
         mut request: TxnRequest,
@@ -208,17 +215,17 @@ impl Keys {
     }
 
     /// Judges what stands at a key by what is left of its etcd lease.
-    async fn judge(&self, connection: &Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
+    async fn judge(&self, connection: Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
         if stands.record.is_err() {
             return Ok(stands.found(Life::ForEver));
         }
         let lease = stands.lease();
         if let Some(other) = stands.beside.as_ref().filter(|beside| beside.lease != lease || lease == 0) {
             if other.lease == 0 {
-                let name = format!("the key {} in {}", String::from_utf8_lossy(&other.key), self.client);
+                let name = format!("the key {} in {}", String::from_utf8_lossy(&other.key), self.client.address);
                 return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
             }
-            if let Some(at_most) = self.leases.left(connection, other.lease).await? {
+            if let Some(at_most) = self.leases.left(&connection, other.lease).await? {
                 let owner = String::from_utf8_lossy(&other.value).into_owned();
                 let holder = Holder { owner, ..Holder::default() };
                 let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
@@ -232,7 +239,7 @@ impl Keys {
             // Gone for good.
             _ if is_marker && stands.beside.is_none() => None,
             Some((_, at_most)) => Some(at_most),
-            None => self.leases.left(connection, lease).await?,
+            None => self.leases.left(&connection, lease).await?,
         };
         if is_marker {
             *self.young.lock() = left.map(|at_most| (lease, at_most));
@@ -247,9 +254,10 @@ impl Keys {
 
     async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<Vec<Found>, StoreError> {
         for _ in 0..MOST_ATTEMPTS {
-            let answer = self.transact(&connection, TxnRequest::default(), keys).await?;
-            let found = keys.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
-            let found = parallel::try_all(found).await?;
+            let answer = self.transact_on(&connection, TxnRequest::default(), keys).await?;
+            let stands = keys.iter().zip(answer.stands);
+            let judged = stands.map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
+            let found = parallel::try_all(judged).await?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another
             // one by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
@@ -300,11 +308,11 @@ impl ServerTime for Keys {
 #[async_trait::async_trait]
 impl Documents for Keys {
     fn place(&self) -> String {
-        format!("the prefix {} in {}", self.names.prefix, self.client)
+        format!("the prefix {} in {}", self.names.prefix, self.client.address)
     }
 
     fn name(&self, key: Key<'_>) -> String {
-        format!("the key {} in {}", String::from_utf8_lossy(&self.names.of(key)), self.client)
+        format!("the key {} in {}", String::from_utf8_lossy(&self.names.of(key)), self.client.address)
     }
 
     fn remedy(&self, _: Key<'_>) -> String {
@@ -318,7 +326,7 @@ impl Documents for Keys {
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let mut all = Vec::with_capacity(keys.len());
         for page in keys.chunks(PAGE) {
-            all.extend(self.client.operate(|connection| Box::pin(self.read(connection, page))).await?);
+            all.extend(self.client.operate(|connection| self.read(connection, page)).await?);
         }
         Ok(all)
     }
@@ -332,9 +340,9 @@ impl Documents for Keys {
         let mut granted = None;
         let lease = match draft.ends {
             Ends::In(lasts) if !lease::ends(lasts) => 0,
-            Ends::In(lasts) if is_announcement => Leases::announce(&self.leases, lasts).await?,
+            Ends::In(lasts) if is_announcement => self.leases.announce(lasts).await?,
             Ends::In(lasts) => {
-                let lease = Leases::grant(&self.leases, lasts).await?;
+                let lease = self.leases.grant(lasts).await?;
                 // What a claim that is given up leaves must come to nothing, however late it arrives.
                 if is_claim { granted.insert(lease).id } else { lease.keep() }
             }
@@ -344,8 +352,7 @@ impl Documents for Keys {
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
         let record = Record::new(write, &draft, named, incarnation);
         let request = self.write(key, &record, lease, &draft, over);
-        let attempt = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[key]).await;
-        let outcome = self.client.operate(|connection| Box::pin(attempt(connection))).await;
+        let outcome = self.transact(request, &[key]).await;
         // The etcd lease that all announcements share stays.
         let revoke = |lease| {
             if lease != 0 && !is_announcement {
@@ -378,13 +385,12 @@ impl Documents for Keys {
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
-        self.client.operate(|connection| Box::pin(self.touch_on(connection, touch))).await
+        self.client.operate(|connection| self.touch_on(connection, touch)).await
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
         let request = TxnRequest { success: vec![delete(&self.names.of(key))], ..TxnRequest::default() };
-        let remove = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[]).await;
-        self.client.operate(|connection| Box::pin(remove(connection))).await.map(drop)
+        self.transact(request, &[]).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use crate::store::{ErrorKind, Finding, StoreError, round_trip};
 /// Checks each server that the URL names.
 pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, mut clusters, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, server) in keys.client.servers().enumerate() {
+    for (index, (_, server)) in keys.client.address.hosts.iter().enumerate() {
         let status = keys.client.bounded(async {
             let connection = keys.client.connection_to(index);
             keys.client.call::<_, StatusResponse>(&connection, STATUS, Nothing {}).await

@@ -8,7 +8,6 @@
 //!   and a request makes it within its own time.
 //! - An answer may have no end. So a message has a limit, and so has what a connection reads while nothing is sent.
 //! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
-//! - etcd's words in an error may name anything, but never the password, which travels in one request only.
 
 use super::address::Address;
 use super::failure::{explain, is_local};
@@ -23,7 +22,6 @@ use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::socket::Bytes;
 use crate::store::url::TlsFiles;
 use crate::store::{ErrorKind, StoreError, tls};
-use futures_util::future::BoxFuture;
 use futures_util::stream;
 use futures_util::stream::StreamExt;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -52,6 +50,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
+    /// One for each host of the address.
     servers: Vec<Server>,
     /// Its prefix is the range of keys to name when a permission is missing.
     pub address: Address,
@@ -64,8 +63,6 @@ pub struct Client {
 }
 
 struct Server {
-    /// `HOST:PORT`.
-    name: String,
     endpoint: Endpoint,
     /// Some if connections use TLS, with the name that the server's certificate must hold.
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -121,13 +118,6 @@ pub struct Watch {
     _open: oneshot::Sender<Infallible>,
 }
 
-impl fmt::Display for Client {
-    /// As messages name it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "etcd at {}", self.servers().collect::<Vec<_>>().join(", "))
-    }
-}
-
 impl Client {
     /// Makes no connection yet.
     ///
@@ -148,7 +138,7 @@ impl Client {
                 .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
             let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
             let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
-            servers.push(Server { name: name.clone(), endpoint, tls });
+            servers.push(Server { endpoint, tls });
         }
         assert!(!servers.is_empty(), "a store URL names a host");
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
@@ -161,10 +151,6 @@ impl Client {
         Ok(Self { servers, address, bound, doubt, shared, state })
     }
 
-    pub fn servers(&self) -> impl Iterator<Item = &str> {
-        self.servers.iter().map(|server| server.name.as_str())
-    }
-
     /// True if the URL names a user, but etcd has its authentication turned off.
     pub fn user_is_of_no_use(&self) -> bool {
         self.address.user.is_some() && matches!(self.state.lock().token, Token::NotNeeded)
@@ -172,18 +158,18 @@ impl Client {
 
     /// Runs `operation` within the time bound.
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        match timeout(self.bound, operation).await {
-            Ok(answer) => answer,
-            Err(_) => Err(StoreError::unknown(format!("{self} did not answer within {}", show(self.bound)))),
-        }
+        timeout(self.bound, operation).await.unwrap_or_else(|_| {
+            let bound = show(self.bound);
+            Err(StoreError::unknown(format!("{} did not answer within {bound}", self.address)))
+        })
     }
 
     /// Runs an operation within the time bound: on the shared connection; and as long as a connection turns out to have
     /// ended, or cannot be made, on a new one, until each server was tried.
-    pub async fn operate<'a, T>(
-        &self,
-        attempt: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, StoreError>> + Send + Sync,
-    ) -> Result<T, StoreError> {
+    pub async fn operate<T, F>(&self, attempt: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         self.bounded(async {
             let mut failures = Vec::new();
             let mut servers_left = self.servers.len();
@@ -226,7 +212,7 @@ impl Client {
     /// A new connection, which its first request makes. It counts its bytes, and uses our TLS: the library's own trusts
     /// no certificate that is self-signed.
     pub fn connection_to(&self, index: usize) -> Arc<Connection> {
-        let Server { name, endpoint, tls } = &self.servers[index];
+        let Server { endpoint, tls } = &self.servers[index];
         // As the library's own.
         let mut network = HttpConnector::new();
         network.enforce_http(false);
@@ -244,7 +230,7 @@ impl Client {
         });
         let channel = endpoint.connect_with_connector_lazy(connect);
         Arc::new(Connection {
-            server: name.clone(),
+            server: self.address.hosts[index].1.clone(),
             index,
             grpc: Grpc::new(channel).max_decoding_message_size(MOST),
             pending: Pending::default(),

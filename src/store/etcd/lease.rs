@@ -48,20 +48,20 @@ pub struct Leases {
 }
 
 /// An etcd lease that was granted, and is revoked when this is dropped.
-pub struct Granted {
-    leases: Arc<Leases>,
+pub struct Granted<'a> {
+    leases: &'a Leases,
     pub id: i64,
     is_kept: bool,
 }
 
-impl Granted {
+impl Granted<'_> {
     pub fn keep(mut self) -> i64 {
         self.is_kept = true;
         self.id
     }
 }
 
-impl Drop for Granted {
+impl Drop for Granted<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
             self.leases.revoke_later(self.id);
@@ -75,15 +75,15 @@ impl Leases {
     }
 
     /// Grants an etcd lease that lives for at least `ttl`.
-    pub async fn grant(leases: &Arc<Self>, ttl: Duration) -> Result<Granted, StoreError> {
-        let grant = async |connection: Arc<Connection>| {
+    pub async fn grant(&self, ttl: Duration) -> Result<Granted<'_>, StoreError> {
+        let grant = |connection: Arc<Connection>| async move {
             // We choose the number, so that the lease can be revoked even if the answer is lost.
             let random = getrandom::u64().map_err(|error| StoreError::no_random_bytes(error.into()))?;
             let id = (random.cast_signed() & i64::MAX).max(1);
-            let granted = Granted { leases: Arc::clone(leases), id, is_kept: false };
+            let granted = Granted { leases: self, id, is_kept: false };
             let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
             let asked = request.ttl_seconds;
-            let answer: LeaseGrantResponse = leases.client.call(&connection, LEASE_GRANT, request).await?;
+            let answer: LeaseGrantResponse = self.client.call(&connection, LEASE_GRANT, request).await?;
             if answer.ttl_seconds < asked {
                 return Err(StoreError::misconfigured(format!(
                     "etcd at {} granted a lease of {} s where {asked} s were asked for",
@@ -92,21 +92,21 @@ impl Leases {
             }
             Ok(granted)
         };
-        leases.client.operate(|connection| Box::pin(grant(connection))).await
+        self.client.operate(grant).await
     }
 
     /// The etcd lease of this process's announcements, granted or prolonged to its whole duration.
-    pub async fn announce(leases: &Arc<Self>, ttl: Duration) -> Result<i64, StoreError> {
+    pub async fn announce(&self, ttl: Duration) -> Result<i64, StoreError> {
         let asked = whole_seconds(ttl);
-        let known = leases.announcing.lock().filter(|(_, seconds)| *seconds == asked);
+        let known = self.announcing.lock().filter(|(_, seconds)| *seconds == asked);
         if let Some((id, _)) = known {
-            let keep = async |connection: Arc<Connection>| leases.keep_alive(&connection, id).await;
-            if leases.client.operate(|connection| Box::pin(keep(connection))).await?.ttl_seconds >= asked {
+            let keep = |connection: Arc<Connection>| async move { self.keep_alive(&connection, id).await };
+            if self.client.operate(keep).await?.ttl_seconds >= asked {
                 return Ok(id);
             }
         }
-        let id = Self::grant(leases, ttl).await?.keep();
-        *leases.announcing.lock() = Some((id, asked));
+        let id = self.grant(ttl).await?.keep();
+        *self.announcing.lock() = Some((id, asked));
         Ok(id)
     }
 

@@ -3,14 +3,12 @@
 //! The hazard: etcd tells what is left of one etcd lease at a time. So a long list asks for none of them: it reads
 //! which leaders' keys stand.
 
-use super::connection::Connection;
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};
 use super::{Answer, Keys};
 use crate::store::allowance::{self, MOST_LISTED};
 use crate::store::lease_store::documents::{EachListed, Key, Life, List, Listed, Part};
 use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
-use std::sync::Arc;
 
 /// How many keys one request lists.
 const PAGE: i64 = 250;
@@ -31,7 +29,7 @@ impl Keys {
                 let asks = *asks.get_or_insert(page.count <= MOST_ASKED);
                 count += page.kvs.len();
                 if count > MOST_LISTED {
-                    return Err(allowance::too_long(&self.client.to_string()));
+                    return Err(allowance::too_long(&self.client.address.to_string()));
                 }
                 next = page.kvs.last().filter(|_| page.more).map(|last| after(&last.key));
                 let held = if asks { None } else { Some(self.held(page).await?) };
@@ -42,9 +40,7 @@ impl Keys {
     }
 
     async fn range(&self, request: RangeRequest) -> Result<Answer, StoreError> {
-        let request = TxnRequest { success: vec![range(request)], ..TxnRequest::default() };
-        let read = async |connection: Arc<Connection>| self.transact(&connection, request.clone(), &[]).await;
-        self.client.operate(|connection| Box::pin(read(connection))).await
+        self.transact(TxnRequest { success: vec![range(request)], ..TxnRequest::default() }, &[]).await
     }
 
     /// The keys of leaders beside a page of documents.
@@ -66,8 +62,7 @@ impl Keys {
             let found = match held {
                 None => {
                     let key = if let Part::Note(page) = &part { Key::Note(&shard, page) } else { Key::Shard(&shard) };
-                    let ask = async |connection: Arc<Connection>| self.judge(&connection, key, stands.clone()).await;
-                    self.client.operate(|connection| Box::pin(ask(connection))).await?
+                    self.client.operate(|connection| self.judge(connection, key, stands.clone())).await?
                 }
                 Some(held) => {
                     let is_over =

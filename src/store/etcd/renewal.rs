@@ -22,7 +22,7 @@ impl Keys {
         let mut also = touch.also;
         for _ in 0..MOST_ATTEMPTS {
             let keys = [&[key], also].concat();
-            let read = self.transact(&connection, TxnRequest::default(), &keys);
+            let read = self.transact_on(&connection, TxnRequest::default(), &keys);
             // In this order: see the hazards of this store.
             let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
             let mut answer = match read {
@@ -58,7 +58,7 @@ impl Keys {
                 self.put_back(&connection, &touch, &stands.version, lease).await?;
                 continue;
             }
-            let judged = also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(&connection, key, stands));
+            let judged = also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
             let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
             let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
             return Ok(Touched::Done { found, also: others });
@@ -85,7 +85,7 @@ impl Keys {
             success: vec![put(&lock, touch.owner.into(), lease)],
             failure: Vec::new(),
         };
-        self.transact(connection, request, &[]).await.map(drop)
+        self.transact_on(connection, request, &[]).await.map(drop)
     }
 }
 
