@@ -11,8 +11,8 @@
 
 use super::connection::{Client, Connection};
 use super::proto::{
-    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveResponse, LeaseRequest, LeaseTimeToLiveResponse, Nothing,
+    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseRequest, LeaseResponse,
+    Nothing,
 };
 use crate::store::StoreError;
 use crate::time::millis;
@@ -83,7 +83,7 @@ impl Leases {
             let granted = Granted { leases: self, id, is_kept: false };
             let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
             let asked = request.ttl_seconds;
-            let answer: LeaseGrantResponse = self.client.call(&connection, LEASE_GRANT, request).await?;
+            let answer: LeaseResponse = self.client.call(&connection, LEASE_GRANT, request).await?;
             if answer.ttl_seconds < asked {
                 return Err(StoreError::misconfigured(format!(
                     "etcd at {} granted a lease of {} s where {asked} s were asked for",
@@ -110,11 +110,7 @@ impl Leases {
         Ok(id)
     }
 
-    pub async fn keep_alive(
-        &self,
-        connection: &Arc<Connection>,
-        id: i64,
-    ) -> Result<LeaseKeepAliveResponse, StoreError> {
+    pub async fn keep_alive(&self, connection: &Arc<Connection>, id: i64) -> Result<LeaseResponse, StoreError> {
         self.client.call(connection, LEASE_KEEP_ALIVE, LeaseRequest { id }).await
     }
 
@@ -123,8 +119,7 @@ impl Leases {
     /// Call it after a linearizable read on the same connection: every leader of etcd since then knows every lease, and
     /// every renewal of it, that this read could have shown.
     pub async fn left(&self, connection: &Arc<Connection>, id: i64) -> Result<Option<Duration>, StoreError> {
-        let answer: LeaseTimeToLiveResponse =
-            self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseRequest { id }).await?;
+        let answer: LeaseResponse = self.client.call(connection, LEASE_TIME_TO_LIVE, LeaseRequest { id }).await?;
         let left = seconds(answer.ttl_seconds.saturating_add(1).min(answer.granted_seconds));
         Ok((answer.ttl_seconds >= 0).then_some(left))
     }

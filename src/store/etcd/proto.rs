@@ -122,21 +122,17 @@ messages! {
         ttl_seconds: i64 = (int64, tag = "1"),
         id: i64 = (int64, tag = "2"),
     }
-    LeaseGrantResponse {
-        ttl_seconds: i64 = (int64, tag = "3"),
-    }
     /// LeaseRevokeRequest, LeaseKeepAliveRequest and LeaseTimeToLiveRequest.
     LeaseRequest {
         id: i64 = (int64, tag = "1"),
     }
-    LeaseKeepAliveResponse {
+    /// LeaseGrantResponse, LeaseKeepAliveResponse and LeaseTimeToLiveResponse.
+    LeaseResponse {
         header: Option<ResponseHeader> = (message, optional, tag = "1"),
-        /// Zero or less if there is no such lease.
+        /// Whole seconds, rounded down. If there is no such lease, LeaseKeepAlive tells zero or less, and
+        /// LeaseTimeToLive -1.
         ttl_seconds: i64 = (int64, tag = "3"),
-    }
-    LeaseTimeToLiveResponse {
-        /// Whole seconds, rounded down. -1 if there is no such lease.
-        ttl_seconds: i64 = (int64, tag = "3"),
+        /// LeaseTimeToLive alone tells it.
         granted_seconds: i64 = (int64, tag = "4"),
     }
     AuthenticateRequest {

@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::document::Revisions;
-use super::proto::{LeaseKeepAliveResponse, TxnRequest, is_unchanged, put};
+use super::proto::{LeaseResponse, TxnRequest, is_unchanged, put};
 use super::{Keys, MOST_ATTEMPTS, lease};
 use crate::store::lease_store::documents::{Documents, Key, Life, Touch, Touched, Version};
 use crate::store::{ErrorKind, StoreError, parallel};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept
 /// alive, and by the present leader of etcd. See the hazards of this store.
-fn is_proof(kept: &LeaseKeepAliveResponse, raft_term: u64) -> bool {
+fn is_proof(kept: &LeaseResponse, raft_term: u64) -> bool {
     kept.header.as_ref().is_some_and(|header| header.raft_term == raft_term && raft_term > 0)
 }
 
@@ -58,7 +58,8 @@ impl Keys {
                 self.put_back(&connection, &touch, &stands.version, lease).await?;
                 continue;
             }
-            let judged = also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
+            let judged =
+                also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
             let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
             let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
             return Ok(Touched::Done { found, also: others });
@@ -96,12 +97,12 @@ mod tests {
 
     #[test]
     fn a_renewal_over_a_change_of_etcds_leader_proves_nothing() {
-        let kept = |raft_term| LeaseKeepAliveResponse {
+        let kept = |raft_term| LeaseResponse {
             header: Some(ResponseHeader { raft_term, ..ResponseHeader::default() }),
-            ttl_seconds: 15,
+            ..LeaseResponse::default()
         };
         assert!(is_proof(&kept(3), 3));
         assert!(!is_proof(&kept(2), 3), "a former leader may have answered");
-        assert!(!is_proof(&LeaseKeepAliveResponse { header: None, ttl_seconds: 15 }, 0));
+        assert!(!is_proof(&LeaseResponse::default(), 0));
     }
 }
