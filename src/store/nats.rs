@@ -79,10 +79,9 @@ impl Nats {
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::open(address, request_timeout)?);
-        let bucket =
-            |name: &str, is_ours| Bucket { connections: Arc::clone(&connections), name: name.to_owned(), is_ours };
-        let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket, false), lock.key.clone()));
-        let bucket = bucket(&address.bucket, true);
+        let bucket = |name: &str| Bucket { connections: Arc::clone(&connections), name: name.to_owned() };
+        let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket), lock.key.clone()));
+        let bucket = bucket(&address.bucket);
         Ok(Self::new(Keys { bucket, lock, clock: Mutex::default(), known: Mutex::default() }))
     }
 }

@@ -29,8 +29,6 @@ const OTHER_STREAM: ErrorCode = ErrorCode(10060);
 pub struct Bucket {
     pub connections: Arc<Connections>,
     pub name: String,
-    /// False if it belongs to other programs.
-    pub is_ours: bool,
 }
 
 /// The state of a bucket, as the server described it.
@@ -133,7 +131,7 @@ impl Bucket {
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let Answer { message, sent_twice } = self.connections.request(&subject, Some(headers), text.into()).await?;
+        let Answer { message, sent_twice } = self.connections.request(&subject, headers, text.into()).await?;
         // What was sent first may have been applied, whatever became of the second.
         let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
         let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
@@ -229,7 +227,7 @@ impl Bucket {
         request: &Value,
     ) -> Result<Result<T, ApiError>, StoreError> {
         let payload = if request.is_null() { String::new() } else { request.to_string() };
-        let answer = self.connections.request(&format!("$JS.API.{name}"), None, payload.into()).await?;
+        let answer = self.connections.request(&format!("$JS.API.{name}"), HeaderMap::new(), payload.into()).await?;
         let Some(message) = answer.message else { return Err(self.without_jetstream().await) };
         match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(answer)) => Ok(Ok(answer)),
@@ -267,7 +265,7 @@ impl Bucket {
     }
 
     pub fn missing(&self) -> StoreError {
-        let advice = if self.is_ours {
+        let advice = if self.name == self.connections.address.bucket {
             "make it with leaderctl store init"
         } else {
             "the programs whose key lock_key= names have to make it"

@@ -89,18 +89,10 @@ impl Connections {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn request(
-        &self,
-        subject: &str,
-        headers: Option<HeaderMap>,
-        payload: Vec<u8>,
-    ) -> Result<Answer, StoreError> {
+    pub async fn request(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
-        let request = || {
-            let request = Request::new().timeout(None).payload(payload.clone().into());
-            headers.iter().fold(request, |request, headers| request.headers(headers.clone()))
-        };
+        let request = || Request::new().timeout(None).headers(headers.clone()).payload(payload.clone().into());
         let sent_twice = AtomicBool::new(false);
         // Ends only with an answer: if there is none, the first sending reports why.
         let again = async {
@@ -169,15 +161,18 @@ impl Connections {
         let quoted = format!("\"{subject}\"");
         loop {
             match events.recv().await {
-                Ok(Event::Denied { text, is_deaf }) if is_deaf || text.contains(&quoted) => {
+                Ok(Event::Denied(text)) => {
+                    let is_deaf = text.to_lowercase().contains("for subscription");
                     if is_deaf {
                         // No answer would ever arrive on it.
                         self.current.forget(connection);
                     }
-                    let (server, login) = (&connection.server, self.address.login.describe());
-                    return StoreError::denied(format!("{server} denied {login}: {text}"));
+                    if is_deaf || text.contains(&quoted) {
+                        let (server, login) = (&connection.server, self.address.login.describe());
+                        return StoreError::denied(format!("{server} denied {login}: {text}"));
+                    }
                 }
-                Ok(Event::Denied { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Ok(Event::Flooded) => return StoreError::unknown(complaint(&connection.server, "nats", MOST)),
                 Ok(Event::Broken) | Err(broadcast::error::RecvError::Closed) => return self.lost(connection),
             }

@@ -16,11 +16,8 @@ pub enum Event {
     Broken,
     /// The server sent too much.
     Flooded,
-    Denied {
-        text: String,
-        /// The subscription to answers is denied.
-        is_deaf: bool,
-    },
+    /// In the server's words.
+    Denied(String),
 }
 
 impl Event {
@@ -30,9 +27,7 @@ impl Event {
             Reported::ServerError(error) => {
                 // nats: Permissions Violation for Publish to "SUBJECT", in upper or lower case.
                 let text = in_short(&error.to_string()).trim_start_matches("nats: ").to_owned();
-                let lower = text.to_lowercase();
-                let is_deaf = lower.contains("for subscription");
-                lower.contains("permissions violation").then_some(Self::Denied { text, is_deaf })
+                text.to_lowercase().contains("permissions violation").then_some(Self::Denied(text))
             }
             Reported::Connected
             | Reported::LameDuckMode

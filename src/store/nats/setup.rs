@@ -3,6 +3,7 @@
 use super::bucket::{Bucket, Info, micros_of};
 use crate::store::{ErrorKind, StoreError, steps};
 use crate::time::wall_clock_millis;
+use async_nats::HeaderMap;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::stream::{self, DiscardPolicy};
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 /// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or
 /// ours if it does not tell its own.
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
-    let told = match bucket.connections.request("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+    let told = match bucket.connections.request("$SYS.REQ.USER.INFO", HeaderMap::new(), Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
         told => told?.message,
     };
