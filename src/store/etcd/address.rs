@@ -91,24 +91,18 @@ mod tests {
     #[test]
     fn nonsense_is_refused_and_tells_no_secret() {
         for bad in [
-            "h",
             "///p",
             "//u@h",
             "//u:@h",
             "//:hunter2@h",
             "//u:hunter2@h//",
-            "//u:hunter2@h//lr",
-            "//u:hunter2@h/a//lr",
-            "//u:hunter2@h/lr//",
-            "//u:hunter2@h/lr%20",
+            "//u:hunter2@h/%2F",
             "//u:hunter2@h?ca=/x",
             "//u:hunter2@h?zone=1",
-            "//u:hunter2@h?cert=/x",
         ] {
             let message = Address::read("etcd", bad).unwrap_err();
             assert!(!message.contains("hunter2"), "{message}");
         }
-        assert!(Address::read("etcds", "//h?cert=/x").is_err());
         let shown = format!("{:?}", Address::read("etcd", "//u:hunter2@h").unwrap());
         assert!(!shown.contains("hunter2"), "{shown}");
     }

@@ -167,35 +167,10 @@ impl Revisions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{self, Fate};
-    use crate::store::lease_store::documents::Ends;
 
     #[test]
     fn a_led_mark_has_the_same_key_in_every_release() {
         let names = Names { prefix: "p".to_owned() };
         assert_eq!(names.of(Key::Led(&"db/main".parse().expect("a shard"))), b"p/led/ce95f71b99df0621");
-    }
-
-    #[test]
-    fn a_million_values_are_documents_or_strange() {
-        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
-        let draft = Draft {
-            text: "{\"format\":1}",
-            leadership: Some(&leadership),
-            sequence: 0,
-            ends: Ends::Keep,
-            wakes: false,
-            owner: None,
-        };
-        let record = Record::new("w".to_owned(), &draft, 0x7ff, Some("1.2".to_owned()));
-        let bytes = record.bytes();
-        assert_eq!((Record::read(&bytes).as_ref(), record.leadership()), (Ok(&record), Some(leadership)));
-        fuzz::bent("document of etcd", &[&bytes], |bytes, _| {
-            let read = Record::read(bytes);
-            if let Ok(record) = &read {
-                assert_eq!(Record::read(&record.bytes()).as_ref(), Ok(record));
-            }
-            Fate::from(&read)
-        });
     }
 }
