@@ -1,5 +1,6 @@
 //! The value of `--relinquish`: a duration, or the times of a crontab specification.
 
+use super::flags::duration;
 use crate::runner::rotation::Schedule;
 use cronexpr::{FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use std::time::Duration;
@@ -31,12 +32,11 @@ impl Relinquish {
         }
     }
 
-    /// Parses the value. `duration` parses durations as all options do.
-    pub fn parse(text: &str, duration: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let usage = || "write a duration such as 1h, a name such as @daily, or a crontab's five fields".to_owned();
         let text = text.trim();
         let every = text.strip_prefix("@every").filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim);
-        if let Some(after) = every.or(Some(text).filter(|text| !text.starts_with('@'))).map(&duration) {
+        if let Some(after) = every.or(Some(text).filter(|text| !text.starts_with('@'))).map(duration) {
             match after {
                 Ok(after) if after < SHORTEST => return Err("write a duration of at least 1s".to_owned()),
                 Ok(after) => return Ok(Self::After(after)),
@@ -89,17 +89,12 @@ fn brief(said: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::duration;
     use super::*;
     use crate::fuzz;
     use crate::time::{millis_of_rfc3339, rfc3339_seconds};
 
-    fn parse(text: &str) -> Result<Relinquish, String> {
-        Relinquish::parse(text, duration)
-    }
-
     fn schedule(text: &str) -> Schedule {
-        parse(text).unwrap().schedule().unwrap_or_else(|| panic!("{text}"))
+        Relinquish::parse(text).unwrap().schedule().unwrap_or_else(|| panic!("{text}"))
     }
 
     fn at(text: &str) -> u64 {
@@ -116,7 +111,7 @@ mod tests {
     fn durations_and_names_are_read() {
         for (text, seconds) in [("90", 90), ("1h", 3600), ("1h 30m", 5400), ("@every 1h", 3600), (" @every  90s ", 90)]
         {
-            assert_eq!(parse(text).unwrap().after(), Some(Duration::from_secs(seconds)), "{text}");
+            assert_eq!(Relinquish::parse(text).unwrap().after(), Some(Duration::from_secs(seconds)), "{text}");
         }
         let now = at("2026-11-21T20:30:00Z");
         assert_eq!(schedule("@midnight").next(now), Some(at("2026-11-22T00:00:00Z")));
@@ -137,7 +132,7 @@ mod tests {
         let seeds =
             ["@every 1h", "@daily", "*/5 0-6,22 1,15W L * Europe/Berlin", "0 12 L * 5#3", "1h30m", "0 0 29 2 7"];
         fuzz::bent_text("relinquish", &seeds, |text, source| {
-            let read = parse(text);
+            let read = Relinquish::parse(text);
             match &read {
                 Ok(Relinquish::After(after)) => assert!(*after >= SHORTEST),
                 Ok(Relinquish::At(schedule)) => {

@@ -31,7 +31,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, metrics_file, relinquish, signal, slots, status, times, verbosity};
+use values::{every, hook, metrics_file, signal, slots, status, times, verbosity};
 
 /// A run of at least this long resets the number of restarts.
 const HEALTHY: Duration = Duration::from_mins(1);
@@ -287,7 +287,7 @@ pub(super) struct Advanced {
     pub(super) slots: Option<u32>,
 
     /// Hand over after a time, or on a schedule such as '0 4 * * *'
-    #[arg(long, value_name = "WHEN", value_parser = relinquish, allow_hyphen_values = true)]
+    #[arg(long, value_name = "WHEN", value_parser = Relinquish::parse, allow_hyphen_values = true)]
     pub(super) relinquish: Option<Relinquish>,
 
     /// The kill method: auto, walk, cgroup, pidns

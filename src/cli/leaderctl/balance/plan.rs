@@ -149,22 +149,16 @@ impl Spread {
     fn arcs(&self) -> Vec<(usize, usize, i64, Option<usize>)> {
         let total: usize = self.counts.iter().flatten().map(|count| count.now).sum();
         let weight = signed(total) + 1;
-        let mut best: Vec<Option<(i64, usize)>> = vec![None; self.hosts * self.hosts];
-        for (family, counts) in self.counts.iter().enumerate() {
-            for (from, out) in counts.iter().enumerate().filter(|(_, count)| count.now > count.least) {
-                let back = i64::from(out.now > out.before);
-                for (to, into) in counts.iter().enumerate().filter(|(_, count)| count.now < count.most) {
-                    let price = i64::from(into.now >= into.before) - back;
-                    let arc = &mut best[from * self.hosts + to];
-                    if from != to && arc.is_none_or(|(least, _)| price < least) {
-                        *arc = Some((price, family));
-                    }
-                }
-            }
-        }
-        let found = best.into_iter().enumerate().filter_map(|(at, arc)| {
-            let (price, family) = arc?;
-            Some((at / self.hosts, at % self.hosts, price, Some(family)))
+        let price = |from: usize, to: usize, counts: &[Count]| {
+            let (out, into) = (counts[from], counts[to]);
+            let possible = from != to && out.now > out.least && into.now < into.most;
+            possible.then(|| i64::from(into.now >= into.before) - i64::from(out.now > out.before))
+        };
+        let pairs = (0..self.hosts).flat_map(|from| (0..self.hosts).map(move |to| (from, to)));
+        let found = pairs.filter_map(|(from, to)| {
+            let families = self.counts.iter().enumerate();
+            let prices = families.filter_map(|(family, counts)| Some((price(from, to, counts)?, family)));
+            prices.min().map(|(price, family)| (from, to, price, Some(family)))
         });
         let loads = (0..self.hosts).map(|host| {
             let more = if self.emptied == Some(host) { EMPTIED } else { 0 };

@@ -2,7 +2,6 @@
 
 use crate::cli::config::VERBOSITY;
 use crate::cli::flags;
-use crate::cli::relinquish::Relinquish;
 use crate::lease::MOST_SLOTS;
 use crate::notes::jobs::period::Period;
 use nix::sys::signal::Signal;
@@ -54,10 +53,6 @@ pub fn metrics_file(text: &str) -> Result<PathBuf, String> {
 pub fn every(text: &str) -> Result<Duration, String> {
     let every = flags::duration(text)?;
     Period::new(0, every).map(|_| every)
-}
-
-pub fn relinquish(text: &str) -> Result<Relinquish, String> {
-    Relinquish::parse(text, flags::duration)
 }
 
 pub fn hook(text: &str) -> Result<OsString, String> {
