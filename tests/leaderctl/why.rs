@@ -144,7 +144,12 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
         let expected = (role.into(), name.as_str().into(), candidate.into(), "c0".into(), leader.term.into());
         assert_eq!(told, (&expected.0, &expected.1, &expected.2, &expected.3, &expected.4), "{answer}");
     }
-    ask(&[&std::process::id().to_string()]).ended(66).tells("belongs to no candidate of this host that answers");
+    // A standby has no helpers yet.
+    place.start_here("c1");
+    place.why(&[&name], &["the candidate c1 "]);
+    for nobody in [std::process::id(), 0] {
+        ask(&[&nobody.to_string()]).ended(66).tells("belongs to no candidate of this host that answers");
+    }
     place.fleet.conclude();
 }
 

@@ -82,17 +82,12 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 fn owner_of(pid: u32, asked: u32, told: &[Told]) -> Option<(&Told, u32, &'static str)> {
     told.iter().find_map(|told| {
         let leaderrun = told.pid()?;
-        let [backstop, guard] = told
-            .statement
-            .leadership
-            .as_ref()
-            .and_then(|leads| leads.helpers)
-            .unwrap_or_default()
-            .map(i32::cast_unsigned);
-        let role = match pid {
-            _ if pid == guard => "guard",
-            _ if pid == backstop => "backstop",
+        // A standby has none.
+        let helpers = told.statement.leadership.as_ref().and_then(|leads| leads.helpers);
+        let role = match helpers.map(|helpers| helpers.map(i32::cast_unsigned)) {
             _ if pid == leaderrun => "leaderrun",
+            Some([backstop, _]) if pid == backstop => "backstop",
+            Some([_, guard]) if pid == guard => "guard",
             _ => return None,
         };
         Some((told, leaderrun, if pid == asked { role } else { "tree" }))
