@@ -42,6 +42,7 @@ use super::start::{self, Failure};
 use crate::exit;
 use crate::lease::{Shard, show_seconds};
 use crate::observe::{log, terminal};
+use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::{Answer, Finding, Report, Store, StoreError, Verdict, within};
 use crate::sys;
@@ -62,7 +63,6 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 #[cfg(feature = "watch")]
 use top::TopFlags;
 
@@ -421,17 +421,19 @@ async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<
     }
 }
 
-/// Returns when a signal asks to stop, so that what was set up can be put back.
+/// Returns when a signal asks to stop, so that what was set up can be put back. One that was ignored at the start, as by
+/// nohup(1), stays ignored.
 async fn asked_to_stop() {
-    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
-    let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup), Ok(mut quit)] = kinds.map(signal) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hangup.recv() => {}
-        _ = quit.recv() => {}
+    let Ok(mut signals) = Signals::listen() else { return std::future::pending().await };
+    next_stop(&mut signals).await;
+}
+
+async fn next_stop(signals: &mut Signals) -> Signal {
+    loop {
+        let signal = signals.next().await;
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
+            return signal;
+        }
     }
 }
 

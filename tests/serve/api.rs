@@ -7,10 +7,13 @@ use crate::support::http::ask;
 use crate::support::process::Process;
 use crate::support::said::Runs as _;
 use crate::support::world::TIMING;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -72,11 +75,12 @@ fn it_only_reads_and_hears_no_foreign_host() {
 }
 
 #[test]
-fn it_serves_on_a_socket_in_the_file_system() {
+fn it_serves_on_a_socket_in_the_file_system_and_goes_on_after_a_hangup_under_nohup() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("serve.sock");
     let store = format!("file:{}", directory.path().join("store").display());
-    let mut command = leaderctl();
+    let mut command = Command::new("nohup");
+    command.arg(leaderctl().get_program()).env("LEADERRUN_CONFIG", "/dev/null");
     command.args(["--store", &store, "serve", "--listen", &format!("unix:{}", socket.display())]);
     let child = Process::start(command.stderr(Stdio::null()));
     let mut stream = None;
@@ -84,6 +88,8 @@ fn it_serves_on_a_socket_in_the_file_system() {
         stream = UnixStream::connect(&socket).ok();
         stream.is_some()
     });
+    child.signal(Signal::SIGHUP);
+    sleep(Duration::from_millis(500));
     let answer = ask(stream.unwrap(), "GET /livez HTTP/1.1\r\nHost: whatever.example\r\n\r\n").unwrap();
     assert_eq!((answer.status, answer.body.as_str()), (200, "alive\n"));
     assert!(child.stops().success() && !socket.exists());

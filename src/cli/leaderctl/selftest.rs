@@ -16,7 +16,7 @@ mod table;
 pub use programs::run_if_respawned;
 
 use super::operator::LOOK_EVERY;
-use super::{Client, PROGRAM, fail, printed, say};
+use super::{Client, PROGRAM, fail, next_stop, printed, say};
 use crate::cli::flags::{self, NamedStore};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
@@ -121,7 +121,7 @@ impl SelftestFlags {
         let candidate = Candidate::here(shard.clone(), Some(format!("{PROGRAM}-selftest")), timing.lease)?;
         let tried = tokio::select! {
             tried = try_out(named, &candidate, request_timeout) => tried,
-            signal = asked_to_end(&mut signals) => {
+            signal = next_stop(&mut signals) => {
                 progress("");
                 self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
                 return Ok(ended_by(signal));
@@ -146,14 +146,14 @@ impl SelftestFlags {
         let faults: Vec<Fault> = Fault::value_variants().iter().filter(chosen).copied().collect();
         let done = tokio::select! {
             done = bench.run(&faults) => done.map(|()| None),
-            signal = asked_to_end(&mut signals) => Ok(Some(signal)),
+            signal = next_stop(&mut signals) => Ok(Some(signal)),
         };
         if let Some(mut fleet) = bench.fleet.take() {
             progress("");
             // A second signal means not to wait for the release of the lease.
             let again = tokio::select! {
                 _ = fleet.end() => false,
-                _ = asked_to_end(&mut signals) => true,
+                _ = next_stop(&mut signals) => true,
             };
             if again {
                 fleet.kill().await;
@@ -402,15 +402,6 @@ fn say_wait(wait: Duration, why: &str) {
 /// The environment without the user's own settings, which must not affect the candidates.
 fn environment_without_ours() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
-}
-
-async fn asked_to_end(signals: &mut Signals) -> Signal {
-    loop {
-        let signal = signals.next().await;
-        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
-            return signal;
-        }
-    }
 }
 
 fn ended_by(signal: Signal) -> ExitCode {
