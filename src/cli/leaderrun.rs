@@ -84,9 +84,6 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     invocation.store.confirm(PROGRAM)?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
-    if let Some(directory) = invocation.store.new_directory() {
-        tracing::info!("making {}: no candidate has used this directory before", directory.display());
-    }
     flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
     if let Some(doubt) = flags.timing_doubt(&invocation.timing, &invocation.store.location) {
         tracing::warn!("{doubt}");
@@ -159,11 +156,15 @@ async fn take_part(
 ) -> anyhow::Result<(Outcome, Option<Signal>)> {
     let Invocation { timing, store, words, job, .. } = invocation;
     let seed = getrandom::u64()?;
+    let new_directory = store.new_directory();
     let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
     let campaign = match opened {
         Ok(campaign) => campaign,
         Err(error) => return Ok((Outcome::Refused(error), None)),
     };
+    if let Some(directory) = new_directory {
+        tracing::info!("made {}: no candidate has used this directory before", directory.display());
+    }
     let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
     let duties = flags.duties(timing.stop_grace, &containment);
     let relinquish = flags.advanced.relinquish.as_ref();

@@ -608,12 +608,12 @@ fn a_candidate_that_makes_the_directory_of_its_store_says_so() {
     let scratch = TempDir::new().unwrap();
     let directory = scratch.path().join("mistyped");
     let store = format!("file:{}", directory.display());
-    let making = format!("making {}: no candidate has used this directory before", directory.display());
+    let made = format!("made {}: no candidate has used this directory before", directory.display());
     assert_eq!(run(&["-q", "--store", &store], "shard").err, "");
     fs::remove_dir_all(&directory).unwrap();
     for is_new in [true, false] {
         let ran = run(&["--store", &store], "shard");
-        assert!(ran.started && ran.err.contains(&making) == is_new, "{}", ran.err);
+        assert!(ran.started && ran.err.contains(&made) == is_new, "{}", ran.err);
     }
 }
 
