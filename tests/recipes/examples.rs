@@ -106,7 +106,9 @@ impl Stage {
         let programs = std::path::Path::new(env!("CARGO_BIN_EXE_leaderctl")).parent().unwrap();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", line]).env("PATH", path).env("LEADERRUN_STORE", &self.url);
+        // A machine that is busy may answer late.
+        let patient = format!("leaderctl() {{ command leaderctl --request-timeout 1m \"$@\"; }}\n{line}");
+        shell.args(["-c", &patient]).env("PATH", path).env("LEADERRUN_STORE", &self.url);
         shell.envs(self.environment.iter().copied()).stdin(Stdio::null());
         shell.said().good()
     }

@@ -31,7 +31,10 @@ impl<'a> User<'a> {
     }
 
     fn ctl(self, words: &[&str]) -> Command {
-        self.prepared(leaderctl(), words)
+        let mut command = leaderctl();
+        // A machine that is busy may answer late.
+        command.args(["--request-timeout", "1m"]);
+        self.prepared(command, words)
     }
 
     fn lead(self, lease: &str, words: &[&str]) -> Command {
