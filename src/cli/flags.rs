@@ -120,7 +120,7 @@ fn may_hold_a_secret(url: &str) -> bool {
 /// Opens a file that the user named. A named pipe is refused, because it may never have a writer. One that a shell made
 /// for `<(...)` has one.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    let of_a_shell = path.starts_with("/dev") || path.starts_with("/proc");
+    let of_a_shell = ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|above| path.starts_with(above));
     if path.metadata()?.file_type().is_fifo() && !of_a_shell {
         return Err(io::Error::other("is a named pipe"));
     }
