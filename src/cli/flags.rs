@@ -79,6 +79,7 @@ impl NamedStore {
 
     /// A directory that the user named, and that is not there. If its name is mistyped, no other candidate is in it.
     pub fn new_directory(&self) -> Option<&Path> {
+        #[allow(irrefutable_let_patterns, reason = "where no store of a server is built in, there is no other")]
         let Location::File { directory } = &self.location else { return None };
         let is_default = Location::by_default().is_ok_and(|default| default == self.location);
         let found = directory.symlink_metadata();
