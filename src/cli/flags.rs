@@ -123,7 +123,7 @@ fn may_hold_a_secret(url: &str) -> bool {
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let of_a_shell = ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|above| path.starts_with(above));
     if path.metadata()?.file_type().is_fifo() && !of_a_shell {
-        return Err(io::Error::other("is a named pipe"));
+        return Err(io::Error::other("it is a named pipe; name a regular file"));
     }
     let file = File::open(path)?;
     let about = file.metadata()?;

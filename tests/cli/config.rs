@@ -311,7 +311,7 @@ fn a_file_that_cannot_be_read_is_a_usage_error() {
     run("/dev/zero").refused(64, "is larger than 1024 KiB");
     let pipe = place.path("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    run(pipe.to_str().unwrap()).refused(64, "/pipe cannot be read: is a named pipe");
+    run(pipe.to_str().unwrap()).refused(64, "/pipe cannot be read: it is a named pipe; name a regular file");
     run(&place.file("binary", b"lease = \"\xff\"")).refused(64, "is not UTF-8");
     run(&place.file("two\nlines", "x")).refused(64, "two?lines, line 1: ");
     run(&place.file("deep", "lease = ".to_owned() + &"[".repeat(100_000))).refused(64, "line 1: ");

@@ -385,7 +385,7 @@ fn a_store_file_that_holds_anything_but_one_url_is_a_usage_error() {
     }
     fs::remove_file(&path).unwrap();
     mkfifo(&path, Mode::S_IRWXU).unwrap();
-    run(&flags, "shard").refused(64, "cannot be read: is a named pipe");
+    run(&flags, "shard").refused(64, "cannot be read: it is a named pipe; name a regular file");
     run(&["--store", "file:/a", "--store-file", "b"], "shard")
         .refused(64, "--store and --store-file exclude each other");
 }
