@@ -38,10 +38,6 @@ pub fn name(shard: &Shard, slot: u32) -> Result<Shard, String> {
     Shard::from_str(&format!("{shard}#{slot}")).map_err(|why| format!("slot {slot} cannot be named: {why}"))
 }
 
-pub fn parent(shard: &Shard) -> Option<Shard> {
-    shard.parent()
-}
-
 /// The reports of [`Administration::inspect`](crate::store::Administration::inspect) on the slots of `shard`, without
 /// empty ones.
 ///
@@ -52,7 +48,7 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Rep
         match store.list(&format!("{shard}#")).await {
             Err(error) if error.kind == ErrorKind::Denied => {}
             list => {
-                let is_slot = |found: &Shard| parent(found).as_ref() == Some(shard);
+                let is_slot = |found: &Shard| found.parent().as_ref() == Some(shard);
                 let mut slots: Vec<_> = list?.into_iter().filter(|(found, _)| is_slot(found)).collect();
                 slots.sort_by_key(|(slot, _)| slot.slot());
                 return Ok(slots);

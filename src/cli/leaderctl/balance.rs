@@ -20,7 +20,6 @@ use crate::cli::flags;
 use crate::exit;
 use crate::lease::{BALANCE, Prefix, Shard, show_seconds};
 use crate::notes::hosts;
-use crate::slots::parent;
 use crate::store::{Answer, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
@@ -258,7 +257,7 @@ impl Fleet {
         let mut led: BTreeMap<Shard, Vec<(&Shard, &Holder, &str, bool)>> = BTreeMap::new();
         let mut left_alone = Vec::new();
         for (shard, shown) in &list {
-            let family = parent(shard).unwrap_or_else(|| shard.clone());
+            let family = shard.parent().unwrap_or_else(|| shard.clone());
             let Some(holder) = &shown.report.holder else { continue };
             let is_own = own.as_ref() == Some(shard) || own.as_ref() == Some(&family);
             let goes = emptied.is_some() && holder.host.as_deref() == emptied;

@@ -10,7 +10,6 @@ use crate::exit;
 use crate::lease::{Prefix, Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
-use crate::slots::parent;
 use crate::store::{Answer, StoreError};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -45,7 +44,7 @@ impl Targets {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
         let list = client.store.list(prefix.as_str()).await?;
         let paused = slots::paused(client, prefix.as_str()).await?;
-        let names = list.into_iter().flat_map(|(shard, _)| [parent(&shard), Some(shard)]).flatten().chain(paused);
+        let names = list.into_iter().flat_map(|(shard, _)| [shard.parent(), Some(shard)]).flatten().chain(paused);
         let names: BTreeSet<Shard> = names.filter(|name| name.as_str().starts_with(prefix.as_str())).collect();
         Ok(names.into_iter().collect())
     }

@@ -12,7 +12,6 @@ use crate::lease::{Shard, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{Orders, PauseOrder};
-use crate::slots;
 use crate::store::{Answer, Page, Report, Store};
 use crate::text::on_one_line;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +35,7 @@ impl Notes {
             return Ok(None);
         }
         let names: BTreeSet<Shard> =
-            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), slots::parent(shard)]).flatten().collect();
+            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), shard.parent()]).flatten().collect();
         let wanted: Vec<_> = names
             .iter()
             .flat_map(|shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page)))
@@ -56,7 +55,7 @@ impl Notes {
     }
 
     pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
-        let above = slots::parent(shard).and_then(|parent| match self.read.get(&parent) {
+        let above = shard.parent().and_then(|parent| match self.read.get(&parent) {
             Some(Ok((orders, ..))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
             _ => None,
         });

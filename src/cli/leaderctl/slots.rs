@@ -73,7 +73,7 @@ pub struct ParentPause {
 }
 
 pub async fn parent_pause(client: Client<'_>, shard: &Shard) -> Answer<Option<ParentPause>> {
-    let Some(parent) = slots::parent(shard) else { return Ok(None) };
+    let Some(parent) = shard.parent() else { return Ok(None) };
     let pause = client.ask(orders::read(client.store, &parent)).await?.pause;
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
@@ -118,7 +118,7 @@ impl PausedShards {
         for (listed, _) in &page {
             self.0.remove(listed);
             // It has slots, which are listed.
-            if let Some(parent) = slots::parent(listed) {
+            if let Some(parent) = listed.parent() {
                 self.0.remove(&parent);
             }
         }
@@ -131,7 +131,7 @@ impl PausedShards {
 
 /// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.
 pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
-    of == shard.as_str() || slots::parent(shard).is_some_and(|parent| of == parent.as_str())
+    of == shard.as_str() || shard.parent().is_some_and(|parent| of == parent.as_str())
 }
 
 /// Standbys, by the name that each announced: a list of many shards looks there, and not at every standby for each.
@@ -149,7 +149,7 @@ pub fn waiting<'a>(
     shard: &Shard,
     leaders: &HashSet<&Session>,
 ) -> Vec<&'a Standby> {
-    let parent = slots::parent(shard);
+    let parent = shard.parent();
     let names = std::iter::once(shard).chain(&parent);
     let all = names.filter_map(|name| standbys.get(name.as_str())).flatten().copied();
     all.filter(|standby| !leaders.contains(&standby.session)).collect()

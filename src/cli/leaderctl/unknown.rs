@@ -10,7 +10,6 @@ use super::{Client, say};
 use crate::cli::start::Failure;
 use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
-use crate::slots::parent;
 use crate::store::{Answer, ErrorKind, Report};
 use crate::text;
 use std::collections::BTreeSet;
@@ -50,9 +49,9 @@ impl Unknown {
     }
 
     fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
-        let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), parent(known)]).flatten().collect();
+        let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), known.parent()]).flatten().collect();
         // The first leader of a slot is nothing new where others of its shard were led.
-        if names.contains(shard) || parent(shard).is_some_and(|parent| names.contains(&parent)) {
+        if names.contains(shard) || shard.parent().is_some_and(|parent| names.contains(&parent)) {
             return None;
         }
         let nearest = text::nearest(shard.as_str(), names.iter().map(Shard::as_str));

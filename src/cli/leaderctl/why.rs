@@ -218,7 +218,7 @@ impl WhyFlags {
         let is_meant = |Told { statement, .. }: &Told| {
             is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant)
         };
-        let shards = std::iter::once(self.shard.clone()).chain(crate::slots::parent(&self.shard));
+        let shards = std::iter::once(self.shard.clone()).chain(self.shard.parent());
         let beginnings: Vec<String> = shards.map(|shard| query_socket::beginning(&shard, location)).collect();
         let mut told = query_socket::ask_all(&beginnings, patience).await;
         told.answers.retain(is_meant);

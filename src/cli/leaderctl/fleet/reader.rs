@@ -17,7 +17,6 @@ use crate::notes::hosts;
 use crate::notes::jobs::index::Indexed;
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
-use crate::slots::parent;
 use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -279,7 +278,7 @@ impl Snapshot {
         let mut list: BTreeMap<Shard, Report> = PausedShards::named(paused).among(list).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
-            let has_slots = || list.keys().any(|listed| parent(listed).as_ref() == Some(shard));
+            let has_slots = || list.keys().any(|listed| listed.parent().as_ref() == Some(shard));
             if !list.contains_key(shard) && shard.as_str().starts_with(prefix.as_str()) && !has_slots() {
                 list.insert(shard.clone(), Report::default());
             }
