@@ -6,8 +6,9 @@
 //! for a priority above that of every COMMAND without CAP_SYS_NICE. Below a real-time COMMAND they would be worse off
 //! than without the policy, because the kernel reserves time only for processes that do not have it. If the policy is
 //! not allowed, they take the lowest nice value that is, and short slices: then the kernel lets them run soon after
-//! they wake, however many processes of the same nice value compute. Their children get none of it. The candidate talks
-//! to the network, and takes only the nice value until it kills a tree itself.
+//! they wake, however many processes of the same nice value compute. Their children get none of it. The candidate takes
+//! the lowest real-time priority until it kills a tree itself: beside a bomb it hears SIGTERM and renews, and it is never
+//! in the way of the helpers.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
 //! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 /// The highest real-time priority but one: the kernel's own watchdogs have the highest.
 const HIGHEST: i32 = 98;
+const LOWEST: i32 = 1;
 const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.
 pub const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -65,6 +67,20 @@ pub fn raise(usual: Scheduling) -> Priority {
     raise_to_real_time(usual).map_or_else(|| raise_nice(usual), Priority::RealTime)
 }
 
+/// As [`raise`], for the candidate: above every ordinary process, and below the helpers.
+pub fn raise_below_helpers(usual: Scheduling) {
+    match raise(usual) {
+        Priority::RealTime(helpers) if helpers > LOWEST => {
+            let _ = Scheduling::real_time(LOWEST).set_policy();
+        }
+        Priority::RealTime(_) => {
+            lower(usual);
+            raise_nice(usual);
+        }
+        Priority::Nice(_) | Priority::Kept => {}
+    }
+}
+
 /// Whether [`raise`] would get a real-time priority.
 pub fn may_be_real_time(usual: Scheduling) -> bool {
     let may = raise_to_real_time(usual).is_some();
@@ -93,7 +109,7 @@ fn is_killed_when_it_works_long() -> bool {
 }
 
 /// As [`raise`], without a real-time policy.
-pub fn raise_nice(usual: Scheduling) -> Priority {
+fn raise_nice(usual: Scheduling) -> Priority {
     // An administrator chose this priority.
     if usual.is_raised() {
         return Priority::Kept;

@@ -318,7 +318,7 @@ impl Host for Processes {
         self.terminal.iter_mut().for_each(Foreground::save_modes);
         // From here on we may have to kill.
         if self.command.containment.means.raises {
-            priority::raise_nice(self.command.containment.means.scheduling);
+            priority::raise_below_helpers(self.command.containment.means.scheduling);
         }
         Ok(())
     }
