@@ -30,17 +30,12 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// # Errors
-    /// The kernel has no sockets left.
     pub fn new() -> nix::Result<Self> {
         let (keep, put) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok(Self { keep, put, queued: Mutex::new(0) })
     }
 
     /// Keeps this descriptor instead of the last one, without a gap in between.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
         let mut queued = self.queued.lock();
         let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);

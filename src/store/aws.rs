@@ -41,9 +41,6 @@ pub struct Account {
 }
 
 /// The SDK's configuration, with its credentials, and the region. None if no region is known.
-///
-/// # Errors
-/// There is no such profile.
 pub async fn load(account: &Account, request_timeout: Duration) -> Result<Option<(SdkConfig, Region)>, StoreError> {
     find_profile(account).await?;
     let http = SharedHttpClient::new(BoundedClient::default());

@@ -36,9 +36,6 @@ pub type Bucket = LeaseStore<Objects>;
 
 impl Bucket {
     /// Opens the store. Sends no request to it yet.
-    ///
-    /// # Errors
-    /// No region is known, or the credentials that the environment names make no sense.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         connection::connect(address, request_timeout).await.map(Self::new)
     }

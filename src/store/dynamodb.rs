@@ -38,9 +38,6 @@ pub type DynamoDb = LeaseStore<Table>;
 
 impl DynamoDb {
     /// Opens the store. Sends no request to DynamoDB yet.
-    ///
-    /// # Errors
-    /// No region is known, or there is no such profile.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         connection::connect(address, request_timeout).await.map(Self::new)
     }

@@ -160,9 +160,6 @@ impl Stands {
 
 impl Etcd {
     /// Opens the store. Sends no request yet.
-    ///
-    /// # Errors
-    /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Leases::new(Arc::clone(&client));

@@ -66,9 +66,6 @@ struct Held {
 
 impl FileStore {
     /// Opens the store. Touches no file yet.
-    ///
-    /// # Errors
-    /// `directory` is relative, and the working directory is gone.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let absolute = std::path::absolute(directory)
             .map_err(|error| StoreError::misconfigured(format!("cannot find {}: {error}", directory.display())))?;

@@ -125,9 +125,6 @@ impl Default for Traits {
 
 impl Location {
     /// Reads a store URL.
-    ///
-    /// # Errors
-    /// One line that says what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
         // A blank would be part of a name at the end of the URL, and so name another store than the same URL without
         // it.

@@ -73,9 +73,6 @@ pub struct Keys {
 
 impl Nats {
     /// Opens the store. Sends no request to the server yet.
-    ///
-    /// # Errors
-    /// Misconfigured, if a file that the address names cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::open(address, request_timeout)?);

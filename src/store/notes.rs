@@ -95,9 +95,6 @@ impl Note {
 pub type NoteRead = Result<Option<Note>, StoreError>;
 
 /// An error that is not about one note, but about the store.
-///
-/// # Errors
-/// That one.
 pub(super) fn unless_store_fails(note: NoteRead) -> Result<NoteRead, StoreError> {
     match note {
         Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => Err(error),

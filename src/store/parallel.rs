@@ -24,9 +24,6 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>
 
 /// The answers of all, in their order. The first failure ends it. Lists need this: thousands of shards would take
 /// thousands of round trips, one after another.
-///
-/// # Errors
-/// The first.
 pub async fn answers<T>(
     questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<Vec<T>, StoreError> {

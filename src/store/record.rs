@@ -49,8 +49,7 @@ impl Record {
         })
     }
 
-    /// # Errors
-    /// Why it is none of ours.
+    /// The error: why it is none of ours.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         of_format(std::str::from_utf8(text).map_err(|_| "it is no text")?, FORMAT)
     }

@@ -72,9 +72,6 @@ pub struct Hashes {
 
 impl Redis {
     /// Opens the store. Sends no request to the server yet.
-    ///
-    /// # Errors
-    /// Misconfigured, if a file for TLS cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::new(address, request_timeout)?);

@@ -32,17 +32,11 @@ pub fn install_provider() {
 }
 
 /// A configuration that trusts `files.ca`, or the system's authorities without it, and shows `files.cert`.
-///
-/// # Errors
-/// Misconfigured, with the name of the file that cannot be read or makes no sense.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     with_checks(Checks::All, files)
 }
 
 /// The same, but only this is checked of the server's certificate.
-///
-/// # Errors
-/// As [`client_config`].
 pub fn with_checks(checks: Checks, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(ring::default_provider());
     let trusted = (checks != Checks::Nothing).then(|| Trusted::new(files)).transpose()?;

@@ -36,9 +36,6 @@ impl TlsMode {
     }
 
     /// The configuration. If TLS is off, one that nobody uses.
-    ///
-    /// # Errors
-    /// Misconfigured, with the name of the file that cannot be read or makes no sense.
     pub fn config(self, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
         let unused = TlsFiles::default();
         let files = if self == Self::Disable { &unused } else { files };

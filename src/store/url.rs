@@ -75,9 +75,6 @@ pub struct StoreUrl<'a> {
 
 impl<'a> StoreUrl<'a> {
     /// Splits the text after `SCHEME:`. Each option may occur once, must not be empty, and must be among `known`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &'a str, rest: &str, known: &[&str]) -> Result<Self, String> {
         Self::parts(scheme, rest, known).map_err(|why| {
             // The user probably has a password with a '?' in it, which was not encoded.
@@ -148,9 +145,6 @@ impl<'a> StoreUrl<'a> {
     }
 
     /// As [`StoreUrl::take`], read as a number.
-    ///
-    /// # Errors
-    /// One line if the value is not a number of this type.
     pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
         let scheme = self.scheme;
         let read = |text: String| {
@@ -160,9 +154,6 @@ impl<'a> StoreUrl<'a> {
     }
 
     /// Takes the files for TLS that these options name, which must be among the known ones.
-    ///
-    /// # Errors
-    /// One line if there is a certificate without its key, or a key without its certificate.
     pub fn take_tls_files(&mut self, [ca, cert, key]: [&str; 3]) -> Result<TlsFiles, String> {
         let mut file = |option| self.take(option).map(PathBuf::from);
         let files = TlsFiles { ca: file(ca), cert: file(cert), key: file(key) };
@@ -173,9 +164,6 @@ impl<'a> StoreUrl<'a> {
     }
 
     /// Checks that the URL names at least one host.
-    ///
-    /// # Errors
-    /// One line if it names none.
     pub fn some_host(&self) -> Result<(), String> {
         if self.hosts.is_empty() { Err(format!("{0}:// names no host: write {0}://HOST", self.scheme)) } else { Ok(()) }
     }
@@ -224,9 +212,6 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
 }
 
 /// Reads the value of `endpoint=`, the URL of a server that speaks HTTP.
-///
-/// # Errors
-/// One line that says what is wrong, and what to write.
 #[cfg(feature = "aws")]
 pub fn read_endpoint(scheme: &str, text: &str) -> Result<url::Url, String> {
     if text.contains('@') {
@@ -238,9 +223,6 @@ pub fn read_endpoint(scheme: &str, text: &str) -> Result<url::Url, String> {
 }
 
 /// Reads the number of a port.
-///
-/// # Errors
-/// One line that says which numbers there are.
 pub fn read_port(scheme: &str, text: &str) -> Result<u16, String> {
     let read = text.parse::<u16>().ok().filter(|&port| port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
     read.ok_or_else(|| {
@@ -253,9 +235,6 @@ pub fn read_port(scheme: &str, text: &str) -> Result<u16, String> {
 }
 
 /// Reads `a=b&c=d`. Each key occurs at most once, is known, and has a value.
-///
-/// # Errors
-/// One line that names the option.
 pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeMap<String, String>, String> {
     let mut options = BTreeMap::new();
     // A part of a secret may look like options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.

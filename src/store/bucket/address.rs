@@ -73,9 +73,6 @@ impl Address {
     }
 
     /// Reads the text after `SCHEME:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let kind = Kind::of(scheme);
         let scheme = kind.scheme();

@@ -63,9 +63,6 @@ const EMULATED: &str = "devstoreaccount1";
 const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// Opens the bucket. Sends nothing, except for the region of an EC2 instance.
-///
-/// # Errors
-/// What is wrong with the address, or with the credentials as far as they are read now.
 pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Objects, StoreError> {
     let kind = address.kind;
     let endpoint = address.endpoint.as_ref();

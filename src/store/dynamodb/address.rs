@@ -20,9 +20,6 @@ impl Address {
     }
 
     /// Reads what comes after `dynamodb:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong with the URL.
     pub fn read(rest: &str) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
             return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());

@@ -133,8 +133,7 @@ pub fn read(item: Option<&Item>) -> Found {
     Found { content, version: Write { id, owner }.version() }
 }
 
-/// # Errors
-/// Why it is not a document.
+/// The error: why it is not a document.
 fn content(item: &Item, id: &str, owner: Option<&str>) -> Result<Content, &'static str> {
     if item.contains_key("beat") || item.contains_key("createdMs") {
         return Err("an earlier build of leaderrun did");

@@ -26,9 +26,6 @@ impl Address {
     }
 
     /// Reads the text after `etcd:` or `etcds:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let mut url = StoreUrl::read(scheme, rest, &["ca", "cert", "key"])?;
         url.some_host()?;

@@ -69,9 +69,6 @@ struct Server {
 }
 
 /// TLS as `files` say, for HTTP/2.
-///
-/// # Errors
-/// Misconfigured, with the name of the file that cannot be used.
 fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
     let mut config = tls::client_config(files)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -120,9 +117,6 @@ pub struct Watch {
 
 impl Client {
     /// Makes no connection yet.
-    ///
-    /// # Errors
-    /// Misconfigured, if a file for TLS cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let bound = kept_connection::bound(request_timeout);
         let tls = address.tls.as_ref().map(tls).transpose()?;

@@ -111,8 +111,7 @@ impl Record {
         Self { format: FORMAT, write, text, session, term, lease, incarnation }
     }
 
-    /// # Errors
-    /// Why it is not a document of ours.
+    /// The error: why it is not a document of ours.
     pub fn read(value: &[u8]) -> Result<Self, String> {
         of_format(std::str::from_utf8(value).map_err(|_| "it is no text")?, FORMAT)
     }

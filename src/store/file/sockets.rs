@@ -55,9 +55,6 @@ pub(super) enum Taken {
 
 impl PathSockets {
     /// The sockets of a shard in `directory`.
-    ///
-    /// # Errors
-    /// The directory is gone.
     pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
         let real = fs::canonicalize(directory)?;

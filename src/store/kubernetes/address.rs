@@ -24,9 +24,6 @@ impl Address {
     }
 
     /// Reads the text after `kubernetes:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(rest: &str) -> Result<Self, String> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let namespace = match place.strip_prefix("//") {

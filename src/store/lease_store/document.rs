@@ -159,8 +159,7 @@ impl Document {
         }
     }
 
-    /// # Errors
-    /// Why it is not the document of this shard.
+    /// The error: why it is not the document of this shard.
     pub fn read(shard: &Shard, ours: &Ours) -> Result<Self, String> {
         let document: Self = read(&ours.text)?;
         if document.shard != shard.as_str() {
@@ -305,8 +304,7 @@ impl MarkerText {
         Self { format: FORMAT, what, created_ms, incarnation: incarnation.to_owned() }
     }
 
-    /// # Errors
-    /// Why it is not a marker.
+    /// The error: why it is not a marker.
     pub fn read(ours: &Ours) -> Result<Self, String> {
         read(&ours.text)
     }

@@ -118,9 +118,6 @@ pub(crate) fn random_name() -> Result<String, StoreError> {
 }
 
 /// Reads a text that says its format.
-///
-/// # Errors
-/// Why it cannot be read.
 pub(crate) fn of_format<'a, T: Deserialize<'a>>(text: &'a str, format: u64) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Format {

@@ -10,9 +10,6 @@ use crate::store::StoreError;
 use crate::time::BootInstant;
 
 /// Renews by [`Documents::put`].
-///
-/// # Errors
-/// The server's, or the document changes all the time.
 pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> Result<Touched, StoreError> {
     let key = Key::Shard(touch.shard);
     let mut known = touch.known.filter(|known| known.leadership() == Some(touch.leadership)).cloned();
@@ -54,9 +51,6 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
 }
 
 /// Reads one document, as it stands.
-///
-/// # Errors
-/// The server's.
 pub async fn get<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Found, StoreError> {
     let found = documents.get(&[key], false).await?.pop();
     found.ok_or_else(|| StoreError::unknown(format!("no answer about {}", documents.name(key))))

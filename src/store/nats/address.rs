@@ -68,9 +68,6 @@ impl Address {
     }
 
     /// Reads the text after `SCHEME:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let mut url = StoreUrl::read(scheme, rest, &OPTIONS)?;
         url.some_host()?;

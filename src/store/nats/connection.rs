@@ -58,9 +58,6 @@ pub struct Answer {
 
 impl Connections {
     /// Opens the files. Makes no connection yet.
-    ///
-    /// # Errors
-    /// Misconfigured, if a file that the address names cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         // If only the server wants TLS, the library makes the configuration, with the provider of the process.
         tls::install_provider();
@@ -86,9 +83,6 @@ impl Connections {
     }
 
     /// Sends a request, and waits for the answer.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub async fn request(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;

@@ -107,8 +107,7 @@ pub fn read(key: &str, message: Option<&StreamMessage>, incarnation: &str) -> Fo
     Found { content, version: Version { write, incarnation: incarnation.to_owned() } }
 }
 
-/// # Errors
-/// Why it is not ours.
+/// The error: why it is not ours.
 fn ours(message: &StreamMessage) -> Result<Ours, String> {
     let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text")?;
     let is_earlier = message.payload.starts_with(EARLIER);

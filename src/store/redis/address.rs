@@ -71,9 +71,6 @@ impl Address {
     }
 
     /// Reads the text after `SCHEME:`.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         const COMMON: [&str; 6] = ["prefix", "wait", "lock_key", "ca", "cert", "key"];
         let more: &[&str] = match scheme {

@@ -38,9 +38,6 @@ pub struct Keys {
 
 impl Keys {
     /// Reads the option of a URL.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(scheme: &str, key: Option<String>, prefix: &str) -> Result<Option<Self>, String> {
         let Some(key) = key else { return Ok(None) };
         if key.len() > MOST_BYTES {

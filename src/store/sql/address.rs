@@ -123,9 +123,6 @@ impl Address {
     }
 
     /// Reads the text after the scheme and its colon.
-    ///
-    /// # Errors
-    /// One line that says what is wrong, and what to write.
     pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
         let says = Words::of(dialect);
         let Words { scheme, longest_name, .. } = *says;
@@ -159,9 +156,6 @@ impl Address {
     }
 
     /// The user to log in as.
-    ///
-    /// # Errors
-    /// Misconfigured: nothing names one.
     pub fn user(&self) -> Result<String, StoreError> {
         let Words { scheme, user, .. } = Words::of(self.dialect);
         let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);

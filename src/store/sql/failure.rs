@@ -109,8 +109,6 @@ impl From<StoreError> for Failure {
 }
 
 impl Site {
-    /// # Errors
-    /// Misconfigured: nothing names a user.
     pub fn new(address: &Address, statements: &Statements) -> Result<Self, StoreError> {
         let is_open = address.dialect == Dialect::MySql || address.schema == "public";
         Ok(Self {

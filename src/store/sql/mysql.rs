@@ -42,9 +42,6 @@ const MOST_ROWS: usize = 2 * LIST_PAGE;
 const LONGEST_PACKET: usize = 1 << 24;
 impl Mysql {
     /// Opens the store. Makes no connection yet.
-    ///
-    /// # Errors
-    /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         Ok(Self::new(Rows::new(Arc::new(Server::new(address, request_timeout)?), None)))
     }

@@ -60,9 +60,6 @@ const TIMELINE_ERRORS: [&str; 3] = ["0A000", "42883", "42501"];
 
 impl Postgres {
     /// Opens the store. Makes no connection yet.
-    ///
-    /// # Errors
-    /// Misconfigured: no user, or files for TLS that cannot be used.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let server = Arc::new(Server::new(address, request_timeout)?);

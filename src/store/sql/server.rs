@@ -72,9 +72,6 @@ impl<C: Connection> Shared<C> {
 
 impl<C: Connection> Server<C> {
     /// Prepares the server. Makes no connection yet.
-    ///
-    /// # Errors
-    /// Misconfigured: no user, or files for TLS that cannot be used.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let statements = Statements::of(address);
         let site = Site::new(address, &statements)?;

@@ -52,8 +52,6 @@ pub struct Advisory {
 }
 
 impl Advisory {
-    /// # Errors
-    /// The kernel has no sockets left.
     pub fn new(key: i64, server: &Arc<Server<Connection>>) -> Result<Self, StoreError> {
         let anchor = Anchor::new().map_err(|error| {
             StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
