@@ -79,9 +79,6 @@ pub fn budget(
             "the longest from the last renewal of a crashed leader to the next leader",
         );
     }
-    if let Some((price, meaning)) = location.price(timing) {
-        line("price", price, &meaning);
-    }
     let limit = stop_timeout.map_or_else(|| "no limit".into(), show);
     line("stop timeout", limit, "from the stop signal to SIGKILL in an orderly stop");
     line("contain", containment.method().into(), &format!("a tree is killed by {containment}"));

@@ -10,23 +10,20 @@
 //! `store init` makes no bucket: its name, region and rules are an operator's choice.
 
 mod address;
-mod check;
 mod connection;
 mod document;
 mod failure;
 mod objects;
-mod price;
 
 pub use address::{Address, Kind};
 pub use objects::Objects;
-pub use price::price;
 
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Properties,
 };
 use super::record::Record;
-use super::{Delivery, Finding, StoreError, parallel};
+use super::{Delivery, StoreError, parallel};
 use std::time::Duration;
 
 /// How many documents are read before they are listed.
@@ -94,9 +91,5 @@ impl Documents for Objects {
             each(listed.into_iter().filter(|listed| listed.found.content != Content::Absent).collect());
         }
         Ok(())
-    }
-
-    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        check::findings(self).await
     }
 }

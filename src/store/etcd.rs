@@ -405,10 +405,6 @@ impl Documents for Keys {
     async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
         check::identify(self).await
     }
-
-    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        check::findings(self).await
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,9 @@
 //! The ends that a store writes, and the time that it judges them by, where the server does not do that itself: from
 //! the bounds of the server's clock (`server_clock`), and from our own wall clock until an answer shows it.
 
-use super::Finding;
 use super::server_clock::{Clock, FIRST_GUESS};
-use crate::lease::show;
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use std::time::Duration;
-
-/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
-const MOST_WALL_CLOCK_ERROR: i64 = 60;
 
 /// When a lease is judged, and when it was read.
 #[derive(Clone, Copy, Debug)]
@@ -76,28 +71,6 @@ pub fn date(header: &str) -> Option<u64> {
 pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
     let direction = if seconds > 0 { "ahead of" } else { "behind" };
     format!("this machine's clock is {} s {direction} {whose}", seconds.abs())
-}
-
-/// What a check says of the server's clock, after a request that took `round_trip`.
-pub fn known(time: &impl ServerTime, round_trip: Duration, whose: &str) -> Finding {
-    let Some(bounds) = time.clock().bounds(BootInstant::now()) else {
-        return Finding::doubtful(format!(
-            "a round trip takes {round_trip:.1?}; answers have no Date, so a crashed leader's lease ends when its record \
-             stood unchanged for all of it"
-        ));
-    };
-    let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
-    Finding::good(format!("a round trip takes {round_trip:.1?}; {whose} clock is known to within {width}"))
-}
-
-/// As [`known`], with a warning if our own clock is wrong: a signature that is `most_age` seconds off is refused.
-pub fn check(time: &impl ServerTime, round_trip: Duration, whose: &str, most_age: i64) -> Vec<Finding> {
-    let mut findings = vec![known(time, round_trip, whose)];
-    if let Some(seconds) = time.wall_clock_error().filter(|seconds| seconds.abs() >= MOST_WALL_CLOCK_ERROR) {
-        let wrong = wrong_wall_clock(seconds, whose);
-        findings.push(Finding::doubtful(format!("{wrong}: signatures that are {most_age} s off are refused")));
-    }
-    findings
 }
 
 /// A server whose answers have no date.

@@ -25,14 +25,14 @@ mod failure;
 pub use address::Address;
 pub use connection::Objects;
 
-use super::expiry::{self, ServerTime};
+use super::expiry::ServerTime;
 use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Version,
 };
 use super::record::Record;
 use super::server_clock::Clock;
-use super::{Finding, StoreError, parallel, round_trip};
+use super::{Finding, StoreError, parallel};
 use crate::lease::Shard;
 use crate::time::BootInstant;
 use futures_util::stream::{StreamExt, select_all};
@@ -165,11 +165,5 @@ impl Documents for Objects {
 
     async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
         check::identify(self).await
-    }
-
-    async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        let marker = self.name_of(Key::Marker);
-        let (_, time) = round_trip::measure(|| self.get_lease(&marker)).await?;
-        Ok(vec![expiry::known(self, time, "the server's")])
     }
 }

@@ -5,7 +5,6 @@
 
 use super::file::FileStore;
 use super::{Delivery, Store, StoreError};
-use crate::lease::Timing;
 use crate::text;
 use std::fmt;
 use std::path::PathBuf;
@@ -256,17 +255,6 @@ impl Location {
     #[must_use]
     pub fn is_metered(&self) -> bool {
         self.traits().is_metered
-    }
-
-    /// The price of a shard with a leader and two standbys, and what it is for. None where none is known.
-    #[must_use]
-    pub fn price(&self, timing: &Timing) -> Option<(String, String)> {
-        let _ = timing;
-        match self {
-            #[cfg(feature = "bucket")]
-            Self::Bucket(address) => super::bucket::price(address, timing),
-            _ => None,
-        }
     }
 
     /// Opens the store. `request_timeout` bounds each of its requests.

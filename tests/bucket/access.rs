@@ -37,7 +37,6 @@ fn action(line: &str) -> &'static str {
     let (method, path) = line.split_once(' ').expect("a request");
     match method {
         "GET" if path.contains("list-type=2") => "s3:ListBucket",
-        "GET" if path.contains("?versioning") || path.contains("?lifecycle") => "s3:GetBucket",
         "GET" => "s3:GetObject",
         "PUT" => "s3:PutObject",
         _ => "s3:DeleteObject",

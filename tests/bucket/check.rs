@@ -92,17 +92,3 @@ async fn a_check_names_every_permission_that_is_missing_and_a_claim_is_denied() 
     proxy.rule(|request| if request.action == "PUT" { denial() } else { Fate::Pass });
     denied(store.claim(&candidate("one")).await, "denied s3:PutObject on s3://locks/a/b/: not allowed");
 }
-
-#[tokio::test]
-async fn versioning_and_rules_that_delete_objects_are_found() {
-    let server = old_server();
-    let on = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
-    assert_eq!(server.ask("PUT", "/locks?versioning", on).0, 200);
-    let rule = "<LifecycleConfiguration><Rule><ID>x</ID><Filter><Prefix></Prefix></Filter><Status>Enabled</Status>\
-                <Expiration><Days>30</Days></Expiration></Rule></LifecycleConfiguration>";
-    assert_eq!(server.ask("PUT", "/locks?lifecycle", rule).0, 200);
-    let findings = store(&server.endpoint()).await.check().await.unwrap();
-    let doubts = texts(&findings, Verdict::Doubtful);
-    assert!(doubts.iter().any(|text| text.starts_with("versioning is on")), "{findings:#?}");
-    assert!(doubts.iter().any(|text| text.starts_with("a lifecycle rule deletes objects")), "{findings:#?}");
-}

@@ -169,10 +169,7 @@ async fn s3(
             format!("{scheme}://{}.{host}{path}", address.bucket)
         });
     }
-    let client = builder.build().map_err(unusable)?;
-    let mut objects = Objects::new(address, client.clone(), wire, server);
-    objects.signer = Some(client);
-    Ok(objects)
+    Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, server))
 }
 
 /// Whether the environment says how to log in.
@@ -338,20 +335,6 @@ impl Wire {
             }
         })?;
         Ok((head.status, head.headers, body.to_bytes()))
-    }
-
-    /// Asks for what the library has no call for.
-    pub async fn get(&self, url: &Url) -> Result<Bytes, HttpError> {
-        let request = http::Request::get(url.as_str()).body(HttpRequestBody::empty());
-        let request = request.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let answer = self.call(request).await?;
-        let status = answer.status();
-        let body = answer.into_body().bytes().await?;
-        if status.is_success() {
-            Ok(body)
-        } else {
-            Err(HttpError::new(HttpErrorKind::Unknown, Refusal::read(status.as_u16(), None, &body)))
-        }
     }
 }
 

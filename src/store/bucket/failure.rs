@@ -24,7 +24,7 @@ pub struct Place<'a> {
 }
 
 /// S3 refuses a signature that is older or newer than this.
-pub const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
+const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
 
 /// An answer that is neither a success nor a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,7 +177,6 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz;
     use crate::store::ErrorKind;
 
     const PLACE: Place<'_> = Place { bucket: "s3://locks/x/", server: "S3 (eu-west-1)", wall_clock_error: Some(-3600) };
@@ -235,19 +234,5 @@ mod tests {
     fn a_wrong_clock_is_named() {
         let error = error(403, "<Code>RequestTimeTooSkewed</Code>");
         assert!(error.message.contains("3600 s behind the server's"), "{error}");
-    }
-
-    #[test]
-    fn a_million_refusals_are_one_line() {
-        let seeds: [&[u8]; 3] = [
-            b"<?xml?><Error><Code>AccessDenied</Code><Message>not yours</Message></Error>",
-            br#"{"error": {"code": 403, "status": "DENIED", "message": "no"}}"#,
-            b"<html><body>Bad gateway",
-        ];
-        fuzz::bent("refusal of a bucket", &seeds, |text, source| {
-            let refusal = Refusal::read(u16::try_from(source.below(600)).unwrap_or(0), None, text);
-            fuzz::assert_is_one_line(&refused(&PLACE, "s3:GetObject", &refusal).message);
-            (&Some(refusal).filter(|refusal| !refusal.code.is_empty())).into()
-        });
     }
 }

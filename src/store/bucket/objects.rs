@@ -12,26 +12,18 @@ use crate::store::expiry::ServerTime;
 use crate::store::lease_store::documents::{Content, Found, Version};
 use crate::store::record::Record;
 use crate::store::server_clock::Clock;
-use http::Method;
-use object_store::aws::AmazonS3;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::signer::{SignedUrlOptions, Signer};
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How many names a page of a list has at most.
 const PAGE: usize = 1000;
-/// How long a signed URL is valid.
-const SIGNED_FOR: Duration = Duration::from_mins(1);
 
 /// A bucket, the library's clients to reach it, and what we know about the server's clock.
 pub struct Objects {
     client: Arc<dyn ObjectStore>,
     pages: Arc<dyn PaginatedListStore>,
-    /// Signs what the library has no call for. None where its signatures cannot carry a query.
-    pub(super) signer: Option<AmazonS3>,
     wire: Wire,
     pub(super) kind: Kind,
     /// The server's name in messages.
@@ -58,7 +50,6 @@ impl Objects {
         Self {
             client: Arc::clone(&client) as _,
             pages: client,
-            signer: None,
             wire,
             kind: address.kind,
             server,
@@ -189,19 +180,6 @@ impl Objects {
                 return Ok(all);
             }
         }
-    }
-
-    /// Asks S3 about the bucket itself: `versioning`, `lifecycle`. None where that cannot be asked.
-    pub(super) async fn ask(&self, what: &str, action: &'static str) -> Option<Result<String, StoreError>> {
-        let signer = self.signer.as_ref()?;
-        let options = SignedUrlOptions::new().with_query([(what, "")]);
-        let answer = async {
-            let url = signer.signed_url_opts(Method::GET, &Path::default(), SIGNED_FOR, &options).await;
-            let url = url.map_err(|error| self.failure(action, &error))?;
-            let body = self.wire.get(&url).await.map_err(|error| self.failure(action, &error))?;
-            Ok(String::from_utf8_lossy(&body).into_owned())
-        };
-        Some(answer.await)
     }
 }
 

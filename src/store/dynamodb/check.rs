@@ -4,12 +4,9 @@
 //! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
 //! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
-use super::failure::MOST_SIGNATURE_AGE_SECONDS;
-use super::item::key_of;
 use super::setup::{TTL, describe, is_usable, ttl_attribute, wrong_keys};
 use super::table::Table;
-use crate::store::lease_store::documents::Key;
-use crate::store::{ErrorKind, Finding, StoreError, Verdict, expiry, round_trip};
+use crate::store::{ErrorKind, Finding, StoreError, Verdict};
 use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TableStatus};
 
 /// Our attributes with numbers that are not a time at which an item may be deleted.
@@ -36,12 +33,6 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
         Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
             findings.push(Finding::doubtful(format!("cannot see the table's TTL: {error}")));
         }
-        Err(error) => return Err(error),
-    }
-    match round_trip::measure(|| table.get(key_of(Key::Marker), true)).await {
-        Ok((_, time)) => findings.extend(expiry::check(table, time, "DynamoDB's", MOST_SIGNATURE_AGE_SECONDS)),
-        // Reported already.
-        Err(error) if error.kind == ErrorKind::Denied => {}
         Err(error) => return Err(error),
     }
     Ok(findings)

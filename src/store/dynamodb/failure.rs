@@ -26,7 +26,7 @@ pub struct Place<'a> {
 }
 
 /// AWS refuses a signature that is older or newer than this.
-pub const MOST_SIGNATURE_AGE_SECONDS: i64 = 300;
+const MOST_SIGNATURE_AGE_SECONDS: i64 = 300;
 
 /// An error of `action` (`dynamodb:PutItem`), other than a condition that failed.
 pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError

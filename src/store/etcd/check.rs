@@ -5,8 +5,7 @@
 
 use super::Keys;
 use super::proto::{Nothing, STATUS, StatusResponse};
-use crate::store::lease_store::documents::{Documents, Key};
-use crate::store::{ErrorKind, Finding, StoreError, round_trip};
+use crate::store::{ErrorKind, Finding, StoreError};
 
 /// Checks each server that the URL names.
 pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
@@ -90,11 +89,6 @@ fn may_revoke_what_was_renewed(version: &str) -> bool {
 fn numbers(version: &str) -> [u32; 3] {
     let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
     [(); 3].map(|()| numbers.next().unwrap_or(0))
-}
-
-pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
-    let (_, time) = round_trip::measure(|| keys.get(&[Key::Scratch("speed")], false)).await?;
-    Ok(vec![Finding::good(format!("a linearizable read takes {time:.1?}"))])
 }
 
 #[cfg(test)]

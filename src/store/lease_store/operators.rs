@@ -10,11 +10,16 @@ use super::documents::{Documents, Ends, Key, Life, List, Listed, Marking, Over, 
 use super::marker::Reader;
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
-use crate::lease::{Candidate, Shard, Term};
+use crate::lease::{Candidate, Shard, Term, show};
+use crate::store::expiry::wrong_wall_clock;
 use crate::store::server_clock::{Wait, renewed_ago};
 use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict, steps};
 use crate::time::BootInstant;
 use std::collections::HashSet;
+use std::time::Duration;
+
+/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
+const MOST_WALL_CLOCK_ERROR: i64 = 60;
 
 #[async_trait::async_trait]
 impl<D: Documents> Administration for LeaseStore<D> {
@@ -170,7 +175,39 @@ impl<D: Documents> LeaseStore<D> {
             Err(error) => return Err(error),
         }
         findings.extend(self.documents.findings().await?);
+        if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
+            return Ok(findings);
+        }
+        let sent = BootInstant::now();
+        match self.get_one(Key::Marker).await {
+            Ok(_) => findings.extend(self.time_findings(BootInstant::now().since(sent))),
+            // Reported already.
+            Err(error) if error.kind == ErrorKind::Denied => {}
+            Err(error) => return Err(error),
+        }
         Ok(findings)
+    }
+
+    /// What a check says of the server's clock, after a request that took this long.
+    fn time_findings(&self, round_trip: Duration) -> Vec<Finding> {
+        let took = format!("a round trip takes {round_trip:.1?}");
+        if self.properties.tells_time || !self.properties.has_clock {
+            return vec![Finding::good(took)];
+        }
+        let Some(bounds) = self.documents.clock().bounds(BootInstant::now()) else {
+            return vec![Finding::doubtful(format!(
+                "{took}; answers have no Date, so a crashed leader's lease ends when its record stood unchanged for all of it"
+            ))];
+        };
+        let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
+        let mut findings = vec![Finding::good(format!("{took}; the server's clock is known to within {width}"))];
+        if let Some(seconds) = self.documents.wall_clock_error().filter(|error| error.abs() >= MOST_WALL_CLOCK_ERROR) {
+            let wrong = wrong_wall_clock(seconds, "the server's");
+            findings.push(Finding::doubtful(format!(
+                "{wrong}: set it, because signatures that are minutes off are refused"
+            )));
+        }
+        findings
     }
 
     fn report(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Report {

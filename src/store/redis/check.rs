@@ -7,8 +7,8 @@
 use super::failure::Failure;
 use super::watch::Subscription;
 use super::{Hashes, script};
-use crate::store::lease_store::documents::{Documents, Key};
-use crate::store::{ErrorKind, Finding, StoreError, round_trip};
+use crate::store::lease_store::documents::Documents;
+use crate::store::{ErrorKind, Finding, StoreError};
 use redis::cmd;
 
 const MISSING: &str = "permission missing";
@@ -27,12 +27,6 @@ pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     check_persistence(&info, &mut findings);
     check_replicas(hashes.replicas, &info, &mut findings);
     check_permissions(hashes, &mut findings).await?;
-    match round_trip::measure(|| hashes.get(&[Key::Scratch("round")], false)).await {
-        Ok((_, time)) => findings.push(Finding::good(format!("a round trip takes {time:.1?}"))),
-        // Reported already.
-        Err(error) if error.kind == ErrorKind::Denied => {}
-        Err(error) => return Err(error),
-    }
     Ok(findings)
 }
 

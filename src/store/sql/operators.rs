@@ -8,7 +8,7 @@ use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
 use super::statements::{Dialect, IS_GALERA, NAMES, Statements};
 use crate::store::error::in_short;
-use crate::store::{ErrorKind, Finding, StoreError, round_trip, steps};
+use crate::store::{ErrorKind, Finding, StoreError, steps};
 
 const KEPT: &str = "a DELETE of a lease that is held does nothing";
 
@@ -76,13 +76,10 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let Site { server: name, user, table, .. } = &server.site;
     let dialect = server.statements.dialect;
     let connection = server.connect(server.deadline()).await?;
-    let (rows, time) = round_trip::measure(|| async { Ok(server.tell(&connection, dialect.version()).await?) }).await?;
-    let version = in_short(value(&rows, 0));
+    let version = in_short(value(&server.tell(&connection, dialect.version()).await?, 0));
     let mut findings = vec![match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
-        None => Finding::good(format!(
-            "{name} is version {version}, lets in user {user} and accepts writes; a round trip takes {time:.1?}"
-        )),
+        None => Finding::good(format!("{name} is version {version}, lets in user {user} and accepts writes")),
     }];
     if !has_table(server, &connection).await? {
         let missing = server.site.explained(Meaning::NoTable, "");
