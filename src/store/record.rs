@@ -68,7 +68,6 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz;
     use crate::store::expiry::Undated;
     use crate::store::lease_store::documents::{Content, Version};
 
@@ -94,17 +93,5 @@ mod tests {
         }
         let why = Record::read(br#"{"format":1,"shard":"db","write":"x","term":3}"#).expect_err("another format");
         assert_eq!(why, "its format is 1, and this release reads 2");
-    }
-
-    #[test]
-    fn a_million_records_are_read_or_refused() {
-        let ours = br#"{"format":2,"write":"w","text":"x","session":"s","term":7,"sequence":3,"ends_ms":9}"#;
-        fuzz::bent("record", &[ours], |text, _| {
-            let read = Record::read(text);
-            if let Err(why) = &read {
-                fuzz::assert_is_one_line(why);
-            }
-            (&read.ok().map(Record::document)).into()
-        });
     }
 }
