@@ -16,14 +16,20 @@ use super::{Finding, Holder, StoreError};
 use crate::lease::{Candidate, Session, Term};
 use std::os::fd::BorrowedFd;
 
-/// What became of a lock that was taken, or prolonged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
     Held,
     /// It was gone. We hold it again until the lease would end, but only a new claim makes it `Held`.
     Lost,
-    /// Another program has it.
     Taken(Holder),
+}
+
+/// What the lock of programs without terms cannot promise, for `store check`.
+pub fn doubt(name: &str) -> Finding {
+    Finding::doubtful(format!(
+        "the programs that take only {name} have no terms, and have to stop by themselves before their time is over; if it \
+         is deleted or lost, another may take it at once, and two can lead until leaderrun notices: see leaderrun-stores(7)"
+    ))
 }
 
 /// A lock that other programs take too.

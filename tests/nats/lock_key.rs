@@ -164,7 +164,7 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     make_bucket(&server, &json!({ "max_age": 60_000_000_000_u64 }));
     let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=leader";
     let error = open(&both).await.claim(&short("one")).await.unwrap_err();
-    assert!(error.message.ends_with("name another bucket, and write lock_key=elections/leader"), "{error}");
+    assert!(error.message.ends_with("or name another bucket than that of lock_key="), "{error}");
 }
 
 #[tokio::test]
@@ -177,14 +177,7 @@ async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
         findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
     };
     let free = said().await;
-    for part in [
-        &*format!("{NAME} is free"),
-        "have no terms",
-        "is deleted or lost",
-        "it stays for 1m",
-        "ahead of this one's by more than 1m",
-        "expiresAt",
-    ] {
+    for part in [&*format!("{NAME} is free"), "have no terms", "is deleted or lost"] {
         assert!(free.contains(part), "{free}");
     }
     assert_eq!(held(&server), None, "a check takes nothing");

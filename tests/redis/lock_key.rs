@@ -242,7 +242,7 @@ async fn a_check_says_what_such_a_lock_cannot_promise_and_who_has_it() {
         findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
     };
     let said = texts().await;
-    for part in ["the key maplefile:leader:lock is free", "have no terms", "if the server forgets"] {
+    for part in ["the key maplefile:leader:lock is free", "have no terms", "deleted or lost"] {
         assert!(said.contains(part), "{said}");
     }
     assert_eq!(server.cli(&["EXISTS", KEY, INFO]), "0", "a check takes nothing");

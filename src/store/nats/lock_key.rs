@@ -20,7 +20,7 @@ use super::bucket::{Bucket, Info};
 use super::document::is_deletion;
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
-use crate::store::foreign_lock::{ForeignLock, Hold};
+use crate::store::foreign_lock::{self, ForeignLock, Hold};
 use crate::store::{ErrorKind, Finding, Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
@@ -86,14 +86,13 @@ impl LockKey {
         Self { bucket, key, state: Mutex::default() }
     }
 
-    /// What is in the key, and not only the mark of a deletion; and the revision to write over.
+    /// Not the mark of a deletion. And the revision to write over.
     async fn look(&self) -> Result<(Option<StreamMessage>, u64), StoreError> {
         let found = self.bucket.get(&self.key).await?;
         let revision = found.as_ref().map_or(0, |message| message.sequence);
         Ok((found.filter(|message| !is_deletion(&message.headers)), revision))
     }
 
-    /// The holder, from what is in the key.
     async fn holder_of(&self, message: &StreamMessage) -> Result<Holder, StoreError> {
         let info = self.bucket.info().await?;
         let lasts = match info.stream.config.max_age {
@@ -145,13 +144,11 @@ impl LockKey {
         Ok(lasts)
     }
 
-    /// Does everything that a claim does, and changes nothing. Returns the holder, and how long the key stays.
-    async fn try_out(&self) -> Result<(Option<Holder>, Duration), StoreError> {
-        let info = self.bucket.info().await?;
-        let lasts = self.max_age(&info, Duration::ZERO)?;
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
+        self.max_age(&self.bucket.info().await?, Duration::ZERO)?;
         let holder = self.holder(None).await?;
         self.bucket.put(&self.key, HeaderMap::new(), "", Some(NO_REVISION)).await?;
-        Ok((holder, lasts))
+        Ok(holder)
     }
 }
 
@@ -229,46 +226,24 @@ impl ForeignLock for LockKey {
 
     async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
         let name = self.name();
-        let lasts = match self.try_out().await {
-            Ok((holder, lasts)) => {
-                findings.push(Finding::good(match holder {
-                    Some(holder) => format!("held by {}", holder.named()),
-                    None => format!("{name} is free"),
-                }));
-                if lasts.is_zero() { "its lease".to_owned() } else { show(lasts) }
-            }
-            Err(error) => {
-                findings.push(Finding::bad(match error.kind {
-                    ErrorKind::Denied => format!("permission missing: read and write {name}: {error}"),
-                    ErrorKind::Misconfigured => error.message,
-                    ErrorKind::NotApplied | ErrorKind::Unknown => return Err(error),
-                }));
+        match self.try_out().await {
+            Ok(Some(holder)) => findings.push(Finding::good(format!("held by {}", holder.named()))),
+            Ok(None) => findings.push(Finding::good(format!("{name} is free"))),
+            Err(error) if error.kind == ErrorKind::Denied => {
+                findings.push(Finding::bad(format!("permission missing: read and write {name}: {error}")));
                 return Ok(());
             }
-        };
-        for doubt in [
-            format!(
-                "the programs that take only {name} have no terms, and nothing shows that one of them has stopped when the \
-                 key expires or is deleted: they have to stop by themselves before their time is over"
-            ),
-            format!(
-                "if {name} is deleted or lost, another program may take it at once, and two can lead until leaderrun \
-                 notices; and after a leader died it stays for {lasts}"
-            ),
-            format!(
-                "a program that reads in {name} when it expires judges that by its own clock: if that is ahead of this \
-                 one's by more than {lasts}, it takes the key while COMMAND runs; and it must look for expires_at, \
-                 expiresAt or ExpiresAt, as a time in RFC 3339 (beside it stand leader_id, term and started_at, spelt in \
-                 the same three ways)"
-            ),
-        ] {
-            findings.push(Finding::doubtful(doubt));
+            Err(error) if error.kind == ErrorKind::Misconfigured => {
+                findings.push(Finding::bad(error.message));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         }
+        findings.push(foreign_lock::doubt(&name));
         Ok(())
     }
 }
 
-/// Whether this session wrote it.
 fn is_of(message: &StreamMessage, session: &Session) -> bool {
     #[derive(Deserialize)]
     struct Ours {

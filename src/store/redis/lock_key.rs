@@ -12,7 +12,7 @@ use super::connection::Client;
 use super::script::{self, Script};
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
-use crate::store::foreign_lock::{ForeignLock, Hold};
+use crate::store::foreign_lock::{self, ForeignLock, Hold};
 use crate::store::{ErrorKind, Finding, Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
@@ -22,7 +22,6 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest key that is accepted.
 const MOST_BYTES: usize = 512;
 
 /// How the lock of MapleFile ends, and the key beside it where its holder describes itself.
@@ -37,7 +36,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the option of a URL.
     pub fn read(scheme: &str, key: Option<String>, prefix: &str) -> Result<Option<Self>, String> {
         let Some(key) = key else { return Ok(None) };
         if key.len() > MOST_BYTES {
@@ -56,7 +54,6 @@ impl Keys {
         std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
     }
 
-    /// The program that holds the key, for people: from the value of the key, and what the other key says.
     fn holder(&self, value: &str, info: &str, expires_in: Duration) -> Holder {
         // A record that is not of this holder was left by another one.
         let info = serde_json::from_str::<Info>(info).unwrap_or_default();
@@ -78,12 +75,10 @@ impl Keys {
     }
 }
 
-/// What a holder says of itself.
 #[derive(Default, Deserialize)]
 struct Info {
     instance_id: Option<String>,
     hostname: Option<String>,
-    /// RFC 3339.
     started_at: Option<String>,
     last_heartbeat: Option<String>,
     /// In our own records: the value of the key.
@@ -143,7 +138,6 @@ impl LockKey {
         }
     }
 
-    /// Who has the key, if we may read and write it.
     async fn try_keys(&self) -> Result<Option<Holder>, StoreError> {
         for key in self.keys.names() {
             let exchange = self.client.exchange(self.client.deadline()).await?;
@@ -217,14 +211,7 @@ impl ForeignLock for LockKey {
             }
             Err(error) => return Err(error),
         });
-        findings.push(Finding::doubtful(format!(
-            "the programs that take only {key} have no terms, and nothing shows that one of them has stopped when the key \
-             expires or is deleted: they have to stop by themselves before their time is over"
-        )));
-        findings.push(Finding::doubtful(format!(
-            "if the server forgets {key} (a restart without an append-only file, a failover, FLUSHALL), another program \
-             may take it at once: leaderrun stops when it notices, and until then two can lead"
-        )));
+        findings.push(foreign_lock::doubt(&format!("the key {key}")));
         Ok(())
     }
 }
