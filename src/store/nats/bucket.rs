@@ -4,7 +4,7 @@
 //! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
-use super::connection::{Answer, Connections};
+use super::connection::Connections;
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
 use async_nats::HeaderMap;
@@ -31,7 +31,6 @@ pub struct Bucket {
     pub name: String,
 }
 
-/// The state of a bucket, as the server described it.
 #[derive(Debug)]
 pub struct Info {
     pub stream: stream::Info,
@@ -50,7 +49,6 @@ impl Info {
         if self.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
     }
 
-    /// When it was made, which differs for a bucket that was made again.
     pub fn incarnation(&self) -> String {
         self.created_micros().to_string()
     }
@@ -74,12 +72,11 @@ impl Bucket {
         format!("$KV.{}.{key}", self.name)
     }
 
-    /// For messages.
     pub fn place(&self) -> String {
         format!("bucket {} in {}", self.name, self.connections.address.server())
     }
 
-    /// The bucket's state, and the server's time. None: there is no such bucket.
+    /// None: there is no such bucket.
     pub async fn find(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.stream());
         let answer: Value = match self.ask(&name, &Value::Null).await? {
@@ -93,7 +90,6 @@ impl Bucket {
         Ok(Some(Info { stream, micros }))
     }
 
-    /// As [`Bucket::find`], of a bucket that is there.
     pub async fn info(&self) -> Result<Info, StoreError> {
         self.find().await?.ok_or_else(|| self.missing())
     }
@@ -120,36 +116,25 @@ impl Bucket {
     pub async fn put(
         &self,
         key: &str,
-        own: HeaderMap,
+        mut headers: HeaderMap,
         text: &str,
         expected: Option<u64>,
     ) -> Result<Option<u64>, StoreError> {
-        let mut headers = own.clone();
         if let Some(expected) = expected {
             headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
         }
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let Answer { message, sent_twice } = self.connections.request(&subject, headers, text.into()).await?;
-        // What was sent first may have been applied, whatever became of the second.
-        let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
-        let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
+        let message = self.connections.request(&subject, headers, text.into()).await?;
+        let Some(message) = message else { return Err(self.why_nobody_responds().await) };
         let error = match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Some(revision)),
             Ok(Response::Ok(_)) | Err(_) => return Err(self.senseless(&subject)),
             Ok(Response::Err { error }) => error,
         };
         match error.error_code() {
-            // Perhaps because of what was sent first.
-            ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
-                if !sent_twice {
-                    return Ok(None);
-                }
-                let stands = self.get(key).await.map_err(in_doubt)?;
-                let has = |stands: &StreamMessage| own.iter().all(|own| stands.headers.iter().any(|of| of == own));
-                Ok(stands.filter(|stands| stands.payload == text && has(stands)).map(|stands| stands.sequence))
-            }
+            ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => Ok(None),
             OTHER_STREAM => Err(StoreError::misconfigured(format!(
                 "the subjects of {} belong to another stream than {}",
                 self.place(),
@@ -160,7 +145,6 @@ impl Bucket {
         }
     }
 
-    /// Replaces what the key holds by the mark of a deletion.
     pub async fn delete(
         &self,
         key: &str,
@@ -207,20 +191,14 @@ impl Bucket {
         if config.max_age.is_zero() {
             return Ok(());
         }
-        let lock = self.connections.address.lock_key.as_ref().filter(|lock| lock.bucket == self.name);
-        let advice = match lock {
-            Some(lock) => format!(
-                ", as a lock of other programs needs it, and leases must not be forgotten: name another bucket, and write \
-                 lock_key={}/{}",
-                lock.bucket, lock.key
-            ),
-            None => ": set its TTL (max_age) to 0, for leases end by themselves".to_owned(),
-        };
         let (place, age) = (self.place(), show(config.max_age));
-        Err(StoreError::misconfigured(format!("{place} forgets its records after {age}{advice}")))
+        Err(StoreError::misconfigured(format!(
+            "{place} forgets its records after {age}, and leases must not be forgotten: set its TTL (max_age) to 0, or name \
+             another bucket than that of lock_key="
+        )))
     }
 
-    /// Sends a request to JetStream. The inner error is its refusal.
+    /// The inner error is its refusal.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -228,7 +206,7 @@ impl Bucket {
     ) -> Result<Result<T, ApiError>, StoreError> {
         let payload = if request.is_null() { String::new() } else { request.to_string() };
         let answer = self.connections.request(&format!("$JS.API.{name}"), HeaderMap::new(), payload.into()).await?;
-        let Some(message) = answer.message else { return Err(self.without_jetstream().await) };
+        let Some(message) = answer else { return Err(self.without_jetstream().await) };
         match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(answer)) => Ok(Ok(answer)),
             Ok(Response::Err { error }) => Ok(Err(error)),
@@ -236,12 +214,10 @@ impl Bucket {
         }
     }
 
-    /// As [`Bucket::ask`], where every refusal is an error.
     pub async fn demand<T: DeserializeOwned>(&self, name: &str, request: &Value) -> Result<T, StoreError> {
         self.ask(name, request).await?.map_err(|error| self.refused(name, &error))
     }
 
-    /// The error for a refusal.
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.connections.address.server();
         match error.error_code() {
@@ -304,7 +280,6 @@ impl Bucket {
     }
 }
 
-/// A time as the server writes it, in microseconds since 1970.
 pub fn micros_of(time: &str) -> Option<u64> {
     u64::try_from(parse_rfc3339(time).ok()?.unix_timestamp_nanos() / 1000).ok()
 }

@@ -1,7 +1,7 @@
 //! `leaderctl store init`: makes the bucket.
 
 use super::bucket::{Bucket, Info, micros_of};
-use crate::store::{ErrorKind, StoreError, steps};
+use crate::store::{ErrorKind, StoreError};
 use crate::time::wall_clock_millis;
 use async_nats::HeaderMap;
 use async_nats::jetstream::ErrorCode;
@@ -9,16 +9,15 @@ use async_nats::jetstream::stream::{self, DiscardPolicy};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Makes the bucket if it is missing, and has its revisions begin with the time when it is made.
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let made = bucket.find().await?.is_none() && create(bucket).await?;
     let mut info = bucket.info().await?;
     bucket.usable(&info.stream.config)?;
     let place = bucket.place();
     let mut lines = vec![if made {
-        steps::made(format_args!("{place}, in files, replicas: {}", info.stream.config.num_replicas))
+        format!("made {place}, in files, replicas: {}", info.stream.config.num_replicas)
     } else {
-        steps::is_there(place)
+        format!("{place} is there")
     }];
     if info.stream.state.messages == 0 && !info.has_unique_revisions() && !info.is_clustered() {
         match begin_at_birth(bucket, &info).await {
@@ -35,7 +34,7 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     Ok(lines)
 }
 
-/// Makes the bucket as `nats kv add` does. False if another process has just made it.
+/// As `nats kv add` does. False if another process has just made it.
 async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     let config = stream::Config {
         name: bucket.stream(),
@@ -68,7 +67,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
     let told = match bucket.connections.request("$SYS.REQ.USER.INFO", HeaderMap::new(), Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
-        told => told?.message,
+        told => told?,
     };
     let told = told.and_then(|message| serde_json::from_slice::<Value>(&message.payload).ok());
     let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));
