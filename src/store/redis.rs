@@ -40,22 +40,19 @@ use parking_lot::Mutex;
 use redis::{cmd, from_redis_value};
 use script::Script;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::Duration;
 use watch::Subscription;
 
-/// How many documents one request reads: the server answers no other client meanwhile, and the longest notes have to
-/// fit into what a connection may read (`allowance`).
+/// The server answers no other client meanwhile, and the notes have to fit into `allowance`.
 const PAGE: usize = 100;
-/// How many places for keys one request looks at. In that time the server answers no other client, for some
-/// microseconds.
+/// The server answers no other client meanwhile.
 const SCAN_PAGE: usize = 500;
 /// The longest duration: the server adds the time to it, in 63 bits.
 const MOST_MILLIS: u64 = 1 << 62;
 
 pub type Redis = LeaseStore<Hashes>;
 
-/// The documents.
 pub struct Hashes {
     client: Arc<Client>,
     lock: Option<LockKey>,
@@ -66,12 +63,9 @@ pub struct Hashes {
     clock: Mutex<Clock>,
     /// Kept from one wait for a change to the next.
     subscription: Mutex<Option<Subscription>>,
-    /// The warning that nobody hears of changes, which is given once.
-    unheard: Once,
 }
 
 impl Redis {
-    /// Opens the store. Sends no request to the server yet.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::new(address, request_timeout)?);
@@ -84,12 +78,10 @@ impl Redis {
             replicas: address.replicas,
             clock: Mutex::default(),
             subscription: Mutex::default(),
-            unheard: Once::new(),
         }))
     }
 }
 
-/// A script's answer.
 struct Answer {
     status: String,
     /// In their order; see [`document::read`].
@@ -228,16 +220,8 @@ impl Documents for Hashes {
         let replicas = if grants { self.replicas } else { 0 };
         let mut answer = self.ask(std::slice::from_ref(&place), &arguments, replicas).await?;
         let found = answer.found.pop().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
-        match answer.status.as_str() {
-            "done" => {}
-            "unheard" => self.unheard.call_once(|| {
-                tracing::warn!(
-                    "{} denies PUBLISH to {channel}: a standby notices a release only when the lease would have ended \
-                     ('leaderctl store check' names what is missing)",
-                    self.place()
-                );
-            }),
-            _ => return Ok(None),
+        if answer.status != "done" {
+            return Ok(None);
         }
         if grants {
             // A leader waits for nothing.

@@ -14,20 +14,16 @@ pub const SENTINEL_PORT: u16 = 26379;
 /// The longest prefix. It is part of every key.
 const MOST_PREFIX: usize = 200;
 
-/// Which server, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(super) target: Target,
     pub(super) login: Login,
-    /// The number of the database.
     pub(super) db: u32,
-    /// The beginning of every key and channel.
     pub(super) prefix: String,
     /// How many replicas must have a lease before it counts.
     pub(super) replicas: u32,
     /// Some if connections use TLS, those to the Sentinels too.
     pub(super) tls: Option<Box<TlsFiles>>,
-    /// The lock of other programs that is held in addition to the lease.
     pub(in crate::store) lock_key: Option<Box<Keys>>,
 }
 
@@ -51,7 +47,6 @@ pub struct Login {
 }
 
 impl fmt::Display for Address {
-    /// As messages name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
             Target::Tcp(host) => write!(f, "redis at {}", host.with_port(PORT)),
@@ -62,15 +57,12 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         let sentinels: &[Host] = if let Target::Sentinel { sentinels, .. } = &self.target { sentinels } else { &[] };
         let sentinels = sorted(sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)));
         format!("{self} {sentinels} {} {}", self.db, self.prefix)
     }
 
-    /// Reads the text after `SCHEME:`.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         const COMMON: [&str; 6] = ["prefix", "wait", "lock_key", "ca", "cert", "key"];
         let more: &[&str] = match scheme {

@@ -1,8 +1,4 @@
 //! `leaderctl store check`: what can be wrong with a server, beyond the trial of documents.
-//!
-//! The hazard: a server that answers may still be unusable. It may evict leases when its memory is full, forget
-//! everything at a restart, or be a replica. And a missing permission shows only when it is needed, so the check tries
-//! each one.
 
 use super::failure::Failure;
 use super::watch::Subscription;
@@ -13,7 +9,6 @@ use redis::cmd;
 
 const MISSING: &str = "permission missing";
 
-/// What kind of server it is.
 pub async fn identify(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     check_server(&hashes.place(), &info(hashes).await?, &mut findings);
@@ -21,11 +16,7 @@ pub async fn identify(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
 }
 
 pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    let info = info(hashes).await?;
-    check_memory(&info, &mut findings);
-    check_persistence(&info, &mut findings);
-    check_replicas(hashes.replicas, &info, &mut findings);
+    let mut findings = doubts(hashes.replicas, &info(hashes).await?);
     check_permissions(hashes, &mut findings).await?;
     Ok(findings)
 }
@@ -47,70 +38,46 @@ fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {
         _ => format!("version {version}"),
     };
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    findings.push(if info.field("redis_mode") == Some("cluster") {
-        Finding::bad(format!("{place} is a node of a Redis Cluster: use a server of its own, or one with Sentinels"))
-    } else if info.field("role") == Some("slave") {
+    findings.push(if info.field("role") == Some("slave") {
         Finding::bad(format!("{place} is a replica: the store has to be its master"))
     } else if major.is_some_and(|major| major < 5) {
         Finding::bad(format!("{place} has {name}: leaderrun needs 5.0 or later"))
-    } else if info.field("run_id").is_none() && info.field("master_replid").is_none() {
-        Finding::bad(format!("{place} does not say which run of the server it is, so a restart could not be noticed"))
     } else {
         Finding::good(format!("{place} has {name}"))
     });
 }
 
-fn check_memory(info: &Info, findings: &mut Vec<Finding>) {
-    let Some(policy) = info.field("maxmemory_policy") else { return };
-    let limit = info.field("maxmemory").and_then(|limit| limit.parse::<u64>().ok()).unwrap_or(0);
-    findings.push(match (policy, limit) {
-        ("noeviction", 0) => Finding::good("no limit of memory, and no eviction"),
-        ("noeviction", _) => Finding::good("nothing is evicted when the memory is full: new leases are then refused"),
-        (_, 0) => Finding::doubtful(format!(
-            "maxmemory-policy is {policy}: were maxmemory set, leases could be evicted while they are held: set \
-             noeviction"
-        )),
-        (_, _) => Finding::bad(format!(
-            "maxmemory-policy is {policy}: when the memory is full, leases are evicted while they are held: set \
-             noeviction"
-        )),
-    });
-}
-
-fn check_persistence(info: &Info, findings: &mut Vec<Finding>) {
-    let Some(enabled) = info.field("aof_enabled") else { return };
-    findings.push(if enabled != "1" {
-        Finding::doubtful(
+/// What is not as it should be, with `wait=` for so many replicas. What the server does not say is not doubted.
+fn doubts(wanted: u32, info: &Info) -> Vec<Finding> {
+    let number = |name: &str| info.field(name).and_then(|number| number.parse::<u32>().ok());
+    let mut doubts = Vec::new();
+    if let Some(policy) = info.field("maxmemory_policy").filter(|policy| *policy != "noeviction") {
+        let finding = if info.field("maxmemory") == Some("0") { Finding::doubtful } else { Finding::bad };
+        doubts.push(finding(format!(
+            "maxmemory-policy is {policy}: when the memory is full, leases are evicted while they are held: set noeviction"
+        )));
+    }
+    if info.field("aof_enabled").is_some_and(|enabled| enabled != "1") {
+        doubts.push(Finding::doubtful(
             "no append-only file: a restart forgets leases; leaders keep theirs, but there is no new leader for one lease \
              duration, and terms continue from the clock: set appendonly yes",
-        )
+        ));
     } else if info.field("aof_last_write_status").is_some_and(|status| status != "ok") {
-        Finding::bad("the append-only file cannot be written: see the server's log")
-    } else {
-        Finding::good("the append-only file is on")
-    });
-}
-
-fn check_replicas(wanted: u32, info: &Info, findings: &mut Vec<Finding>) {
-    let Some(connected) = info.field("connected_slaves").and_then(|number| number.parse::<u32>().ok()) else { return };
-    findings.push(match (connected, wanted) {
-        (0, 0) => Finding::good("no replicas, and no wait="),
-        (_, 0) => Finding::doubtful(format!(
-            "{connected} replicas and no wait=: should the master be cut off from them and one be promoted, two can lead: \
-             write wait={connected}"
-        )),
-        (_, _) if wanted > connected => Finding::bad(format!(
+        doubts.push(Finding::bad("the append-only file cannot be written: see the server's log"));
+    }
+    match number("connected_slaves") {
+        Some(connected) if wanted > connected => doubts.push(Finding::bad(format!(
             "wait={wanted}, but {connected} replicas are connected: no lease is granted before there are more"
-        )),
-        (_, _) if wanted < connected => Finding::doubtful(format!(
+        ))),
+        Some(connected) if wanted < connected => doubts.push(Finding::doubtful(format!(
             "wait={wanted} with {connected} replicas: should one be promoted that was not waited for, two can lead: write \
              wait={connected}"
-        )),
-        (_, _) => Finding::good(format!("wait={wanted}: all replicas have a lease before it counts")),
-    });
+        ))),
+        Some(_) | None => {}
+    }
+    doubts
 }
 
-/// Tries what an election needs besides documents.
 async fn check_permissions(hashes: &Hashes, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
     let channel = hashes.names.key("changed:check");
     let mut commands = vec![
@@ -149,7 +116,6 @@ async fn check_permissions(hashes: &Hashes, findings: &mut Vec<Finding>) -> Resu
     }
 }
 
-/// The answer to INFO.
 struct Info(String);
 
 impl Info {

@@ -38,7 +38,6 @@ pub struct Client {
     shared: Kept<Connection>,
 }
 
-/// A server, and its name in messages.
 struct Server {
     name: String,
     place: Place,
@@ -51,14 +50,12 @@ impl Server {
 }
 
 impl fmt::Display for Client {
-    /// As messages name the server.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
     }
 }
 
 impl Client {
-    /// Prepares the client. Sends no request yet.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let tls = match &address.tls {
             Some(files) => Some(TlsConnector::from(Arc::new(tls::client_config(files)?))),
@@ -72,12 +69,10 @@ impl Client {
         })
     }
 
-    /// When a request that begins now must be over.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// A connection for requests until `deadline`: the shared one, or a new one.
     pub async fn exchange(&self, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
         // Gives the runtime time to notice that the other side has closed a connection.
         tokio::task::yield_now().await;
@@ -95,7 +90,6 @@ impl Client {
         Ok(exchange)
     }
 
-    /// Connects and logs in.
     async fn open(
         &self,
         server: Server,
@@ -147,7 +141,6 @@ impl Client {
         Err(failure.conclude_unsent(&server.name, &self.address.login))
     }
 
-    /// Asks a Sentinel one question, on a connection of its own.
     pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
         let name = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
         let server = Server::at(name, host, SENTINEL_PORT);
@@ -173,7 +166,6 @@ impl Client {
         }
     }
 
-    /// A connected stream, and its allowance.
     async fn connect(
         &self,
         Server { name, place }: &Server,
@@ -236,7 +228,6 @@ impl Drop for Connection {
     }
 }
 
-/// Requests on one connection, one after another.
 pub struct Exchange<'a> {
     client: &'a Client,
     connection: Arc<Connection>,
@@ -255,7 +246,6 @@ impl Exchange<'_> {
         self.deadline = self.client.deadline();
     }
 
-    /// The time that the request has left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

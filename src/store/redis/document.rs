@@ -24,7 +24,6 @@ use redis::Value;
 const MARK: char = '=';
 const STANDBY: &str = "note:standby:";
 
-/// Where a document is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub key: String,
@@ -32,7 +31,6 @@ pub struct Place {
     pub field: String,
 }
 
-/// The names of keys.
 #[derive(Clone, Debug)]
 pub struct Names {
     pub prefix: String,
@@ -68,7 +66,6 @@ impl Names {
         }
     }
 
-    /// A pattern that matches the keys of a list, and perhaps more.
     pub fn pattern(&self, list: List<'_>) -> String {
         let beginning = |what: &str| literally(&self.key(what));
         match list {
@@ -78,7 +75,7 @@ impl Names {
         }
     }
 
-    /// The shard of a key in a list, and what it is to it. None for the key of anything else.
+    /// None for the key of anything else.
     pub fn listed(&self, list: List<'_>, key: &str) -> Option<(Shard, Part)> {
         let own = key.strip_prefix(&self.key(""))?;
         // A shard's name may have colons in it.
@@ -100,7 +97,6 @@ impl Names {
     }
 }
 
-/// A pattern that matches only `text`.
 fn literally(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
@@ -112,7 +108,7 @@ fn literally(text: &str) -> String {
     pattern
 }
 
-/// A document as a script shows it. None: the script could not read it.
+/// None: the script could not read it.
 pub fn read(answer: &Value, incarnation: &str) -> Option<Found> {
     let Value::Array(words) = answer else { return None };
     let word = |index: usize| words.get(index).and_then(script::text).unwrap_or_default();

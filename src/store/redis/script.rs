@@ -23,7 +23,7 @@ impl Script {
         Self { code, hash: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// Runs it. With `replicas`, what is done counts only when so many of them have confirmed it.
+    /// With `replicas`, what is done counts only when so many of them have confirmed it.
     pub async fn run(
         &self,
         client: &Client,
@@ -74,7 +74,7 @@ pub fn not_understood(place: &str) -> StoreError {
     StoreError::unknown(format!("cannot understand the answer of {place}"))
 }
 
-/// Waits for replicas. Returns how many have everything that was written on this connection.
+/// Returns how many have everything that was written on this connection.
 async fn wait(exchange: &Exchange<'_>, wanted: u32) -> Result<u32, Failure> {
     // Zero would mean for ever.
     let most = whole_millis(exchange.left() * 3 / 4).max(1);

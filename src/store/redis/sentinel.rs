@@ -16,14 +16,12 @@ use std::time::Duration;
 /// How long to wait for the others after the first answer.
 const OTHERS_WAIT: Duration = Duration::from_millis(100);
 
-/// The master, according to one Sentinel.
 struct Sighting {
     host: Host,
-    /// Rises with every failover.
     epoch: u64,
 }
 
-/// Finds the master. The caller must bound the time: nothing here does if no Sentinel answers.
+/// The caller must bound the time: nothing here does if no Sentinel answers.
 pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
     let mut asked: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();

@@ -30,7 +30,7 @@ impl Subscription {
         self.messages.next().await.is_some()
     }
 
-    /// Takes in what has arrived. If the connection has ended, the next wait finds out.
+    /// If the connection has ended, the next wait finds out.
     fn catch_up(&mut self) {
         while self.hears().now_or_never() == Some(true) {}
     }
