@@ -23,7 +23,6 @@ const KEEPALIVES: u32 = 3;
 pub trait Bytes: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Bytes for S {}
 
-/// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Tcp { name: String, port: u16 },
@@ -42,16 +41,8 @@ impl fmt::Display for Place {
 
 impl Place {
     /// The name for TLS. As in the servers' own clients, traffic that does not leave this machine needs none.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         if let Self::Tcp { name, .. } = self { Some(name) } else { None }
-    }
-
-    /// Whether it is on another machine.
-    #[must_use]
-    pub fn is_remote(&self) -> bool {
-        self.name()
-            .is_some_and(|name| name != "localhost" && !name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()))
     }
 
     pub async fn reach(&self, deadline: Instant) -> io::Result<Socket> {
@@ -108,7 +99,6 @@ impl Socket {
         }
     }
 
-    /// Another descriptor of the same socket.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),

@@ -56,7 +56,6 @@ fn patience(bound: Duration) -> Duration {
     bound - bound / 10
 }
 
-/// The documents.
 pub struct Rows<C: Connection> {
     server: Arc<Server<C>>,
     lock: Option<Box<dyn ForeignLock>>,
@@ -68,7 +67,7 @@ impl<C: Connection> Rows<C> {
         Self { server, lock, clock: Mutex::default() }
     }
 
-    /// Sends a request, and reads the rows of its answer: one at least.
+    /// One row at least.
     async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
         let sent = BootInstant::now();
         let read = |rows: Vec<Cells>| {
@@ -83,7 +82,6 @@ impl<C: Connection> Rows<C> {
     }
 }
 
-/// What the rows of an answer show at a place.
 fn at(place: &Spot, rows: &[Row]) -> Found {
     let row = rows.iter().find(|row| row.place.as_ref() == Some(place));
     let absent = || Found { content: Content::Absent, version: rows[0].absence.clone() };

@@ -4,16 +4,13 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
 use super::statements::Dialect;
+use crate::store::StoreError;
 use crate::store::socket::Place;
-use crate::store::tls::Checks;
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
-use crate::store::{Finding, StoreError};
-use crate::text;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Which table, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub dialect: Dialect,
@@ -24,7 +21,6 @@ pub struct Address {
     /// None: as the environment has it.
     pub password: Option<Secret>,
     pub database: String,
-    /// Of PostgreSQL.
     pub schema: String,
     pub table: String,
     /// PostgreSQL's session advisory lock that is held in addition to the lease.
@@ -32,11 +28,9 @@ pub struct Address {
     pub tls_mode: TlsMode,
     /// Boxed, because it is large and mostly empty.
     pub tls_files: Box<TlsFiles>,
-    /// For PostgreSQL.
     pub application_name: String,
 }
 
-/// What is alike in both dialects, by other names.
 struct Words {
     scheme: &'static str,
     options: &'static [&'static str],
@@ -49,7 +43,6 @@ struct Words {
     password: &'static str,
     tls_mode: &'static str,
     tls_modes: &'static [(&'static str, TlsMode)],
-    strictest_tls: &'static str,
     tls_files: [&'static str; 3],
 }
 
@@ -81,7 +74,6 @@ const POSTGRES: Words = Words {
         ("verify-ca", TlsMode::VerifyCa),
         ("verify-full", TlsMode::VerifyFull),
     ],
-    strictest_tls: "sslmode=verify-full",
     tls_files: ["sslrootcert", "sslcert", "sslkey"],
 };
 
@@ -101,12 +93,10 @@ const MYSQL: Words = Words {
         ("VERIFY_CA", TlsMode::VerifyCa),
         ("VERIFY_IDENTITY", TlsMode::VerifyFull),
     ],
-    strictest_tls: "ssl-mode=VERIFY_IDENTITY",
     tls_files: ["ssl-ca", "ssl-cert", "ssl-key"],
 };
 
 impl fmt::Display for Address {
-    /// As messages name it: `PostgreSQL at one:5432,two:5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
         write!(f, "{} at {}", self.dialect.kind(), places.join(","))
@@ -114,19 +104,16 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         let Self { places, database, schema, table, .. } = self;
         let scheme = Words::of(self.dialect).scheme;
         format!("{scheme} {} {database} {schema} {table}", sorted(places.iter().map(ToString::to_string)))
     }
 
-    /// Reads the text after the scheme and its colon.
     pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
         let says = Words::of(dialect);
         let Words { scheme, longest_name, .. } = *says;
-        let mut url = StoreUrl::read(scheme, &with_socket_as_option(dialect, rest), says.options)?;
+        let mut url = StoreUrl::read(scheme, rest, says.options)?;
         let places = says.places(&mut url, dialect)?;
         if url.path.is_empty() || url.path.contains('/') {
             return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));
@@ -155,7 +142,6 @@ impl Address {
         })
     }
 
-    /// The user to log in as.
     pub fn user(&self) -> Result<String, StoreError> {
         let Words { scheme, user, .. } = Words::of(self.dialect);
         let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
@@ -165,62 +151,14 @@ impl Address {
         })
     }
 
-    #[must_use]
     pub fn password(&self) -> Option<Secret> {
         self.password.clone().or_else(|| variable(Words::of(self.dialect).password).map(Secret::from))
-    }
-
-    /// Where a password of PostgreSQL that is missing or wrong could come from, unless it is in the URL.
-    #[must_use]
-    pub fn about_password(&self) -> Option<String> {
-        let file = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
-        let file = std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(file).filter(|file| file.exists());
-        match (file, self.password()) {
-            (Some(file), _) => {
-                let shown = text::shown(&file.to_string_lossy());
-                Some(format!("leaderrun does not read {shown}: write the password in the URL, or in PGPASSWORD"))
-            }
-            (None, None) => Some("there is none in the URL or PGPASSWORD".to_owned()),
-            (None, Some(_)) => None,
-        }
-    }
-
-    /// What is found of a connection. None if all servers are on this machine.
-    #[must_use]
-    pub fn encryption(&self, encrypted: bool) -> Option<Finding> {
-        self.places.iter().find(|place| place.is_remote())?;
-        let Words { strictest_tls, tls_files: [ca, ..], .. } = Words::of(self.dialect);
-        let checked = self.tls_mode.checks(&self.tls_files) != Checks::Nothing;
-        Some(match (encrypted, checked) {
-            (true, true) => Finding::good("the connection is encrypted, and the server shows whose it is"),
-            (true, false) => Finding::doubtful(format!(
-                "the connection is encrypted, but the server is not verified: set {strictest_tls} and {ca}=FILE"
-            )),
-            (false, _) => Finding::doubtful(format!("the connection is not encrypted: set {strictest_tls}")),
-        })
     }
 }
 
 /// A variable of the environment. None if it is empty, or has no name.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
-}
-
-/// As libpq takes it, a percent-encoded directory stands in the place of the host: `//USER@%2Ftmp:7000/DB` is the same
-/// as `//USER@/DB?host=%2Ftmp&port=7000`.
-fn with_socket_as_option(dialect: Dialect, rest: &str) -> String {
-    let moved = || {
-        let (authority, path) = rest.strip_prefix("//")?.split_once('/')?;
-        // With its '@'.
-        let (login, host) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-        let (host, port) = host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port)));
-        let is_socket =
-            dialect == Dialect::Postgres && host.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case("%2f"));
-        let port = port.map(|port| format!("&port={port}")).unwrap_or_default();
-        let and = if path.contains('?') { '&' } else { '?' };
-        is_socket.then(|| format!("//{login}/{path}{and}host={host}{port}"))
-    };
-    moved().unwrap_or_else(|| rest.to_owned())
 }
 
 impl Words {
@@ -326,8 +264,6 @@ mod tests {
             ("///db", "/var/run/postgresql/.s.PGSQL.5432"),
             ("///db?host=/tmp&port=7000", "/tmp/.s.PGSQL.7000"),
             ("//u:p@/db?host=/tmp", "/tmp/.s.PGSQL.5432"),
-            ("//%2Ftmp%2Fpg/db", "/tmp/pg/.s.PGSQL.5432"),
-            ("//u@%2Ftmp:7000/db?table=t", "/tmp/.s.PGSQL.7000"),
         ] {
             assert_eq!(postgres(url).places, unix(path), "{url}");
         }
@@ -363,9 +299,7 @@ mod tests {
             "//h/db?host=/tmp",
             "//h/db?port=1",
             "///db?host=tmp",
-            "//%2Ftmp/db?host=/tmp",
-            "//%41/db",
-            "//%2Ftmp:x/db",
+            "//%2Ftmp/db",
         ] {
             assert!(Address::read(Dialect::Postgres, bad).is_err(), "{bad}");
         }

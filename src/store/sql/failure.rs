@@ -1,9 +1,7 @@
-//! What a failed request means, in one line.
+//! What a failed request means.
 //!
-//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
-//! is held. While a connection is being made, no request was sent. After that, only an error that the server reports of
-//! a statement shows that its transaction was rolled back. A session that was ended may have committed before, and a
-//! broken connection shows nothing.
+//! While a connection is being made, no request was sent. After that, only an error that the server reports of a
+//! statement shows that its transaction was rolled back. A session that was ended may have committed before.
 
 use super::address::Address;
 use super::statements::{Dialect, Statements};
@@ -14,10 +12,8 @@ use crate::store::tls::Words;
 use std::error::Error;
 use std::io;
 
-/// What a candidate needs on the table.
 pub const PRIVILEGES: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// The server and the table of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     pub dialect: Dialect,
@@ -34,10 +30,8 @@ pub struct Site {
 /// What a client has instead of an answer.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The connection ended, or was not made.
     Lost(Box<dyn Error + Send + Sync>),
     Garbled,
-    /// The server reports an error.
     Said {
         code: String,
         message: String,
@@ -63,7 +57,6 @@ pub enum Meaning {
     // Of a login.
     NoDatabase,
     WantsTls,
-    MayNotConnect,
     NotLetIn,
     /// The limits that may be meant.
     NoConnectionLeft(&'static str),
@@ -75,7 +68,6 @@ pub enum Meaning {
     Locked,
     /// Another transaction was faster: asked again, it may succeed at once.
     Overtaken,
-    /// It may work later.
     Passing,
     /// What was to be made is there.
     IsThere,
@@ -84,12 +76,10 @@ pub enum Meaning {
     /// The table has other columns than ours, or takes other values.
     AnotherTable,
     // Of a transaction that may have been committed.
-    /// The session ended, or the connection.
     Lost,
     Unknown,
 }
 
-/// The reason why statements have no answer.
 #[derive(Debug)]
 pub struct Failure {
     pub meaning: Meaning,
@@ -142,7 +132,6 @@ impl Site {
         Failure { meaning, error: self.explained(meaning, &message) }
     }
 
-    /// The error of a connection that could not be made.
     pub fn unconnected(&self, trouble: Trouble) -> StoreError {
         let Self { dialect, server, user, .. } = self;
         match trouble {
@@ -175,9 +164,6 @@ impl Site {
             Meaning::WantsTls => {
                 StoreError::misconfigured(format!("{server} wants TLS ({message}): set ssl-mode=REQUIRED"))
             }
-            Meaning::MayNotConnect => {
-                StoreError::denied(format!("{server} denied user {user} CONNECT on database {database}: {message}"))
-            }
             Meaning::NotLetIn => StoreError::denied(format!("{server} does not let in user {user}: {message}")),
             Meaning::NoConnectionLeft(raise) => StoreError::not_applied(format!(
                 "{server} has no connection left for user {user}: {message}: raise {raise}"
@@ -206,7 +192,6 @@ impl Site {
         }
     }
 
-    /// What grants a candidate all that it needs.
     pub fn grant(&self, to: &str) -> String {
         let Self { schema, table, .. } = self;
         let usage = if schema.is_empty() { String::new() } else { format!("GRANT USAGE ON SCHEMA {schema} TO {to}; ") };
@@ -226,7 +211,6 @@ impl Site {
         StoreError::not_applied(self.endless(error).unwrap_or_else(unreachable)).because(error)
     }
 
-    /// The message if the connection was ended because the server used up its allowance.
     fn endless(&self, error: &(dyn Error + 'static)) -> Option<String> {
         let is_endless = causes(error).any(<dyn Error>::is::<TooLong>);
         is_endless.then(|| complaint(&self.server, self.dialect.kind(), MOST))
@@ -254,7 +238,6 @@ fn tls_words(dialect: Dialect) -> Words {
     }
 }
 
-/// What an error of a login means.
 fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
     match dialect {
         Dialect::Postgres => match code {
@@ -264,8 +247,7 @@ fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
                 "max_connections, or the CONNECTION LIMIT that is meant, or connect through a pooler in transaction \
                  mode: standbys behind one look instead of being told",
             ),
-            "42501" => Meaning::MayNotConnect,
-            code if code.starts_with("28") => Meaning::NotLetIn,
+            code if code == "42501" || code.starts_with("28") => Meaning::NotLetIn,
             // PgBouncer has one code for everything, 08P01.
             _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
             _ => Meaning::TakesNone,
@@ -287,7 +269,6 @@ const ANOTHER_TABLE: [u16; 34] = [
     1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
 ];
 
-/// What an error of a transaction means.
 fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
     match dialect {
         Dialect::Postgres => match code {

@@ -15,11 +15,11 @@ use super::failure::{Failure, Meaning, Site, Trouble};
 use super::server::Server;
 use super::statements::{IS_GALERA, LIST_PAGE};
 use super::{Rows, patience};
+use crate::store::StoreError;
 use crate::store::error::in_short;
 use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
 use crate::store::url::Secret;
-use crate::store::{Finding, StoreError};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, DriverError, Error, IoError, OptsBuilder, Row, Value};
 use relay::{Door, Greeted};
@@ -41,20 +41,17 @@ const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// The longest packet, and the server's own bound on an idle session: the library would ask for both.
 const LONGEST_PACKET: usize = 1 << 24;
 impl Mysql {
-    /// Opens the store. Makes no connection yet.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         Ok(Self::new(Rows::new(Arc::new(Server::new(address, request_timeout)?), None)))
     }
 }
 
-/// What the relay ends with.
 type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;
 
 pub struct Connection {
     /// The library, and what passes on what it sends while a request is under way.
     client: Mutex<(Conn, Relay)>,
     site: Site,
-    encrypted: bool,
 }
 
 #[async_trait::async_trait]
@@ -82,7 +79,7 @@ impl client::Connection for Connection {
         let library = async { Ok(Conn::new(options).await?) };
         let library = passing(&mut relay, library).await.map_err(|trouble| site.unconnected(trouble))?;
         let client = Mutex::new((library, relay));
-        let connection = Self { client, site, encrypted };
+        let connection = Self { client, site };
         connection.greet(server).await?;
         Ok(connection)
     }
@@ -94,15 +91,10 @@ impl client::Connection for Connection {
     async fn subscribe(_: &Server<Self>) -> Result<News, StoreError> {
         Ok(News { inbox: None, patience: POLL })
     }
-
-    async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        Ok(server.address.encryption(self.encrypted).into_iter().collect())
-    }
 }
 
 impl Connection {
-    /// Sets the session up, and asks what it is about: a server that accepts writes, and a table with transactions, or
-    /// none yet. (Without transactions a lease may be lost in a crash, and another node of a cluster does not have it.)
+    /// Without transactions a lease may be lost in a crash, and other nodes of a cluster do not have it.
     async fn greet(&self, server: &Server<Self>) -> Result<(), StoreError> {
         // The server counts in whole seconds.
         let patience = patience(server.bound).as_secs().max(1);
@@ -144,7 +136,6 @@ impl Connection {
     }
 }
 
-/// Waits for what the library does, and passes on what it sends meanwhile.
 async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
     let mut work = std::pin::pin!(work);
     tokio::select! {

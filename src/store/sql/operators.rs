@@ -1,24 +1,20 @@
 //! What `leaderctl store init` makes, and what `leaderctl store check` finds beyond the trial of documents.
-//!
-//! The hazard: a table may look right and not be. Without its guard a user can delete a lease that is held. A server
-//! that does not wait for its disk may forget a lease that it granted.
 
 use super::client::{Connection, is_true, value};
 use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
 use super::statements::{Dialect, IS_GALERA, NAMES, Statements};
 use crate::store::error::in_short;
-use crate::store::{ErrorKind, Finding, StoreError, steps};
+use crate::store::{ErrorKind, Finding, StoreError};
 
 const KEPT: &str = "a DELETE of a lease that is held does nothing";
 
-/// Makes the table if it is missing, and what it needs.
 pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, table, .. } = &server.site;
     let what = format!("table {table} in database {database} of {name}");
     let connection = server.connect(server.deadline()).await?;
     let is_new = !has_table(server, &connection).await? && make_table(server, &connection).await?;
-    let made = if is_new { steps::made(what) } else { steps::is_there(what) };
+    let made = if is_new { format!("made {what}") } else { format!("{what} is there") };
     server.tell(&connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0")).await?;
     let guarded = match is_guarded(server, &connection).await {
         Ok(true) => Ok(Vec::new()),
@@ -62,7 +58,6 @@ async fn make_table<C: Connection>(server: &Server<C>, connection: &C) -> Result
     Err(server.site.explained(Meaning::NoTable, ""))
 }
 
-/// Whether the table itself prevents a DELETE of what has to stay.
 async fn is_guarded<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
     match server.tell(connection, &server.statements.is_guarded()).await {
         Ok(rows) => Ok(is_true(&rows, 0)),
@@ -71,7 +66,6 @@ async fn is_guarded<C: Connection>(server: &Server<C>, connection: &C) -> Result
     }
 }
 
-/// What kind of server and table it is.
 pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
     let Site { server: name, user, table, .. } = &server.site;
     let dialect = server.statements.dialect;
@@ -94,7 +88,6 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// How reliable the server's answers are.
 pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
     let connection = server.connect(server.deadline()).await?;
     let conditions = conditions(&server.statements);
@@ -128,10 +121,6 @@ fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
             (
                 "current_setting('full_page_writes') = 'on'".to_owned(),
                 Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"),
-            ),
-            (
-                "(SELECT reset_val <> 'off' FROM pg_settings WHERE name = 'synchronous_commit')".to_owned(),
-                Finding::good("synchronous_commit is off: leaderrun sets it to local for what it writes"),
             ),
             (
                 "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)"

@@ -59,7 +59,6 @@ const NO_TIMELINE: &str = "'-'";
 const TIMELINE_ERRORS: [&str; 3] = ["0A000", "42883", "42501"];
 
 impl Postgres {
-    /// Opens the store. Makes no connection yet.
     #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let server = Arc::new(Server::new(address, request_timeout)?);
@@ -78,7 +77,6 @@ pub struct Connection {
     is_alone: Arc<AtomicBool>,
     /// Closed with the connection.
     inbox: broadcast::WeakSender<Arc<str>>,
-    /// Another one of the same socket.
     descriptor: OwnedFd,
     /// The server sees our own socket: there is no pooler in between.
     direct: bool,
@@ -113,7 +111,7 @@ impl client::Connection for Connection {
         let Ok(tls) = MakeTlsConnect::<Counted<Socket>>::make_tls_connect(&mut tls, name);
         let allowance = Allowance::of(MOST);
         let connected = config.connect_raw(Counted::new(socket, &allowance), tls).await;
-        let (client, mut driver) = connected.map_err(|error| unconnected(&site, address, error))?;
+        let (client, mut driver) = connected.map_err(|error| unconnected(&site, error))?;
         let (news, _) = broadcast::channel(INBOX);
         let (inbox, channel) = (news.downgrade(), server.statements.channel.clone());
         let is_alone = Arc::new(AtomicBool::new(false));
@@ -177,10 +175,6 @@ impl client::Connection for Connection {
 
     async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
         let mut findings = Vec::new();
-        if self.direct {
-            let rows = server.tell(self, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").await?;
-            findings.extend(server.address.encryption(is_true(&rows, 0)));
-        }
         if !self.has_timeline {
             findings.push(Finding::doubtful(
                 "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
@@ -199,7 +193,6 @@ impl client::Connection for Connection {
 }
 
 impl Connection {
-    /// Asks what is on the other side, and how that tells its timeline.
     async fn greet(&mut self, port: Option<u16>, patience: Duration) -> Result<(), StoreError> {
         let question = |timeline: &str| {
             format!(
@@ -249,7 +242,7 @@ impl Connection {
         Ok(rows)
     }
 
-    /// The notifications that arrive from now on. They end with the connection.
+    /// They end with the connection.
     fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
         self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
     }
@@ -267,19 +260,16 @@ impl From<Error> for Trouble {
     }
 }
 
-/// The error of a connection that could not be made.
-fn unconnected(site: &Site, address: &Address, error: Error) -> StoreError {
+fn unconnected(site: &Site, error: Error) -> StoreError {
     let Site { server, user, .. } = site;
-    let failure = site.unconnected(match innermost(&error).as_str() {
-        "password missing" => Trouble::Unfit(StoreError::denied(format!("{server} wants a password of user {user}"))),
+    site.unconnected(match innermost(&error).as_str() {
+        "password missing" => Trouble::Unfit(StoreError::denied(format!(
+            "{server} wants a password of user {user}: write it in the URL, or in PGPASSWORD"
+        ))),
         method @ ("unsupported authentication method" | "unsupported SASL mechanism") => {
             Trouble::Unproven(method.to_owned())
         }
         "server does not support TLS" => Trouble::Unfit(site.without_tls("sslmode=prefer")),
         _ => error.into(),
-    });
-    match address.about_password().filter(|_| failure.message.contains("password")) {
-        Some(advice) => StoreError { message: format!("{}: {advice}", failure.message), ..failure },
-        None => failure,
-    }
+    })
 }

@@ -46,7 +46,6 @@ pub struct Server<C: Connection> {
     pub notifies: AtomicBool,
     /// It was reported that none arrives.
     pub warned: AtomicBool,
-    /// The place that worked last.
     preferred: AtomicUsize,
     /// The most time for one request, including its connection.
     pub bound: Duration,
@@ -57,7 +56,6 @@ pub struct Server<C: Connection> {
 /// A connection. Its server answers one request after another, so what was asked before the last answer is over.
 pub struct Shared<C> {
     pub connection: C,
-    /// How many requests were sent on it.
     asked: AtomicUsize,
     /// Which of them was the last to be answered.
     answered: AtomicUsize,
@@ -71,7 +69,6 @@ impl<C: Connection> Shared<C> {
 }
 
 impl<C: Connection> Server<C> {
-    /// Prepares the server. Makes no connection yet.
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let statements = Statements::of(address);
         let site = Site::new(address, &statements)?;
@@ -93,7 +90,7 @@ impl<C: Connection> Server<C> {
         Instant::now() + self.bound
     }
 
-    /// A new connection, to a server that accepts writes: each place is tried once.
+    /// Each place is tried once.
     pub async fn connect(&self, deadline: Instant) -> Result<C, StoreError> {
         let places = &self.address.places;
         let first = self.preferred.load(Ordering::Relaxed);
@@ -128,7 +125,6 @@ impl<C: Connection> Server<C> {
         begun.map_err(|_| silent(format!("no answer in time: is it {kind}?")))?
     }
 
-    /// The kept connection if it is idle, or a new one.
     pub async fn borrow(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
         match self.kept().await.filter(|kept| kept.is_idle()) {
             Some(kept) => Ok(kept),
@@ -136,7 +132,6 @@ impl<C: Connection> Server<C> {
         }
     }
 
-    /// The kept connection, unless it is known to have ended.
     async fn kept(&self) -> Option<Arc<Shared<C>>> {
         // Lets the connection's task be woken and run, so that it sees what has arrived since, such as the end.
         for _ in 0..2 {

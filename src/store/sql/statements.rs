@@ -46,9 +46,7 @@ use crate::time::millis;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The most rows in one answer.
 pub const LIST_PAGE: usize = 500;
-/// The columns, in the order in which they are written.
 pub const NAMES: &str = "shard, part, version, text, session, term, sequence, ends";
 
 const MARKER: &str = "marker";
@@ -61,8 +59,7 @@ const SCRATCH: &str = "check/";
 const LONGEST_CHANNEL: usize = 63;
 /// Names that need no quotes in PostgreSQL. Its reserved words (table "user", schema "all") need them.
 const PLAIN: [&str; 2] = ["public", "leaderrun"];
-/// Which server of MySQL it is. MySQL has a number for each server; MariaDB shows its place. (The comments are
-/// statements for MySQL 8 alone, and for MariaDB alone.)
+/// MySQL has a number for each server; MariaDB shows its place. (Comments are statements for one of them.)
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
@@ -70,7 +67,6 @@ const SERVER: &str =
 pub const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
     WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
 
-/// Which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {
     pub shard: String,
@@ -90,7 +86,7 @@ impl Spot {
         Self { shard: shard.to_owned(), part }
     }
 
-    /// The shard of a row in a list, and what it is to it. None for the row of anything else.
+    /// None for the row of anything else.
     pub fn listed(&self) -> Option<(Shard, Part)> {
         let part = match self.part.as_str() {
             LEASE => Part::Lease,
@@ -109,7 +105,6 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// As people call the server.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Postgres => "PostgreSQL",
@@ -118,7 +113,6 @@ impl Dialect {
     }
 
     /// A text as a literal that means the same under all settings of the server.
-    #[must_use]
     pub fn word(self, text: &str) -> String {
         match self {
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
@@ -158,7 +152,6 @@ impl Dialect {
     }
 
     /// A name, which nothing ends early. Without quotes where it certainly needs none.
-    #[must_use]
     pub fn quoted(self, name: &str) -> String {
         match self {
             Self::Postgres if PLAIN.contains(&name) => name.to_owned(),
@@ -167,7 +160,6 @@ impl Dialect {
         }
     }
 
-    /// Shows the server's version, for people.
     pub fn version(self) -> &'static str {
         match self {
             Self::Postgres => "SHOW server_version",
@@ -176,7 +168,6 @@ impl Dialect {
     }
 
     /// The oldest versions that are supported, if this one is older.
-    #[must_use]
     pub fn needs_newer(self, version: &str) -> Option<&'static str> {
         let (oldest, names) = match self {
             Self::Postgres => ((12, 0), "PostgreSQL 12"),
@@ -193,7 +184,6 @@ impl Dialect {
     }
 }
 
-/// The statements for one table.
 pub struct Statements {
     pub dialect: Dialect,
     /// Quoted, as the schema and the table are. MySQL's schema is its database.
@@ -267,7 +257,6 @@ impl Statements {
         format!("shard = {} AND part = {}", self.word(&place.shard), self.word(&place.part))
     }
 
-    /// The rows at these places.
     fn rows_at(&self, places: &[Spot]) -> String {
         let at = |place: &Spot| format!("({}, {})", self.word(&place.shard), self.word(&place.part));
         let places: Vec<String> = places.iter().map(at).collect();
@@ -361,7 +350,6 @@ impl Statements {
         }
     }
 
-    /// Renews, if the row names this leadership with a lower sequence. The answer shows the row, and the others.
     pub fn touch(&self, touch: &Touch<'_>, also: &[Spot]) -> String {
         let place = Spot::of(Key::Shard(touch.shard));
         let session = self.word(touch.leadership.session.as_str());
@@ -381,7 +369,7 @@ impl Statements {
         format!("DELETE FROM {} WHERE {}", self.table, self.at(place))
     }
 
-    /// A page of the rows `behind` this place, in the order of shard and part.
+    /// In the order of shard and part.
     pub fn list(&self, list: List<'_>, behind: &Spot) -> String {
         let (shard, part) = (self.word(&behind.shard), self.word(&behind.part));
         // By an index, as far as it goes.
@@ -485,13 +473,11 @@ impl Statements {
 const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
-/// A row of an answer.
 #[derive(Debug)]
 pub struct Row {
     pub now_millis: u64,
     /// What is not there has this version.
     pub absence: Version,
-    /// None: there was no row.
     pub place: Option<Spot>,
     pub found: Found,
 }

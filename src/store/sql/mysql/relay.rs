@@ -24,7 +24,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirec
 use tokio::net::{UnixListener, UnixStream};
 use tokio_rustls::TlsConnector;
 
-/// The packets of a login are shorter.
 const LONGEST: usize = 1 << 16;
 /// What a server must be able to do, as the library asks: the protocol since 4.1, and several statements in a request.
 const NEEDED: u32 = 1 << 9 | 1 << 16;
@@ -37,7 +36,6 @@ const WELCOME: u8 = 0;
 const KNOWN: [u8; 2] = [1, 3];
 const UNKNOWN: [u8; 2] = [1, 4];
 
-/// A server that has greeted us.
 pub struct Greeted {
     stream: Box<dyn Bytes>,
     greeting: Packet,
@@ -81,7 +79,6 @@ impl Packet {
 }
 
 impl Greeted {
-    /// Hears what a server says first.
     pub async fn by(socket: Socket, site: &Site) -> Result<Self, StoreError> {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
@@ -112,7 +109,6 @@ impl Greeted {
         Ok(wants && self.offers_tls)
     }
 
-    /// Passes on what the library and the server say to each other, until one of them is gone.
     pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> Trouble {
         match self.log_in(door, tls, &site).await {
             Ok(mut library) => match copy_bidirectional(&mut library, &mut self.stream).await {
@@ -156,7 +152,6 @@ impl Greeted {
         }
     }
 
-    /// Begins TLS, as the login in `packet` is about to be sent.
     async fn encrypt(&mut self, packet: &mut Packet, tls: &TlsConnector, name: String) -> Result<(), Trouble> {
         let Some(shown) = packet.body.get_mut(..BEFORE_TLS) else {
             return Err(Trouble::Garbled);
@@ -214,19 +209,5 @@ impl Door {
                 return Ok(stream);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GREETING: &[u8] = b"\x0a5.5.5-10.11.6-MariaDB\0\x08\0\0\0abcdefgh\0\xfe\xf7\x2d\x02\0\xff\x81\x15\
-                              \0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0mysql_native_password\0";
-
-    #[test]
-    fn a_greeting_says_what_the_server_can_do() {
-        assert_eq!(capabilities(GREETING), Some(0x81ff_f7fe));
-        assert_eq!(capabilities(b"SSH-2.0-OpenSSH_9.2"), None);
     }
 }

@@ -33,8 +33,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 /// The pause between two attempts while a session of ours ends.
 const PAUSE: Duration = Duration::from_millis(20);
-/// From one doubt to the next while we do not hold the lock. Each makes a renewal due at once, which takes the lock
-/// again. While the server is away, renewals must not follow each other like that.
+/// Each doubt makes a renewal due at once. While the server is away, they must not follow each other like that.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 /// How many sessions to remember. The server has noticed by then that the older ones are lost.
 const MOST_OWN: usize = 16;
@@ -76,7 +75,6 @@ impl Advisory {
         self.anchor.let_go();
     }
 
-    /// Takes the lock, or confirms that we hold it.
     async fn take_for(&self, lease: Duration) -> Result<Hold, StoreError> {
         let (server, key) = (&*self.server, self.key);
         let deadline = server.deadline();
@@ -142,7 +140,6 @@ impl Advisory {
         }
     }
 
-    /// The holder of the lock, for people.
     fn stranger(&self, rows: &[Cells]) -> Holder {
         let [session, name, host] = [0, 1, 2].map(|column| value(rows, column));
         let process = session.split(' ').next().unwrap_or_default();
@@ -244,7 +241,6 @@ fn patience(lease: Duration) -> (u64, u64) {
     (interval, interval * 4)
 }
 
-/// The statement that takes the lock.
 fn attempt(key: i64, lease: Duration) -> String {
     let (interval, silence) = patience(lease);
     format!(

@@ -27,7 +27,6 @@ const TOKEN_TIME: Duration = Duration::from_secs(2);
 /// How often a standby looks if notifications do not arrive.
 pub const POLL: Duration = Duration::from_secs(2);
 
-/// Begins to listen, on the kept connection.
 pub async fn listen(server: &Server<Connection>) -> Result<News, StoreError> {
     let shared = server.borrow(server.deadline()).await?;
     let inbox = shared.connection.inbox();
