@@ -111,7 +111,7 @@ impl StoreFlags {
 }
 
 fn url(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err(format!("use one of {SCHEMES}")) } else { Ok(text.to_owned()) }
+    if text.is_empty() { Err(format!("use one of {}", *SCHEMES)) } else { Ok(text.to_owned()) }
 }
 
 fn may_hold_a_secret(url: &str) -> bool {

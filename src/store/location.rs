@@ -11,39 +11,29 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// A store behind a URL, whether or not this build has it.
 struct Kind {
     /// What `--store` takes. It begins with the scheme.
     form: &'static str,
-    /// Other schemes of the same store.
     others: &'static [&'static str],
-    /// The usual port of its servers, from which an address without a scheme is understood.
-    port: Option<&'static str>,
     is_built: bool,
 }
 
 /// All of them but `file:`. A scheme that is not here names no store.
 const KINDS: [Kind; 10] = [
-    Kind { form: "dynamodb://TABLE", others: &[], port: None, is_built: cfg!(feature = "dynamodb") },
-    Kind { form: "s3://BUCKET/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
-    Kind { form: "gs://BUCKET/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
-    Kind { form: "azblob://ACCOUNT/CONTAINER/PREFIX", others: &[], port: None, is_built: cfg!(feature = "bucket") },
+    Kind { form: "dynamodb://TABLE", others: &[], is_built: cfg!(feature = "dynamodb") },
+    Kind { form: "s3://BUCKET/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },
+    Kind { form: "gs://BUCKET/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },
+    Kind { form: "azblob://ACCOUNT/CONTAINER/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },
     Kind {
         form: "redis://HOST",
         others: &["rediss", "redis+unix", "redis+sentinel", "rediss+sentinel"],
-        port: Some("6379"),
         is_built: cfg!(feature = "redis"),
     },
-    Kind {
-        form: "postgres://HOST/DATABASE",
-        others: &["postgresql"],
-        port: Some("5432"),
-        is_built: cfg!(feature = "postgres"),
-    },
-    Kind { form: "mysql://HOST/DATABASE", others: &["mariadb"], port: Some("3306"), is_built: cfg!(feature = "mysql") },
-    Kind { form: "nats://HOST/BUCKET", others: &["nats+tls"], port: Some("4222"), is_built: cfg!(feature = "nats") },
-    Kind { form: "etcd://HOST/PREFIX", others: &["etcds"], port: Some("2379"), is_built: cfg!(feature = "etcd") },
-    Kind { form: "kubernetes://NAMESPACE", others: &[], port: None, is_built: cfg!(feature = "kubernetes") },
+    Kind { form: "postgres://HOST/DATABASE", others: &["postgresql"], is_built: cfg!(feature = "postgres") },
+    Kind { form: "mysql://HOST/DATABASE", others: &["mariadb"], is_built: cfg!(feature = "mysql") },
+    Kind { form: "nats://HOST/BUCKET", others: &["nats+tls"], is_built: cfg!(feature = "nats") },
+    Kind { form: "etcd://HOST/PREFIX", others: &["etcds"], is_built: cfg!(feature = "etcd") },
+    Kind { form: "kubernetes://NAMESPACE", others: &[], is_built: cfg!(feature = "kubernetes") },
 ];
 
 impl Kind {
@@ -52,23 +42,15 @@ impl Kind {
     }
 }
 
-/// All schemes but `file`.
 fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| std::iter::once(kind.scheme()).chain(kind.others.iter().copied()))
 }
 
 /// The forms that `--store` takes, one after another.
-pub const SCHEMES: Forms = Forms;
-
-/// Prints them.
-pub struct Forms;
-
-impl fmt::Display for Forms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("file:DIR")?;
-        KINDS.iter().try_for_each(|kind| write!(f, ", {}", kind.form))
-    }
-}
+pub static SCHEMES: LazyLock<String> = LazyLock::new(|| {
+    let forms: Vec<&str> = std::iter::once("file:DIR").chain(KINDS.iter().map(|kind| kind.form)).collect();
+    forms.join(", ")
+});
 
 /// The stores of this build, by their schemes.
 pub static BUILT_IN: LazyLock<Vec<&str>> = LazyLock::new(|| {
@@ -76,7 +58,6 @@ pub static BUILT_IN: LazyLock<Vec<&str>> = LazyLock::new(|| {
     std::iter::once("file").chain(built).collect()
 });
 
-/// A store that was named, but is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     File {
@@ -123,25 +104,21 @@ impl Default for Traits {
 }
 
 impl Location {
-    /// Reads a store URL.
     pub fn from_url(url: &str) -> Result<Self, String> {
         // A blank would be part of a name at the end of the URL, and so name another store than the same URL without
         // it.
         if !url.is_empty() && url.trim() != url {
             return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
         }
-        if let Some(meant) = meant_by_a_path_or_address(url) {
-            return Err(format!("the store URL has no scheme: did you mean {meant}?"));
-        }
-        let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(format!("the store URL has no scheme: use one of {SCHEMES}"));
+        let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
+            return Err(format!("the store URL has no scheme: use one of {}", *SCHEMES));
         };
         if scheme != "file" && rest.contains(char::is_whitespace) {
             let blank = "has a blank in it: remove it, or write %20 for one in a name or a password";
             return Err(format!("the store URL {blank}"));
         }
         if scheme != "file" && !schemes().any(|known| known == scheme) {
-            return Err(unknown(scheme));
+            return Err(format!("no store is called {scheme}: use one of {}", *SCHEMES));
         }
         match scheme {
             "file" => file(rest),
@@ -188,7 +165,6 @@ impl Location {
         Ok(Self::File { directory: directory.ok_or(why)? })
     }
 
-    /// What is known of the store before it is open.
     fn traits(&self) -> Traits {
         match self {
             Self::File { .. } => Traits { delivery: Delivery::Kernel, ..Traits::default() },
@@ -222,27 +198,23 @@ impl Location {
     }
 
     /// As [`Store::delivery`], but known before the store is open.
-    #[must_use]
     pub fn delivery(&self) -> Delivery {
         self.traits().delivery
     }
 
     /// The option of the URL by which a candidate also holds a lock of other programs, if there is one. Those programs
     /// do not announce themselves as standbys.
-    #[must_use]
     pub fn foreign_lock(&self) -> Option<&'static str> {
         self.traits().foreign_lock
     }
 
     /// Whether the default timing makes few requests here. [`Store::is_metered`](super::Store::is_metered) is about any
     /// price, this about one that shows.
-    #[must_use]
     pub fn is_frugal(&self) -> bool {
         self.traits().is_frugal
     }
 
     /// How long the store keeps a lease that it is told to keep for `lease`: etcd counts in whole seconds.
-    #[must_use]
     pub fn keeps(&self, lease: Duration) -> Duration {
         if self.traits().keeps_whole_seconds {
             Duration::from_secs(lease.as_secs() + u64::from(lease.subsec_nanos() > 0))
@@ -251,8 +223,6 @@ impl Location {
         }
     }
 
-    /// As [`Store::is_metered`].
-    #[must_use]
     pub fn is_metered(&self) -> bool {
         self.traits().is_metered
     }
@@ -289,67 +259,46 @@ impl Location {
             }
         }
     }
-}
 
-impl Location {
     /// What tells this store from others, without a login: two processes with the same text mean the same store. The
     /// reverse need not hold, because one server may have several names.
-    #[must_use]
     pub fn identity(&self) -> String {
+        let (_, identity) = self.names();
+        identity
+    }
+
+    /// The name in messages, and the identity.
+    fn names(&self) -> (String, String) {
         match self {
-            Self::File { directory } => format!("file {}", directory.display()),
+            Self::File { directory } => {
+                let directory = directory.display();
+                (format!("file:{directory}"), format!("file {directory}"))
+            }
             #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(address) => address.identity(),
+            Self::DynamoDb(address) => (format!("dynamodb://{}", address.table), address.identity()),
             #[cfg(feature = "bucket")]
-            Self::Bucket(address) => address.identity(),
+            Self::Bucket(address) => (address.to_string(), address.identity()),
             #[cfg(feature = "redis")]
-            Self::Redis(address) => address.identity(),
+            Self::Redis(address) => (address.to_string(), address.identity()),
             #[cfg(feature = "postgres")]
-            Self::Postgres(address) => address.identity(),
+            Self::Postgres(address) => (address.to_string(), address.identity()),
             #[cfg(feature = "mysql")]
-            Self::Mysql(address) => address.identity(),
+            Self::Mysql(address) => (address.to_string(), address.identity()),
             #[cfg(feature = "nats")]
-            Self::Nats(address) => address.identity(),
+            Self::Nats(address) => (address.server(), address.identity()),
             #[cfg(feature = "etcd")]
-            Self::Etcd(address) => address.identity(),
+            Self::Etcd(address) => (address.to_string(), address.identity()),
             #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => address.identity(),
+            Self::Kubernetes(address) => (address.to_string(), address.identity()),
         }
     }
 }
 
 impl fmt::Display for Location {
-    /// As messages name the store.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { directory } => write!(f, "file:{}", directory.display()),
-            #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(address) => write!(f, "dynamodb://{}", address.table),
-            #[cfg(feature = "bucket")]
-            Self::Bucket(address) => write!(f, "{address}"),
-            #[cfg(feature = "redis")]
-            Self::Redis(address) => write!(f, "{address}"),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(address) => write!(f, "{address}"),
-            #[cfg(feature = "mysql")]
-            Self::Mysql(address) => write!(f, "{address}"),
-            #[cfg(feature = "nats")]
-            Self::Nats(address) => f.write_str(&address.server()),
-            #[cfg(feature = "etcd")]
-            Self::Etcd(address) => write!(f, "{address}"),
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => write!(f, "{address}"),
-        }
+        let (name, _) = self.names();
+        f.write_str(&name)
     }
-}
-
-/// The error of a URL whose scheme is that of no store.
-fn unknown(scheme: &str) -> String {
-    if !is_scheme(scheme) {
-        return format!("the store URL does not begin with a scheme: use one of {SCHEMES}");
-    }
-    let near = nearest(scheme).map(|near| format!(", but one is called {near}")).unwrap_or_default();
-    format!("no store is called {scheme}{near}: use one of {SCHEMES}")
 }
 
 fn is_scheme(scheme: &str) -> bool {
@@ -358,34 +307,9 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// What a path, a scheme without its colon, or a host with a server's usual port, stands for.
-fn meant_by_a_path_or_address(url: &str) -> Option<String> {
-    if url.starts_with('/') {
-        return is_plain(url).then(|| format!("file:{url}"));
-    }
-    if let Some((scheme, rest)) = url.split_once("//").filter(|(scheme, _)| schemes().any(|known| known == *scheme)) {
-        let (host, port) = rest.split_once(':').unwrap_or((rest, ""));
-        let is_shown = is_plain(host) && port.chars().all(|c| c.is_ascii_digit() || c == '/');
-        return Some(format!("{scheme}://{}", if is_shown { rest } else { "..." }));
-    }
-    let (host, port) = url.rsplit_once(':')?;
-    let kind = KINDS.iter().find(|kind| kind.port == Some(port))?;
-    // RFC 3986, section 3.2.2: only an address in brackets has colons.
-    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c));
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let is_host = address.map_or(plain(host), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
-    (!host.is_empty() && is_host).then(|| kind.form.replacen("HOST", url, 1))
-}
-
 /// Whether a path may be shown: a URL with a password, written in its place, has an `@` at least.
 fn is_plain(path: &str) -> bool {
     path.chars().all(|c| c.is_alphanumeric() || "/._-+ ".contains(c))
-}
-
-/// The known scheme that the user probably meant.
-fn nearest(scheme: &str) -> Option<&'static str> {
-    let scheme = scheme.to_ascii_lowercase();
-    text::nearest(&scheme, std::iter::once("file").chain(schemes()))
 }
 
 fn file(rest: &str) -> Result<Location, String> {
@@ -409,13 +333,8 @@ fn file(rest: &str) -> Result<Location, String> {
         return Err("the directory of file: begins or ends with a blank: remove it".to_owned());
     }
     // As in the URLs of other stores. A directory of such a name would be another store than the one that was meant.
-    if let Some(at) = path.find(['?', '#']) {
-        let what = if path[at..].starts_with('?') { "options" } else { "fragment" };
-        let harmless = |c: char| c.is_ascii_alphanumeric() || "?#=&._-".contains(c);
-        let is_shown = path.starts_with('/') && path.len() - at <= 40 && path[at..].chars().all(harmless);
-        let shown = if is_shown { &path[at..] } else { &path[at..=at] };
-        let behind = if is_shown { "" } else { " and what follows" };
-        return Err(format!("file: takes no {what}: leave out '{shown}'{behind}"));
+    if path.contains(['?', '#']) {
+        return Err("file: takes no options and no fragment: leave out '?' or '#' and what follows".to_owned());
     }
     if path.as_bytes().windows(3).any(|part| part[0] == b'%' && part[1..].iter().all(u8::is_ascii_hexdigit)) {
         return Err("file: takes no percent-encoding: write the character that is meant instead of %XX".to_owned());

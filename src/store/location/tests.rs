@@ -12,8 +12,8 @@ fn a_directory_may_be_written_in_three_ways() {
 #[test]
 fn a_slip_in_a_url_does_not_name_another_store() {
     for (url, words) in [
-        ("file:/dir?x=1", "file: takes no options: leave out '?x=1'"),
-        ("file:/dir#y", "file: takes no fragment: leave out '#y'"),
+        ("file:/dir?x=1", "file: takes no options"),
+        ("file:/dir#y", "and no fragment"),
         ("file:/dir%20x", "file: takes no percent-encoding"),
         ("file:/dir ", "begins or ends with a blank"),
         ("file: /dir", "begins or ends with a blank"),
@@ -33,26 +33,6 @@ fn a_slip_in_a_url_does_not_name_another_store() {
 }
 
 #[test]
-fn a_path_or_an_address_is_answered_with_the_url_that_was_meant() {
-    for (url, meant) in [
-        ("/tmp/x", "file:/tmp/x"),
-        ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
-        ("db.example:5432", "postgres://db.example:5432/DATABASE"),
-        ("[::1]:2379", "etcd://[::1]:2379/PREFIX"),
-        ("redis//h", "redis://h"),
-        ("postgres//db.internal:5433", "postgres://db.internal:5433"),
-        ("redis//me:secret@h", "redis://..."),
-        ("rediss//h:secret", "rediss://..."),
-    ] {
-        let error = Location::from_url(url).unwrap_err();
-        assert_eq!(error, format!("the store URL has no scheme: did you mean {meant}?"));
-    }
-    for url in ["127.0.0.1:9999", "app:secret@db:6379", "app:6379/x:6379", "//app:secret@db", "app:secret:6379"] {
-        assert!(!Location::from_url(url).unwrap_err().contains("did you mean"), "{url}");
-    }
-}
-
-#[test]
 fn a_directory_does_not_depend_on_where_the_program_runs() {
     let error = Location::from_url("file:a/b").unwrap_err();
     assert!(error.contains("working directory: write file:/") && error.ends_with("/a/b"), "{error}");
@@ -68,7 +48,7 @@ fn nonsense_is_refused() {
 }
 
 /// A store that this build has not is refused by its scheme.
-const URLS: [&str; 36] = [
+const URLS: [&str; 35] = [
     "file:/a/b",
     "file:///var/lib/leaderrun",
     "file:a/b",
@@ -88,7 +68,6 @@ const URLS: [&str; 36] = [
     "postgres://app:p%40ss@one,two:6000/main?schema=s&table=my%20locks&advisory_lock=-7&sslmode=verify-full",
     "postgresql://h/db?sslrootcert=/ca&sslcert=/c&sslkey=/k&application_name=x",
     "postgres:///db?host=/tmp&port=7000",
-    "postgres://u@%2Ftmp:7000/db",
     "postgres://h/db?sslrootcert=system",
     "mysql://app:p%40ss@one,two:6000/main?table=my%20locks&ssl-mode=VERIFY_IDENTITY",
     "mariadb://h/db?ssl-ca=/ca&ssl-cert=/c&ssl-key=/k",
@@ -116,21 +95,7 @@ fn read_or_refused(url: &str) -> fuzz::Fate {
     let read = Location::from_url(url);
     if let Err(message) = &read {
         // The scheme may be as long as the text that a user pasted.
-        let message: String = message.chars().take(1000).collect();
-        fuzz::assert_is_one_line(&message);
-        let named = [
-            "://",
-            "file:",
-            "scheme",
-            "store URL",
-            "no store is called",
-            "was built without",
-            "endpoint=",
-            "DynamoDB",
-            "host=",
-            "ca, cert",
-        ];
-        assert!(named.iter().any(|part| message.contains(part)), "{message}");
+        fuzz::assert_is_one_line(&message.chars().take(1000).collect::<String>());
     }
     (&read).into()
 }
