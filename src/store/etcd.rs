@@ -53,7 +53,7 @@ use proto::{KeyValue, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnRespons
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many documents one request reads. Servers take 128 operations, unless --max-txn-ops says otherwise.
+/// Servers take 128 operations, unless --max-txn-ops says otherwise.
 const PAGE: usize = 60;
 /// How often a renewal is sent again because etcd changed its leader, or the document its etcd lease.
 const MOST_ATTEMPTS: usize = 4;
@@ -62,7 +62,6 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 
 pub type Etcd = LeaseStore<Keys>;
 
-/// The documents.
 pub struct Keys {
     client: Arc<Client>,
     names: Names,
@@ -101,15 +100,12 @@ impl Past {
     }
 }
 
-/// What a transaction showed.
 struct Answer {
     header: ResponseHeader,
     incarnation: String,
-    /// When the marker was written last.
     marker: i64,
     /// For each key that it was to read.
     stands: Vec<Stands>,
-    /// What it listed.
     listed: RangeResponse,
 }
 
@@ -144,7 +140,6 @@ impl Stands {
         self.record().map_or(0, |record| record.lease)
     }
 
-    /// The document, with this life.
     fn found(self, life: Life) -> Found {
         let content = match self.record {
             Err(why) => Content::Unreadable(why),
@@ -159,7 +154,6 @@ impl Stands {
 }
 
 impl Etcd {
-    /// Opens the store. Sends no request yet.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Leases::new(Arc::clone(&client));
@@ -169,14 +163,13 @@ impl Etcd {
 }
 
 impl Keys {
-    /// Sends a transaction, which is all that is to be done on one connection.
     async fn transact(&self, request: TxnRequest, keys: &[Key<'_>]) -> Result<Answer, StoreError> {
         let request = &request;
         let send = |on: Arc<Connection>| async move { self.transact_on(&on, request.clone(), keys).await };
         self.client.operate(send).await
     }
 
-    /// Sends a transaction. After what it writes, and also if it writes nothing, it reads these keys and the marker.
+    /// After what it writes, and also if it writes nothing, it reads these keys and the marker.
     async fn transact_on(
         &self,
         connection: &Arc<Connection>,
@@ -291,7 +284,6 @@ impl Keys {
     }
 }
 
-/// Whether a key stood beside a document.
 fn has_key(found: &Found) -> bool {
     Revisions::read(&found.version.write).beside != 0
 }

@@ -40,5 +40,5 @@ async fn a_full_etcd_is_distinguished_from_a_denial() {
         not_applied(Err::<(), _>(error), "is out of space and takes no writes");
     }
     eventually("the alarm is raised", async || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
-    finds(&store.check().await.unwrap(), Verdict::Bad, "out of space");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "NOSPACE");
 }

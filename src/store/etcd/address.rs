@@ -6,26 +6,21 @@ use std::fmt;
 const PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "leaderrun";
 
-/// Which servers, and under which prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Names and `HOST:PORT`, at least one.
     pub(super) hosts: Vec<(String, String)>,
     pub(super) prefix: String,
     pub(super) user: Option<(String, Secret)>,
-    /// Some if the connection is encrypted.
     pub(super) tls: Option<TlsFiles>,
 }
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         let hosts = sorted(self.hosts.iter().map(|(_, name)| name.clone()));
         format!("etcd {hosts} {}", self.prefix)
     }
 
-    /// Reads the text after `etcd:` or `etcds:`.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let mut url = StoreUrl::read(scheme, rest, &["ca", "cert", "key"])?;
         url.some_host()?;
@@ -59,7 +54,6 @@ impl Address {
 }
 
 impl fmt::Display for Address {
-    /// As messages name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.hosts.iter().map(|(_, name)| name.as_str()).collect();
         write!(f, "etcd at {}", names.join(","))

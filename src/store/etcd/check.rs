@@ -7,7 +7,6 @@ use super::Keys;
 use super::proto::{Nothing, STATUS, StatusResponse};
 use crate::store::{ErrorKind, Finding, StoreError};
 
-/// Checks each server that the URL names.
 pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, mut clusters, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (_, server)) in keys.client.address.hosts.iter().enumerate() {
@@ -34,9 +33,6 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
             "these servers belong to different clusters, so two candidates can both lead: name the servers of one cluster",
         ));
     }
-    if keys.client.user_is_of_no_use() {
-        findings.push(Finding::doubtful("a user is named, but authentication is off in etcd: etcdctl auth enable"));
-    }
     Ok(findings)
 }
 
@@ -52,14 +48,7 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
         )));
     }
     for alarm in &status.errors {
-        findings.push(if alarm.contains("NOSPACE") {
-            Finding::bad(format!(
-                "etcd at {server} is out of space and takes no writes: compact and defragment it, then etcdctl alarm \
-                 disarm"
-            ))
-        } else {
-            Finding::bad(format!("etcd at {server} has an alarm: {}", alarm.trim()))
-        });
+        findings.push(Finding::bad(format!("etcd at {server} has an alarm: {}", alarm.trim())));
     }
     if numbers(version) < [3, 4, 0] {
         findings.push(Finding::doubtful(format!(

@@ -44,17 +44,14 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::{BoxError, ServiceExt, service_fn};
 
-/// The interval of pings, for watches; requests do not wait for them. etcd closes connections that are pinged more
-/// often than every 5 s (`--grpc-keepalive-min-time`).
+/// For watches. etcd closes connections that are pinged more often than every 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
-    /// One for each host of the address.
     servers: Vec<Server>,
     /// Its prefix is the range of keys to name when a permission is missing.
     pub address: Address,
-    /// The time bound of one operation.
     pub bound: Duration,
     /// The possible reason, if a connection ends before its first success.
     pub doubt: &'static str,
@@ -64,11 +61,10 @@ pub struct Client {
 
 struct Server {
     endpoint: Endpoint,
-    /// Some if connections use TLS, with the name that the server's certificate must hold.
+    /// With the name that the server's certificate must hold.
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// TLS as `files` say, for HTTP/2.
 fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
     let mut config = tls::client_config(files)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -77,7 +73,6 @@ fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
 
 #[derive(Default)]
 struct State {
-    /// The index of the server that the next connection goes to.
     next: usize,
     token: Token,
 }
@@ -96,7 +91,6 @@ pub struct Connection {
     index: usize,
     grpc: Grpc<Channel>,
     pending: Pending,
-    /// It has answered at least once.
     proven: AtomicBool,
     /// It could not be made, or has ended; it did not just fall silent.
     broken: AtomicBool,
@@ -111,12 +105,11 @@ impl Connection {
 /// A watch. It goes on until it is dropped.
 pub struct Watch {
     pub events: Streaming<WatchResponse>,
-    /// Our side of the stream, which would otherwise stay open as long as the connection.
+    /// Our side of the stream.
     _open: oneshot::Sender<Infallible>,
 }
 
 impl Client {
-    /// Makes no connection yet.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let bound = kept_connection::bound(request_timeout);
         let tls = address.tls.as_ref().map(tls).transpose()?;
@@ -145,12 +138,6 @@ impl Client {
         Ok(Self { servers, address, bound, doubt, shared, state })
     }
 
-    /// True if the URL names a user, but etcd has its authentication turned off.
-    pub fn user_is_of_no_use(&self) -> bool {
-        self.address.user.is_some() && matches!(self.state.lock().token, Token::NotNeeded)
-    }
-
-    /// Runs `operation` within the time bound.
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         timeout(self.bound, operation).await.unwrap_or_else(|_| {
             let bound = show(self.bound);
@@ -158,8 +145,7 @@ impl Client {
         })
     }
 
-    /// Runs an operation within the time bound: on the shared connection; and as long as a connection turns out to have
-    /// ended, or cannot be made, on a new one, until each server was tried.
+    /// On the shared connection; while one turns out to have ended, on a new one, until each server was tried.
     pub async fn operate<T, F>(&self, attempt: impl Fn(Arc<Connection>) -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
@@ -203,8 +189,7 @@ impl Client {
         connection
     }
 
-    /// A new connection, which its first request makes. It counts its bytes, and uses our TLS: the library's own trusts
-    /// no certificate that is self-signed.
+    /// Its first request makes it. The library's own TLS trusts no certificate that is self-signed.
     pub fn connection_to(&self, index: usize) -> Arc<Connection> {
         let Server { endpoint, tls } = &self.servers[index];
         // As the library's own.
@@ -233,14 +218,12 @@ impl Client {
         })
     }
 
-    /// Stops using the connection; the next request goes to the next server.
     fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
             self.state.lock().next = (connection.index + 1) % self.servers.len();
         }
     }
 
-    /// Gets a token, if there is a password and no token yet.
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.address.user else { return Ok(()) };
         if !matches!(self.state.lock().token, Token::Unknown) {
@@ -261,7 +244,6 @@ impl Client {
         Ok(())
     }
 
-    /// Sends one request and returns its answer.
     pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, StoreError>
     where
         Q: prost::Message + Clone + Default + 'static,
@@ -322,7 +304,7 @@ impl Client {
         answer.map(Response::into_inner)
     }
 
-    /// Watches keys, each from a revision on. The bound applies only to the beginning.
+    /// The bound applies only to the beginning.
     pub async fn watch(
         &self,
         connection: &Arc<Connection>,
@@ -345,7 +327,6 @@ impl Client {
         Ok(Watch { events: self.bounded(begun).await?, _open: open })
     }
 
-    /// The error with which a watch ended.
     pub fn watch_ended(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
         if self.token_is_stale(status) {
             self.state.lock().token = Token::Unknown;
@@ -376,8 +357,7 @@ where
     method.parse().expect("the paths of etcd's methods are paths")
 }
 
-/// One error for several attempts. The last one says nothing about the others: if one of them may have been applied,
-/// the outcome is unknown.
+/// If one of the attempts may have been applied, the outcome is unknown.
 fn last_of(mut failures: Vec<StoreError>) -> StoreError {
     let in_doubt = failures.iter().any(|failure| failure.kind == ErrorKind::Unknown);
     let mut last = failures.last().expect("an attempt failed").clone();

@@ -20,12 +20,10 @@ use crate::store::lease_store::documents::{Draft, Key, Leadership, List, Part, o
 use crate::store::stable_hash::fnv1a;
 use serde::{Deserialize, Serialize};
 
-/// The format of all documents.
 const FORMAT: u64 = 2;
 /// The mark after a shard's name. It is not in the alphabet of shards.
 const MARK: char = '=';
 
-/// The names of the keys under one prefix.
 #[derive(Clone, Debug)]
 pub struct Names {
     pub prefix: String,
@@ -56,12 +54,10 @@ impl Names {
         }
     }
 
-    /// The key beside a shard's document.
     pub fn lock(&self, shard: &Shard) -> Vec<u8> {
         self.key(&format!("lock/{shard}"))
     }
 
-    /// What the keys of a list begin with.
     pub fn beginnings(&self, list: List<'_>) -> Vec<Vec<u8>> {
         match list {
             List::Shards(prefix) => vec![self.key(&format!("shard/{prefix}"))],
@@ -70,7 +66,7 @@ impl Names {
         }
     }
 
-    /// The shard of a key in a list, and what it is to it. None for the key of anything else.
+    /// None for the key of anything else.
     pub fn listed(&self, key: &[u8]) -> Option<(Shard, Part)> {
         let name = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (kind, name) = name.strip_prefix('/')?.split_once('/')?;
@@ -125,7 +121,6 @@ impl Record {
     }
 }
 
-/// As etcdctl writes the number of a lease.
 mod hexadecimal {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
@@ -148,12 +143,10 @@ pub struct Revisions {
     pub marker: i64,
     pub document: i64,
     pub beside: i64,
-    /// The etcd lease that the document names.
     pub lease: i64,
 }
 
 impl Revisions {
-    /// As they stand in a version.
     pub fn text(self) -> String {
         serde_json::to_string(&self).expect("they are numbers")
     }

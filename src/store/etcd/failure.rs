@@ -12,7 +12,6 @@ use std::error::Error;
 use std::fmt::Write as _;
 use tonic::{Code, Status};
 
-/// The failure in our words.
 pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
     let (server, prefix) = (&connection.server, &client.address.prefix);
     let said = status.message().trim_start_matches("etcdserver: ");
@@ -48,8 +47,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
     }
 }
 
-/// Whether a message is too long. The library judges it by the length that it announces, and reports that in words
-/// alone. If those words change, the message shows them as they are.
+/// The library reports that in words alone.
 fn is_too_long(status: &Status) -> bool {
     status.message().contains("decoded message length too large")
 }

@@ -25,12 +25,10 @@ use tokio::time::timeout;
 /// The longest lease, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
 const FOR_EVER: i64 = 7_000_000_000;
 
-/// The duration of an etcd lease, in whole seconds.
 pub fn whole_seconds(duration: Duration) -> i64 {
     i64::try_from(millis(duration).div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 
-/// Whether etcd grants a lease that long.
 pub fn ends(duration: Duration) -> bool {
     whole_seconds(duration) < FOR_EVER
 }
@@ -74,7 +72,6 @@ impl Leases {
         Self { client, tasks: Mutex::default(), announcing: Mutex::default() }
     }
 
-    /// Grants an etcd lease that lives for at least `ttl`.
     pub async fn grant(&self, ttl: Duration) -> Result<Granted<'_>, StoreError> {
         let grant = |connection: Arc<Connection>| async move {
             // We choose the number, so that the lease can be revoked even if the answer is lost.
@@ -95,7 +92,6 @@ impl Leases {
         self.client.operate(grant).await
     }
 
-    /// The etcd lease of this process's announcements, granted or prolonged to its whole duration.
     pub async fn announce(&self, ttl: Duration) -> Result<i64, StoreError> {
         let asked = whole_seconds(ttl);
         let known = self.announcing.lock().filter(|(_, seconds)| *seconds == asked);
@@ -124,7 +120,7 @@ impl Leases {
         Ok((answer.ttl_seconds >= 0).then_some(left))
     }
 
-    /// Revokes an etcd lease within one request's time. If that fails, it expires.
+    /// If that fails, it expires.
     pub fn revoke_later(&self, id: i64) {
         // No runtime is current if this is called while a runtime ends.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };

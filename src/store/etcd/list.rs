@@ -10,7 +10,6 @@ use crate::store::lease_store::documents::{EachListed, Key, Life, List, Listed, 
 use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
 
-/// How many keys one request lists.
 const PAGE: i64 = 250;
 /// The most etcd leases that a list asks for the time they have left. Ten thousand take longer than a second.
 const MOST_ASKED: i64 = 1000;
@@ -53,7 +52,7 @@ impl Keys {
         Ok(found.listed.kvs.into_iter().map(|kv| kv.key).collect())
     }
 
-    /// The documents of a page. `held` are the keys of leaders; None: each etcd lease is asked.
+    /// `held` are the keys of leaders; None: each etcd lease is asked.
     async fn listed(&self, page: &Answer, held: Option<&HashSet<Vec<u8>>>) -> Result<Vec<Listed>, StoreError> {
         let named = page.listed.kvs.iter();
         let named = named.filter_map(|kv| Some((self.names.listed(&kv.key)?, page.understand(Some(kv), None))));
@@ -76,12 +75,11 @@ impl Keys {
     }
 }
 
-/// The first key after this one.
 fn after(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
 }
 
-/// The first key after all that begin with `key`. The last byte of `key` must not be 255.
+/// The last byte of `key` must not be 255.
 fn after_all(key: &[u8]) -> Vec<u8> {
     let mut end = key.to_vec();
     if let Some(last) = end.last_mut() {

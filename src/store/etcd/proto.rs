@@ -6,7 +6,6 @@
 
 use prost::Message;
 
-/// The path of a method.
 pub type Method = &'static str;
 
 pub const TXN: Method = "/etcdserverpb.KV/Txn";
@@ -18,7 +17,6 @@ pub const LEASE_TIME_TO_LIVE: Method = "/etcdserverpb.Lease/LeaseTimeToLive";
 pub const AUTHENTICATE: Method = "/etcdserverpb.Auth/Authenticate";
 pub const STATUS: Method = "/etcdserverpb.Maintenance/Status";
 
-/// The name of a method for people.
 pub fn name_of(method: Method) -> &'static str {
     method.rsplit('/').next().unwrap_or(method)
 }

@@ -17,8 +17,7 @@ use tonic::Status;
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Keys {
-    /// As [`Documents::watch`]. A key that is taken over is deleted first: by its holder, by hand, or with its etcd
-    /// lease.
+    /// A key that is taken over is deleted first: by its holder, by hand, or with its etcd lease.
     pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let connection = self.client.connection();
         let watched = keys.iter().zip(1..).filter_map(|(&key, watch_id)| {
