@@ -58,7 +58,6 @@ mod socket;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod sql;
 pub(crate) mod stable_hash;
-mod steps;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -140,9 +139,7 @@ pub trait Leases: Send + Sync {
 /// Receives a page of a list.
 pub type EachPage<'a> = dyn FnMut(Vec<(Shard, Report)>) + Send + 'a;
 
-/// What operators need from a store.
-///
-/// A method is cancelled by dropping its future. As after a lost answer, its request may have been applied.
+/// What operators need from a store. A method is cancelled as one of [`Leases`] is.
 #[async_trait::async_trait]
 pub trait Administration: Send + Sync {
     /// The state of a shard, for people; strongly consistent.
@@ -224,11 +221,8 @@ pub trait Store: Leases + Notes + Administration {
     /// ends it, unless it is about one note.
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let mut notes = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(self.concurrency()) {
-            let reads = some.iter().map(|(shard, page)| self.read(shard, page));
-            for note in parallel::all(reads).await {
-                notes.push(notes::unless_store_fails(note)?);
-            }
+        for (shard, page) in wanted {
+            notes.push(notes::unless_store_fails(self.read(shard, page).await)?);
         }
         Ok(notes)
     }

@@ -21,12 +21,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// of them of a few hundred bytes. Records of other programs may be longer, and a DynamoDB page of a megabyte grows
 /// when it is written as JSON.
 pub const MOST: usize = 16 << 20;
-/// For Redis, about five times a page of 500 keys: its parser takes 56 bytes for a value that takes 3 on the wire.
+/// For Redis: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
-/// The most shards, or standbys, that a list collects. Without this limit, a list could have any number of pages.
+/// The most shards, or standbys, that a list collects: it could have any number of pages.
 pub const MOST_LISTED: usize = 200_000;
 
-/// How many more bytes may be read on one connection. Clones share the same count.
+/// The bytes that may be read on one connection. Clones share the count.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     most: usize,
@@ -44,7 +44,6 @@ impl Allowance {
             self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| (taken <= self.most).then_some(0));
     }
 
-    /// Whether the allowance was used up. Once true, it stays true.
     pub fn is_exceeded(&self) -> bool {
         self.taken.load(Ordering::Relaxed) > self.most
     }
@@ -62,12 +61,10 @@ impl fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
-/// Says that the server at `place` used up its allowance. `kind` is what the server should be, such as `redis`.
 pub fn complaint(place: &str, kind: &str, most: usize) -> String {
     format!("{place} answered with more than {} MiB: is it {kind}?", most >> 20)
 }
 
-/// The error of a list that does not end.
 pub fn too_long(place: &str) -> StoreError {
     StoreError::misconfigured(format!(
         "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by \
@@ -75,7 +72,6 @@ pub fn too_long(place: &str) -> StoreError {
     ))
 }
 
-/// A stream whose bytes are counted.
 #[derive(Debug)]
 pub struct Counted<S> {
     stream: S,

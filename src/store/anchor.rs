@@ -48,8 +48,6 @@ impl Anchor {
         Ok(())
     }
 
-    /// What guard and backstop inherit.
-    #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.keep.as_fd()
     }
@@ -61,7 +59,7 @@ impl Anchor {
         }
     }
 
-    /// Takes one message out of the queue. It is read without room for its descriptor, so the kernel closes that.
+    /// Takes one message out of the queue, without room for its descriptor: the kernel closes that.
     fn take_out(&self, queued: &mut usize) {
         let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
         *queued -= 1;

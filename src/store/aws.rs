@@ -61,8 +61,7 @@ pub async fn load(account: &Account, request_timeout: Duration) -> Result<Option
     }))
 }
 
-/// The SDK skips a profile that does not exist, and then reports the last place where it looked for credentials. So
-/// this looks for the profile first.
+/// The SDK skips a profile that does not exist, and may then use another account.
 async fn find_profile(account: &Account) -> Result<(), StoreError> {
     let named = || std::env::var("AWS_PROFILE").ok().filter(|_| std::env::var_os("AWS_ACCESS_KEY_ID").is_none());
     let Some(name) = account.profile.clone().or_else(named).filter(|name| !name.is_empty() && name != "default") else {
@@ -83,8 +82,7 @@ async fn find_profile(account: &Account) -> Result<(), StoreError> {
     )))
 }
 
-/// DynamoDB Local, MinIO and similar servers on this machine check nothing. So a user without a region or credentials
-/// need not invent them, and nothing is looked up over the network.
+/// Servers on this machine check nothing, so nothing need be invented or looked up for them.
 fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) -> ConfigLoader {
     let mut region_of_profile = ProfileFileRegionProvider::builder();
     let mut profile = ProfileFileCredentialsProvider::builder().configure(
@@ -108,8 +106,7 @@ fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) 
         )
 }
 
-/// The error of a request that was not sent because nothing can sign it. `may_pass`: the source of credentials failed,
-/// and may answer later.
+/// `may_pass`: the source of credentials failed, and may answer later.
 pub fn no_credentials(server: &str, why: &str, may_pass: bool) -> StoreError {
     let message = format!("no AWS credentials for {server}: {why}");
     if may_pass {
@@ -188,21 +185,4 @@ fn bounded(body: SdkBody) -> SdkBody {
     SdkBody::from_body_1_x(
         Limited::new(body, MOST).map_err(|error| if error.is::<LengthLimitError>() { TooLong.into() } else { error }),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_endpoint_is_a_url_with_a_host() {
-        for bad in ["", "localhost:8000", "ftp://x", "http://", "/tmp/socket"] {
-            assert!(endpoint(bad).is_none(), "{bad}");
-        }
-        for (good, loopback) in
-            [("http://localhost:8000", true), ("http://[::1]:8000", true), ("https://10.0.0.5", false)]
-        {
-            assert_eq!(endpoint(good).is_some_and(|url| is_loopback(&url)), loopback, "{good}");
-        }
-    }
 }

@@ -32,7 +32,6 @@ const PAGE: usize = 256;
 pub type Bucket = LeaseStore<Objects>;
 
 impl Bucket {
-    /// Opens the store. Sends no request to it yet.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         connection::connect(address, request_timeout).await.map(Self::new)
     }

@@ -37,7 +37,6 @@ const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 pub type DynamoDb = LeaseStore<Table>;
 
 impl DynamoDb {
-    /// Opens the store. Sends no request to DynamoDB yet.
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         connection::connect(address, request_timeout).await.map(Self::new)
     }

@@ -1,5 +1,8 @@
 //! Errors of stores: what the caller may conclude from a failed request, and how the messages of servers and libraries
 //! become messages of ours: lowercase fragments, short, on one line.
+//!
+//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
+//! is held. What is not certain is unknown.
 
 use crate::exit;
 use crate::text::on_one_line;
@@ -9,7 +12,6 @@ use std::hash::{Hash, Hasher};
 use std::io;
 use std::sync::Arc;
 
-/// A request that failed, or whose answer did not arrive or made no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreError {
     pub kind: ErrorKind,
@@ -23,7 +25,6 @@ pub struct StoreError {
 pub struct Cause(Arc<io::Error>);
 
 impl Cause {
-    #[must_use]
     pub fn error(&self) -> &io::Error {
         &self.0
     }
@@ -82,7 +83,6 @@ impl ErrorKind {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Whether each further request will fail in the same way, until an operator does something.
-    #[must_use]
     pub fn is_final(self) -> bool {
         match self {
             Self::Denied | Self::Misconfigured => true,
@@ -118,7 +118,6 @@ impl StoreError {
         Self { kind, message: on_one_line(message), cause: None }
     }
 
-    /// The same, with what the operating system or the network said in `error`.
     #[must_use]
     pub fn because(self, error: &(dyn Error + 'static)) -> Self {
         Self { cause: Cause::of(error), ..self }
@@ -131,7 +130,6 @@ impl StoreError {
         Self { kind, ..self }
     }
 
-    #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self.kind {
             ErrorKind::NotApplied | ErrorKind::Unknown => exit::UNAVAILABLE,
@@ -153,7 +151,7 @@ impl Error for StoreError {
     }
 }
 
-/// A server's words, cut to a length that suits a log: some servers and proxies send whole pages.
+/// A server's words, cut short: some servers and proxies send whole pages.
 pub fn in_short(text: &str) -> String {
     const MOST: usize = 400;
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());

@@ -15,20 +15,15 @@ pub struct Moment {
     pub wall_millis: u64,
 }
 
-/// A source of the server's time.
 pub trait ServerTime {
     /// The server's clock, as far as the answers up to now show it.
     fn clock(&self) -> Clock;
 
-    /// Our wall clock, in milliseconds since 1970.
-    #[must_use]
     fn wall_clock_millis(&self) -> u64 {
         wall_clock_millis()
     }
 
-    /// The expiry to write into a request that is sent at `sent`: not before the end of the lease as the server's clock
-    /// will show it.
-    #[must_use]
+    /// Not before the end of the lease as the server's clock will show it.
     fn expiry(&self, sent: BootInstant, lease: Duration) -> u64 {
         let guess = || self.wall_clock_millis().saturating_add(millis(FIRST_GUESS));
         let now = self.clock().bounds(sent).map_or_else(guess, |bounds| bounds.upper);
@@ -36,7 +31,6 @@ pub trait ServerTime {
     }
 
     /// The upper bound of the server's clock at an instant; our wall clock's guess if its answers have no date.
-    #[must_use]
     fn server_millis(&self, at: BootInstant) -> u64 {
         self.clock().bounds(at).map_or_else(
             || self.wall_clock_millis().saturating_add(millis(at.since(BootInstant::now()))),
@@ -45,14 +39,12 @@ pub trait ServerTime {
     }
 
     /// The lower bound of the server's clock now; our wall clock's guess if its answers have no date.
-    #[must_use]
     fn least_server_millis(&self) -> u64 {
         let bounds = self.clock().bounds(BootInstant::now());
         bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
     }
 
     /// How far our wall clock is ahead of the server's, in seconds.
-    #[must_use]
     fn wall_clock_error(&self) -> Option<i64> {
         let bounds = self.clock().bounds(BootInstant::now())?;
         let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
@@ -67,7 +59,6 @@ pub fn date(header: &str) -> Option<u64> {
     Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// Says that our wall clock is `seconds` ahead of `whose`, such as `the server's`.
 pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
     let direction = if seconds > 0 { "ahead of" } else { "behind" };
     format!("this machine's clock is {} s {direction} {whose}", seconds.abs())

@@ -65,7 +65,6 @@ struct Held {
 }
 
 impl FileStore {
-    /// Opens the store. Touches no file yet.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let absolute = std::path::absolute(directory)
             .map_err(|error| StoreError::misconfigured(format!("cannot find {}: {error}", directory.display())))?;
@@ -77,15 +76,14 @@ impl FileStore {
         self.directory.join(format!("{}.{ending}", shard.as_str().replace('/', "=")))
     }
 
-    /// The shard to which a file of this name belongs: the inverse of [`FileStore::path`]. None for drafts, and for
-    /// files that are not ours.
+    /// The inverse of [`FileStore::path`]. None for files that are not ours.
     fn shard_of(name: &str) -> Option<Shard> {
         let name = name.strip_suffix(".lock").or_else(|| name.strip_suffix(".json"))?;
         // A file name contains no slash, so every slash in the shard was written as '='.
         name.replace('=', "/").parse().ok()
     }
 
-    /// The names in the directory: none if it does not exist. Names that are not text are not ours.
+    /// Names that are not text are not ours.
     fn names(&self) -> Result<Vec<String>, StoreError> {
         let name = |entry: io::Result<DirEntry>| entry.map(|entry| entry.file_name().into_string().ok()).transpose();
         match fs::read_dir(&self.directory).and_then(|entries| entries.filter_map(name).collect()) {
@@ -100,8 +98,7 @@ impl FileStore {
         refuse_network(&self.directory)
     }
 
-    /// Runs `act`, which needs the directory. If `act` returns None, the directory is missing: makes it, and runs `act`
-    /// again.
+    /// If `act` returns None, makes the directory, and runs `act` again.
     fn in_directory<T>(&self, act: impl Fn() -> Result<Option<T>, StoreError>) -> Result<T, StoreError> {
         if let Some(done) = act()? {
             refuse_network(&self.directory)?;

@@ -53,7 +53,6 @@ use tokio::sync::Notify;
 /// How often a write that lost a race looks again before it gives up.
 const MOST_ATTEMPTS: usize = 8;
 
-/// A store over documents.
 pub struct LeaseStore<D> {
     documents: D,
     properties: Properties,
@@ -61,7 +60,6 @@ pub struct LeaseStore<D> {
     marker: Mutex<Option<Marker>>,
     /// The notes that this process read or wrote last, so that it need not read them to write them.
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
-    /// Notifies that a renewal was applied.
     renewed: Notify,
     /// Notifies that a look found something else than a watch showed: the watch may hang for ever.
     is_behind: Notify,
@@ -78,7 +76,6 @@ impl<D: Documents> LeaseStore<D> {
         Self { documents, properties, seen, marker, known_notes, renewed, is_behind, other_lock }
     }
 
-    /// What is below the protocol.
     pub fn documents(&self) -> &D {
         &self.documents
     }
@@ -127,13 +124,11 @@ impl<D: Documents> LeaseStore<D> {
             || self.marker.lock().as_ref().is_some_and(|marker| marker.incarnation == found.version.incarnation)
     }
 
-    /// Reads documents. What something else wrote is an error.
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let found = self.documents.get(keys, may_be_behind).await?;
         keys.iter().zip(found).map(|(key, found)| self.readable(*key, found)).collect()
     }
 
-    /// One document, as it stands.
     async fn get_one(&self, key: Key<'_>) -> Result<Found, StoreError> {
         self.readable(key, touch::get(&self.documents, key).await?)
     }
@@ -166,7 +161,6 @@ impl<D: Documents> LeaseStore<D> {
         self.properties.is_shared && standing.document.is_none() && standing.led.is_none()
     }
 
-    /// Reads or changes what this process remembers of a shard.
     fn with_seen<T>(&self, shard: &Shard, act: impl FnOnce(&mut Seen) -> T) -> T {
         act(self.seen.lock().entry(shard.clone()).or_default())
     }
@@ -183,7 +177,6 @@ impl<D: Documents> LeaseStore<D> {
         self.with_seen(shard, |seen| seen.known = None);
     }
 
-    /// The document as it was last read or written.
     fn known(&self, shard: &Shard) -> Option<Standing> {
         self.with_seen(shard, |seen| seen.known.clone())
     }
@@ -192,14 +185,13 @@ impl<D: Documents> LeaseStore<D> {
         if self.properties.tells_time { u64::MAX } else { self.documents.wall_clock_millis() }
     }
 
-    /// How much is left of the lease that a read showed which was sent at `sent`. None where it ends with its holder.
+    /// None where it ends with its holder.
     fn left(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Duration> {
         let clock = self.documents.clock();
         let moment = Moment { read_sent: sent, now: BootInstant::now(), wall_millis: self.wall_millis() };
         self.with_seen(shard, |seen| seen.left(standing, &clock, moment))
     }
 
-    /// The holder of a lease that has not ended.
     fn holder(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Holder> {
         let left = self.left(shard, standing, sent);
         if left == Some(Duration::ZERO) {
@@ -216,7 +208,6 @@ impl<D: Documents> LeaseStore<D> {
         Some(Holder { expires_in: left.or(holder.expires_in), ..holder })
     }
 
-    /// The error of a document that cannot be read.
     fn strange(&self, key: Key<'_>, why: &str) -> StoreError {
         documents::strange(&self.documents.name(key), why, &self.documents.remedy(key))
     }

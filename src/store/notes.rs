@@ -16,11 +16,8 @@ pub const LONGEST: usize = 4096;
 /// One of the notes about a shard.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Page {
-    /// Operators' orders for the candidates.
     Orders,
-    /// The history of the last leaderships.
     History,
-    /// The announcement of a standby.
     Standby(Session),
     /// The last run of a job that runs once a period.
     Runs,
@@ -31,7 +28,6 @@ pub enum Page {
     Once(JobId),
 }
 
-/// What stores call them.
 impl Page {
     /// The word, and the session or job that it is of.
     pub(super) fn words(&self) -> (&'static str, Option<&str>) {
@@ -57,7 +53,6 @@ impl Page {
         }
     }
 
-    /// The words with a mark in between.
     pub(super) fn name(&self, mark: char) -> String {
         let (word, of) = self.words();
         of.map_or(word.to_owned(), |of| format!("{word}{mark}{of}"))
@@ -80,18 +75,15 @@ pub struct Note {
 }
 
 impl Note {
-    #[must_use]
     pub fn lasting(text: String, lasts: Option<Duration>) -> Self {
         Self { text, lasts }
     }
 
-    #[must_use]
     pub fn for_ever(text: impl Into<String>) -> Self {
         Self { text: text.into(), lasts: None }
     }
 }
 
-/// What a look for one of many notes shows.
 pub type NoteRead = Result<Option<Note>, StoreError>;
 
 /// An error that is not about one note, but about the store.

@@ -22,8 +22,7 @@ pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>
     }
 }
 
-/// The answers of all, in their order. The first failure ends it. Lists need this: thousands of shards would take
-/// thousands of round trips, one after another.
+/// The first failure ends it.
 pub async fn answers<T>(
     questions: impl IntoIterator<Item = impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<Vec<T>, StoreError> {

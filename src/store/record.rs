@@ -11,7 +11,6 @@ use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The format of all records.
 const FORMAT: u64 = 2;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -25,18 +25,16 @@ use std::sync::Arc;
 /// What rustls says of a certificate that is an authority's, such as a self-signed one.
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 
-/// Makes ring the provider of this process. With two libraries in it, rustls would otherwise not know which one to use.
+/// With two libraries in this process, rustls would not know which one to use.
 pub fn install_provider() {
     // An error means that there is a provider already. It is ours, because nothing else installs one.
     let _ = ring::default_provider().install_default();
 }
 
-/// A configuration that trusts `files.ca`, or the system's authorities without it, and shows `files.cert`.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     with_checks(Checks::All, files)
 }
 
-/// The same, but only this is checked of the server's certificate.
 pub fn with_checks(checks: Checks, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(ring::default_provider());
     let trusted = (checks != Checks::Nothing).then(|| Trusted::new(files)).transpose()?;
@@ -61,7 +59,6 @@ fn unusable(error: &dyn std::error::Error) -> StoreError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     All,
-    /// Everything except the name.
     AnyName,
     Nothing,
 }
@@ -74,7 +71,6 @@ struct Trusted {
 }
 
 impl Trusted {
-    /// The authorities in `files.ca`, or the system's without it.
     fn new(files: &TlsFiles) -> Result<Self, StoreError> {
         let named = files.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
         let mut roots = RootCertStore::empty();
@@ -167,7 +163,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// The error of a connection to `server` that TLS was the cause of. None if it was not.
+    /// None if TLS was not the cause.
     pub fn failure(&self, server: &str, error: &(dyn std::error::Error + 'static)) -> Option<StoreError> {
         let Self { any_name, ca, own } = self;
         let tls = causes(error).find_map(|cause| cause.downcast_ref::<Error>())?;
@@ -205,7 +201,6 @@ impl Words {
     }
 }
 
-/// Our own certificate and its key, if the files name one.
 fn identity(files: &TlsFiles) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, StoreError> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error.to_string()))?;

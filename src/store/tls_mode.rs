@@ -24,7 +24,6 @@ pub enum TlsMode {
 }
 
 impl TlsMode {
-    /// What is checked of the server's certificate.
     pub fn checks(self, files: &TlsFiles) -> Checks {
         match self {
             Self::VerifyFull => Checks::All,
@@ -35,7 +34,7 @@ impl TlsMode {
         }
     }
 
-    /// The configuration. If TLS is off, one that nobody uses.
+    /// If TLS is off, one that nobody uses.
     pub fn config(self, files: &TlsFiles) -> Result<ClientConfig, StoreError> {
         let unused = TlsFiles::default();
         let files = if self == Self::Disable { &unused } else { files };

@@ -11,12 +11,10 @@ use std::fmt;
 use std::path::PathBuf;
 use url::form_urlencoded;
 
-/// A text that must not be printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret(String);
 
 impl Secret {
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -37,7 +35,6 @@ impl fmt::Debug for Secret {
 /// The longest name that DNS has (RFC 1035, section 2.3.4).
 const LONGEST_HOST: usize = 253;
 
-/// A server, as a URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// A name or an address; an IPv6 address without its brackets.
@@ -46,16 +43,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// `HOST:PORT`, with brackets around an IPv6 address.
-    #[must_use]
     pub fn with_port(&self, default: u16) -> String {
         let port = self.port.unwrap_or(default);
         if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
     }
 }
 
-/// Several hosts as one text, which does not depend on their order.
-#[must_use]
+/// It does not depend on their order.
 pub fn sorted(hosts: impl Iterator<Item = String>) -> String {
     hosts.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
 }
@@ -139,12 +133,10 @@ impl<'a> StoreUrl<'a> {
         Ok(Self { scheme, user, password, hosts, path, options: query_options(query, scheme, known)? })
     }
 
-    /// Takes the value of an option out of the URL.
     pub fn take(&mut self, option: &str) -> Option<String> {
         self.options.remove(option)
     }
 
-    /// As [`StoreUrl::take`], read as a number.
     pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
         let scheme = self.scheme;
         let read = |text: String| {
@@ -153,7 +145,6 @@ impl<'a> StoreUrl<'a> {
         self.take(option).map(read).transpose()
     }
 
-    /// Takes the files for TLS that these options name, which must be among the known ones.
     pub fn take_tls_files(&mut self, [ca, cert, key]: [&str; 3]) -> Result<TlsFiles, String> {
         let mut file = |option| self.take(option).map(PathBuf::from);
         let files = TlsFiles { ca: file(ca), cert: file(cert), key: file(key) };
@@ -163,13 +154,11 @@ impl<'a> StoreUrl<'a> {
         Ok(files)
     }
 
-    /// Checks that the URL names at least one host.
     pub fn some_host(&self) -> Result<(), String> {
         if self.hosts.is_empty() { Err(format!("{0}:// names no host: write {0}://HOST", self.scheme)) } else { Ok(()) }
     }
 }
 
-/// PEM files for TLS, as options of a URL name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Authorities to trust instead of the system's.
@@ -211,7 +200,6 @@ fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     Ok(Host { name: name.to_owned(), port })
 }
 
-/// Reads the value of `endpoint=`, the URL of a server that speaks HTTP.
 #[cfg(feature = "aws")]
 pub fn read_endpoint(scheme: &str, text: &str) -> Result<url::Url, String> {
     if text.contains('@') {
@@ -222,7 +210,6 @@ pub fn read_endpoint(scheme: &str, text: &str) -> Result<url::Url, String> {
     })
 }
 
-/// Reads the number of a port.
 pub fn read_port(scheme: &str, text: &str) -> Result<u16, String> {
     let read = text.parse::<u16>().ok().filter(|&port| port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
     read.ok_or_else(|| {

@@ -10,9 +10,7 @@ use url::Url;
 pub enum Kind {
     /// Amazon S3, and what speaks it: MinIO, R2, Ceph.
     S3,
-    /// Google Cloud Storage.
     Gcs,
-    /// Azure Blob Storage.
     Azure,
 }
 
@@ -33,8 +31,6 @@ impl Kind {
         }
     }
 
-    /// Its name for people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::S3 => "S3",
@@ -44,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Which bucket, and how to reach it. Fields that are None are found as the library finds them.
+/// Fields that are None are found as the library finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub kind: Kind,
@@ -66,13 +62,10 @@ pub struct Address {
 const LONGEST_PREFIX: usize = 400;
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         format!("{self} {:?}", self.endpoint.as_ref().map(Url::as_str))
     }
 
-    /// Reads the text after `SCHEME:`.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let kind = Kind::of(scheme);
         let scheme = kind.scheme();
@@ -124,7 +117,6 @@ impl Address {
     }
 }
 
-/// The prefix that a path asks for.
 fn prefix(scheme: &str, path: &str) -> Result<String, String> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
@@ -141,7 +133,6 @@ fn prefix(scheme: &str, path: &str) -> Result<String, String> {
 }
 
 impl fmt::Display for Address {
-    /// The URL without its options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let account = if self.account.is_empty() { String::new() } else { format!("{}/", self.account) };
         write!(f, "{}://{account}{}/{}", self.kind.scheme(), self.bucket, self.prefix)

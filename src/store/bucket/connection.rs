@@ -172,13 +172,11 @@ async fn s3(
     Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, server))
 }
 
-/// Whether the environment says how to log in.
 fn knows_a_login(builder: &MicrosoftAzureBuilder) -> bool {
     use AzureConfigKey::{AccessKey, ClientSecret, SasKey, Token};
     [AccessKey, ClientSecret, SasKey, Token].iter().any(|key| builder.get_config_value(key).is_some())
 }
 
-/// Scheme, host and port.
 fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
@@ -307,7 +305,6 @@ impl Wire {
         Self { client, bound, host, clock: Arc::default(), refused: Arc::default() }
     }
 
-    /// The server's clock, as far as the answers up to now show it.
     pub fn clock(&self) -> Clock {
         self.clock.lock().clone()
     }
@@ -338,7 +335,7 @@ impl Wire {
     }
 }
 
-/// A request without an answer. What was refused by the network was never sent.
+/// What was refused by the network was never sent.
 fn undelivered(error: &ClientError) -> HttpError {
     let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
     let lost = if error.is_connect() { StoreError::not_applied } else { StoreError::unknown };

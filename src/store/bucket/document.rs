@@ -24,7 +24,6 @@ fn name_of(shard: &str) -> String {
     shard.replace('/', "=").replace('#', "!")
 }
 
-/// The shard of a name in a key. None if no shard is called so.
 fn shard_of(name: &str) -> Option<Shard> {
     name.replace('=', "/").replace('!', "#").parse().ok()
 }
@@ -48,7 +47,6 @@ fn shards(prefix: &str) -> String {
     format!("{SHARDS}{}", name_of(prefix))
 }
 
-/// What the keys of a list begin with.
 pub fn beginnings(list: List<'_>) -> Vec<String> {
     match list {
         List::Shards(prefix) => vec![shards(prefix)],
@@ -60,7 +58,7 @@ pub fn beginnings(list: List<'_>) -> Vec<String> {
     }
 }
 
-/// The shard of a key in a list, and what it is to it. None for the key of anything else.
+/// None for the key of anything else.
 pub fn listed(key: &str) -> Option<(Shard, Part)> {
     if let Some(name) = key.strip_prefix(SHARDS) {
         return Some((shard_of(name)?, Part::Lease));

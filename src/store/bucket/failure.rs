@@ -1,8 +1,5 @@
-//! What a failed request means, in one line.
-//!
-//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
-//! is held. So every failure is [`ErrorKind::Unknown`](crate::store::ErrorKind), unless the failure itself shows that
-//! the server never saw the request or turned it away.
+//! What a failed request means: unknown, unless the failure itself shows that the server never saw the request or turned
+//! it away.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
@@ -12,12 +9,10 @@ use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error;
 use std::fmt;
 
-/// Where a request was sent, for messages.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
     /// `s3://locks/prefix/`
     pub bucket: &'a str,
-    /// `S3 (eu-west-1)`, or `S3 at http://127.0.0.1:9000` for an endpoint that the user named.
     pub server: &'a str,
     /// How far our wall clock is ahead of the server's, in seconds, if that is known.
     pub wall_clock_error: Option<i64>,
@@ -80,8 +75,7 @@ impl Refusal {
         CODES.contains(&self.code.as_str())
     }
 
-    /// Whether a condition of the request failed, or the object that it names is absent. Any web server may say 404, so
-    /// that counts only with a code that says what is absent.
+    /// Any web server may say 404, so that counts only with a code that says what is absent.
     pub fn is_a_condition(&self) -> bool {
         let of_the_bucket = self.code.starts_with("BlobImmutable") || self.code.starts_with("Container");
         match self.status {
@@ -93,13 +87,11 @@ impl Refusal {
     }
 }
 
-/// Whether the error is only that the answer to a write, which was applied, names no version. The library has no other
-/// sign of that than its words.
+/// A write that was applied, and whose answer names no version: the library says so in words alone.
 pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| cause.to_string() == "ETag Header missing from response")
 }
 
-/// Whether an answer was longer than its limit.
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
     found::<TooLong>(error).is_some()
 }

@@ -17,16 +17,13 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 use std::sync::Arc;
 
-/// How many names a page of a list has at most.
 const PAGE: usize = 1000;
 
-/// A bucket, the library's clients to reach it, and what we know about the server's clock.
 pub struct Objects {
     client: Arc<dyn ObjectStore>,
     pages: Arc<dyn PaginatedListStore>,
     wire: Wire,
     pub(super) kind: Kind,
-    /// The server's name in messages.
     server: String,
     /// `s3://locks/prefix/`
     pub name: String,
@@ -64,7 +61,6 @@ impl Objects {
         Path::parse(&whole).unwrap_or_else(|_| Path::from(whole))
     }
 
-    /// What the action is called where permissions are granted.
     fn action(&self, of_s3: &'static str) -> String {
         match (self.kind, of_s3) {
             (Kind::S3, action) => format!("s3:{action}"),
@@ -92,7 +88,6 @@ impl Objects {
         }
     }
 
-    /// Reads an object; strongly consistent.
     pub(super) async fn read(&self, key: &str) -> Result<Found, StoreError> {
         let answer = match self.client.get(&self.path(key)).await {
             Ok(answer) => answer,
@@ -115,8 +110,7 @@ impl Objects {
         Ok(found(Record::read(&bytes), write))
     }
 
-    /// Writes a whole object over this version, or over an absence if that is None. Returns it as it was written; None
-    /// if something else stands there.
+    /// Writes over this version, or over an absence if that is None. None: something else stands there.
     pub(super) async fn write(
         &self,
         key: &str,
@@ -148,7 +142,7 @@ impl Objects {
         Ok(Some(stands).filter(|stands| stands.content == ours))
     }
 
-    /// Deletes an object, whatever is in it: only for what decides nothing. Does no harm if it is gone.
+    /// Only for what decides nothing.
     pub(super) async fn delete(&self, key: &str) -> Result<(), StoreError> {
         match self.client.delete(&self.path(key)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),

@@ -4,7 +4,6 @@ use crate::store::aws::Account;
 use crate::store::url::{query_options, read_endpoint};
 use url::Url;
 
-/// Which table, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub table: String,
@@ -12,14 +11,11 @@ pub struct Address {
 }
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         let Self { table, account: Account { region, endpoint, profile: _ } } = self;
         format!("dynamodb {table} {region:?} {:?}", endpoint.as_ref().map(Url::as_str))
     }
 
-    /// Reads what comes after `dynamodb:`.
     pub fn read(rest: &str) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
             return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());

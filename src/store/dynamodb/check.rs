@@ -1,8 +1,4 @@
 //! `leaderctl store check`: whether an election can rely on the table.
-//!
-//! The hazard: a table may look right and not be. With other keys every request fails. Replicated without strong
-//! consistency, two regions grant the same lease at once. With a TTL on one of our other attributes, DynamoDB deletes
-//! leases that are held. And a missing permission shows only when it is needed, so the check tries each one.
 
 use super::setup::{TTL, describe, is_usable, ttl_attribute, wrong_keys};
 use super::table::Table;
@@ -12,7 +8,6 @@ use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TableSta
 /// Our attributes with numbers that are not a time at which an item may be deleted.
 const OUR_OTHER_NUMBERS: [&str; 3] = ["expiresMs", "sequence", "term"];
 
-/// What a check says beyond the trial of documents.
 pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let strong = match describe(table).await {
@@ -38,7 +33,7 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// Checks the description. Returns whether the table is a multi-region strongly consistent one.
+/// Returns whether the table is a multi-region strongly consistent one.
 fn check_description(table: &Table, description: &TableDescription, findings: &mut Vec<Finding>) -> bool {
     let Table { name, server, .. } = table;
     match (wrong_keys(table, description), is_usable(description)) {

@@ -1,9 +1,5 @@
-//! What a failed request means, in one line.
-//!
-//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
-//! is held. So every failure is [`ErrorKind::Unknown`](crate::store::ErrorKind), unless the failure itself shows that
-//! DynamoDB never saw the request or turned it away. The SDK shows some of that only in words: should they change, the
-//! failure is unknown, which is always safe.
+//! What a failed request means: unknown, unless the failure itself shows that DynamoDB never saw the request or turned
+//! it away. The SDK shows some of that only in words: should they change, the failure is unknown.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, TooLong};
@@ -15,11 +11,9 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::error::Error;
 use std::io;
 
-/// Where a request was sent, for messages.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
     pub table: &'a str,
-    /// `DynamoDB (eu-west-1)`, or `DynamoDB at http://127.0.0.1:8000` for an endpoint that the user named.
     pub server: &'a str,
     /// How far our wall clock is from the server's, in seconds, if that is known.
     pub wall_clock_error: Option<i64>,
@@ -75,7 +69,7 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// What the SDK says if there was nothing to sign a request with, what that means, and whether it may pass.
+/// What the SDK says without credentials, what that means, and whether it may pass.
 const NO_CREDENTIALS: [(&str, &str, bool); 6] = [
     ("the credential provider was not enabled", "there are none", false),
     ("failed to select an auth scheme", "there are none", false),
@@ -95,7 +89,6 @@ fn without_credentials(server: &str, error: &(dyn Error + 'static)) -> Option<St
     Some(aws::no_credentials(server, &why, *may_pass))
 }
 
-/// An answer that is not a success.
 fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
     let Place { table, server, wall_clock_error } = place;
     let said = in_short(message.or(code).unwrap_or("no reason was given"));

@@ -25,18 +25,14 @@ pub type Item = HashMap<String, AttributeValue>;
 
 /// The partition of what is not one shard's alone.
 pub const STORE: &str = "LEADERRUN";
-/// The beginning of the partition of every shard.
 pub const SHARD: &str = "SHARD#";
 pub const LOCK: &str = "LOCK";
-/// Precedes the session in a sort key.
 pub const STANDBY: &str = "STANDBY#";
-/// Between the word for a note and what it is of.
 const MARK: char = '#';
 
 /// The `ownerId` of an item that is written before anybody has led. (Once somebody has, the last name stays.)
 pub const NOBODY: &str = "nobody";
 
-/// The keys of a document.
 pub fn key_of(key: Key<'_>) -> (String, String) {
     let of = |shard: &Shard, sort: &str| (partition(shard), sort.to_owned());
     match key {
@@ -58,7 +54,7 @@ pub fn partition(shard: &Shard) -> String {
     format!("{SHARD}{shard}")
 }
 
-/// The shard of an item, and what it is to it. None if it is nothing of ours.
+/// None if it is nothing of ours.
 pub fn listed(item: &Item) -> Option<(Shard, Part)> {
     let (partition, sort) = (text(item, "pk")?, text(item, "sk")?);
     if partition == STORE {
@@ -124,7 +120,6 @@ pub fn ttl_in(sign: &str) -> i64 {
     sign.parse().unwrap_or(0)
 }
 
-/// The document in an item, if there is one.
 pub fn read(item: Option<&Item>) -> Found {
     let Some(item) = item else { return Found { content: Content::Absent, version: Version::default() } };
     let id = text(item, "write").unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::table::Table;
 use crate::lease::show;
-use crate::store::{ErrorKind, StoreError, steps};
+use crate::store::{ErrorKind, StoreError};
 use crate::time::BootInstant;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
 use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
@@ -18,7 +18,6 @@ pub const TTL: &str = "ttl";
 /// How long to wait for a new table, which is ready after some seconds.
 const MOST_CREATION: Duration = Duration::from_mins(1);
 
-/// Makes the table if it is missing, and what it needs in it.
 pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let Table { name, server, .. } = table;
     let start = BootInstant::now();
@@ -41,9 +40,9 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
         return Err(StoreError::misconfigured(wrong));
     }
     let made = if is_new {
-        steps::made(format_args!("table {name} in {server}, paid by the request"))
+        format!("made table {name} in {server}, paid by the request")
     } else {
-        steps::is_there(format_args!("table {name} in {server}"))
+        format!("table {name} in {server} is there")
     };
     // Not every table can have a TTL (multi-region strongly consistent ones cannot), and an election does not need it.
     let ttl = match enable_ttl(table).await {
@@ -55,7 +54,7 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     Ok(vec![made, ttl])
 }
 
-/// Makes the table. False if another process has just made it.
+/// False if another process has just made it.
 async fn create(table: &Table) -> Result<bool, StoreError> {
     let mut request = table.client.create_table().table_name(&table.name).billing_mode(BillingMode::PayPerRequest);
     for (name, kind) in [("pk", KeyType::Hash), ("sk", KeyType::Range)] {
@@ -87,7 +86,6 @@ async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
     enabled.map(|_| "enabled TTL on attribute ttl".to_owned())
 }
 
-/// The attribute by which DynamoDB deletes items, if the table has a TTL.
 pub async fn ttl_attribute(table: &Table) -> Result<Option<String>, StoreError> {
     let request = table.client.describe_time_to_live().table_name(&table.name);
     let answer = request.send().await.map_err(|error| table.failure("dynamodb:DescribeTimeToLive", &error))?;
@@ -97,7 +95,6 @@ pub async fn ttl_attribute(table: &Table) -> Result<Option<String>, StoreError> 
     }))
 }
 
-/// The table's description. None if there is no such table.
 pub async fn describe(table: &Table) -> Result<Option<TableDescription>, StoreError> {
     match table.client.describe_table().table_name(&table.name).send().await {
         Ok(answer) => Ok(answer.table),
@@ -112,7 +109,6 @@ pub fn is_usable(description: &TableDescription) -> bool {
     matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
 }
 
-/// What is wrong with the keys, if they are not those that every request names.
 pub fn wrong_keys(table: &Table, description: &TableDescription) -> Option<String> {
     let Table { name, server, .. } = table;
     let keys = description.key_schema().iter().map(|key| {

@@ -16,23 +16,18 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
-/// How many items one request looks at, whether they match or not. It must end in time, and leave others some of the
-/// table's capacity.
+/// Whether they match or not: a request must end in time, and leave others some capacity.
 const PAGE: i32 = 250;
 
-/// A table, the client to reach it, and what we know about the server's clock.
 pub struct Table {
     pub(super) client: Client,
     pub(super) name: String,
-    /// The server's name in messages.
     pub(super) server: String,
     pub(super) clock: Arc<Mutex<Clock>>,
 }
 
-/// The keys of an item.
 pub type Keys = (String, String);
 
-/// The result of a conditional update.
 #[derive(Debug)]
 pub enum Outcome {
     /// Applied; the item as it is now.
@@ -51,7 +46,6 @@ pub struct Change {
 }
 
 impl Change {
-    /// Gives an attribute this value, or takes it away.
     pub fn set(&mut self, name: &str, value: Option<AttributeValue>) {
         let Some(value) = value else { return self.removes.push(format!("#{name}")) };
         self.set_to(name, &format!(":{name}"), value);
@@ -63,7 +57,6 @@ impl Change {
         self.values.insert(format!(":{name}"), value);
     }
 
-    /// Only if an attribute has this value, or there is none.
     pub fn only_if(&mut self, name: &str, value: Option<AttributeValue>) {
         let Some(value) = value else { return self.conditions.push(format!("attribute_not_exists(#{name})")) };
         self.conditions.push(format!("#{name} = :is_{name}"));
@@ -76,8 +69,7 @@ impl Change {
     }
 }
 
-/// The attribute names in expressions: each `#name` stands for the attribute `name`, because half of ours are reserved
-/// words.
+/// Each `#name` stands for the attribute `name`, because half of ours are reserved words.
 fn names(expression: &str) -> HashMap<String, String> {
     let mut names = HashMap::new();
     for part in expression.split('#').skip(1) {
@@ -103,7 +95,7 @@ impl Table {
         }
     }
 
-    /// All items of the table that match a filter; not all as of one moment. Each value is one of `:name`.
+    /// Not all as of one moment. Each value is one of `:name`.
     pub(super) async fn scan(&self, filter: &str, values: &[(&str, &str)]) -> Result<Vec<Item>, StoreError> {
         let request = self.client.scan().table_name(&self.name).consistent_read(true).limit(PAGE);
         let request = request.set_expression_attribute_names(Some(names(filter))).filter_expression(filter);
@@ -121,7 +113,6 @@ impl Table {
         Ok(found)
     }
 
-    /// All items of a partition.
     pub(super) async fn query(&self, partition: String) -> Result<Vec<Item>, StoreError> {
         let request = self.client.query().table_name(&self.name).consistent_read(true).limit(PAGE);
         let request = request.key_condition_expression("pk = :pk");
@@ -134,7 +125,7 @@ impl Table {
         Ok(found)
     }
 
-    /// Changes some attributes. Makes the item if it is absent and the condition allows that.
+    /// Makes the item if it is absent and the condition allows that.
     pub(super) async fn update(&self, (partition, sort): Keys, change: Change) -> Result<Outcome, StoreError> {
         let Change { sets, removes, conditions, values } = change;
         let removes = if removes.is_empty() { String::new() } else { format!(" REMOVE {}", removes.join(", ")) };
@@ -163,7 +154,6 @@ impl Table {
         }
     }
 
-    /// Deletes an item, whatever is in it.
     pub(super) async fn delete(&self, (partition, sort): Keys) -> Result<(), StoreError> {
         let request = self.client.delete_item().table_name(&self.name);
         let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));

@@ -7,7 +7,7 @@ use super::lock::{self, Lock};
 use super::network_file_system::refuse_network;
 use super::{FileStore, explain, files};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError, steps};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -85,10 +85,9 @@ impl Administration for FileStore {
         let existed = self.directory.is_dir();
         self.make_directory()?;
         let directory = format!("directory {}", self.directory.display());
-        Ok(vec![if existed { steps::is_there(directory) } else { steps::made(directory) }])
+        Ok(vec![if existed { format!("{directory} is there") } else { format!("made {directory}") }])
     }
 
-    /// Tries everything that an election relies on.
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let directory = self.directory.display();
         match fs::metadata(&self.directory) {

@@ -45,8 +45,7 @@ impl Leases for FileStore {
         })
     }
 
-    /// Checks that the lock is still on the file that the path names: a lock on a deleted file is worth nothing. The
-    /// lock itself needs no prolonging.
+    /// A lock on a deleted file is worth nothing. The lock itself needs no prolonging.
     async fn renew_and_read(
         &self,
         candidate: &Candidate,
@@ -98,7 +97,7 @@ impl FileStore {
         self.won.lock().get(shard).is_some_and(|held| self.is_current(held, shard))
     }
 
-    /// Writes the record of a leadership. Only the holder of the lock may do so.
+    /// Only the holder of the lock may do so.
     fn begin_term(&self, candidate: &Candidate) -> Result<(Term, Takeover), StoreError> {
         let shard = &candidate.shard;
         let (last, takeover) = match self.read_record(shard)? {

@@ -20,8 +20,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The most bytes in a record or a note. The longest owner that a command line can name fits in, even with every letter
-/// of it escaped.
+/// The longest owner of a command line fits in, even with every letter of it escaped.
 const LONGEST: u64 = 1024 * 1024;
 
 const GROUP_WRITES: u32 = 0o020;
@@ -35,7 +34,7 @@ pub(super) fn is_shared(directory: &Metadata) -> bool {
     directory.mode() & (GROUP_WRITES | OTHERS_WRITE | STICKY) == GROUP_WRITES
 }
 
-/// Opens the file at `path`; None if nothing is there. `failed` begins the message if the file may not be opened.
+/// `failed` begins the message if the file may not be opened.
 pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Result<Option<File>, StoreError> {
     // O_NONBLOCK also keeps us from waiting until another process gives up its lease on the file (F_SETLEASE).
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -63,7 +62,6 @@ pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
     StoreError::misconfigured(format!("{path} is {what}, and no file: remove it, or name another directory"))
 }
 
-/// The content of the file; None if nothing is there.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
     let mut text = Vec::new();
@@ -92,7 +90,6 @@ pub(super) fn replace(path: &Path, draft: &Path, text: &[u8]) -> io::Result<()> 
     fs::rename(draft, path)
 }
 
-/// Removes a file. True if it was there.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -101,7 +98,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file whose content does not matter, and makes it if it is missing. None if the directory is missing.
+/// Makes the file if it is missing. None if the directory is missing.
 pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     loop {
         if let Some(file) = open(path, File::options().read(true).write(true), "cannot open")? {
@@ -184,8 +181,7 @@ fn close_to_strangers(path: &Path, file: &File) {
     }
 }
 
-/// Makes the directory of a store, and the directories above it that are missing. A group shares it if the group shares
-/// its parent.
+/// A group shares it if the group shares its parent.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -197,7 +193,6 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory inside that of a store.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => hand_over(&open_directory(path)?, &directory_of(path)?),
@@ -218,7 +213,6 @@ fn directory_of(path: &Path) -> io::Result<Metadata> {
     fs::metadata(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// `path` with `ending` added.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut longer = OsString::from(path);
     longer.push(ending);

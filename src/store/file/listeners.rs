@@ -26,7 +26,6 @@ const UNIX_DIAG_UID: u16 = 7;
 const STATES: u32 = 1 << 7 | 1 << 10;
 
 const HEADER: usize = 16;
-/// The size of `struct unix_diag_msg`.
 const ENTRY: usize = 16;
 /// The most bytes that the kernel puts into one answer.
 const BUFFER: usize = 32 * 1024;
@@ -56,7 +55,7 @@ pub(super) fn any(wanted: impl Fn(&str) -> bool, mut counts: impl FnMut(Listener
     }
 }
 
-/// Asks the kernel for sockets. Stops at the first one for which `heed` returns true.
+/// Stops at the first one for which `heed` returns true.
 fn ask_kernel(heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let kernel = NetlinkAddr::new(0, 0);
@@ -94,7 +93,7 @@ fn request() -> Vec<u8> {
     message
 }
 
-/// Reads one part of the answer. Some at the last message, or at the first one for which `heed` returns true.
+/// Some at the last message, or at the first one for which `heed` returns true.
 fn read_answer(mut rest: &[u8], heed: &mut dyn FnMut(&[u8], Option<u32>) -> bool) -> io::Result<Option<bool>> {
     while let Some((header, _)) = rest.split_at_checked(HEADER) {
         let length = usize::try_from(word(header)).unwrap_or(usize::MAX);
@@ -142,7 +141,7 @@ fn short(bytes: &[u8]) -> u16 {
     u16::from_ne_bytes([bytes[0], bytes[1]])
 }
 
-/// Asks a socket itself for its user, without waiting. None if nobody listens.
+/// None if nobody listens.
 fn visit(name: &str) -> Option<Listener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;

@@ -15,7 +15,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// What kind of lock a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
@@ -25,14 +24,13 @@ pub(super) enum State {
     Read,
 }
 
-/// The result of locking a file.
 #[derive(Debug)]
 pub(super) enum Lock {
     Ours(File),
     Theirs,
 }
 
-/// Locks the file at `path`, and makes the file if it is missing. None if the directory is missing.
+/// Makes the file if it is missing. None if the directory is missing.
 pub(super) fn take(path: &Path) -> Result<Option<Lock>, StoreError> {
     loop {
         let Some(file) = open_lock(path)? else { return Ok(None) };
@@ -60,7 +58,6 @@ pub(super) fn state(file: &File, path: &Path) -> Result<State, StoreError> {
     })
 }
 
-/// Sleeps until the lock is ours.
 pub(super) fn wait(file: &File) -> io::Result<()> {
     let wanted = write_lock();
     loop {

@@ -21,12 +21,10 @@ use std::time::Duration;
 const MARK: char = '+';
 const STANDBY: &str = "standby";
 const ONCE: &str = "once";
-/// The lock file of the process that writes notes.
 const LOCK: &str = "+lock";
 /// The pause between two tries: a writer holds the lock for a few system calls.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The content of a file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     text: String,
@@ -42,7 +40,6 @@ impl Kept {
         Self { text: note.text.clone(), until_millis }
     }
 
-    /// The note, or None if it has ended.
     fn note(self) -> Option<Note> {
         let now = wall_clock_millis();
         let lasts = self.until_millis.map(|until| Duration::from_millis(until.saturating_sub(now)));
@@ -65,7 +62,6 @@ impl FileStore {
         serde_json::from_slice(&text).map(Kept::note).map_err(foreign)
     }
 
-    /// Removes all notes of the shard.
     pub(super) async fn forget_notes(&self, shard: &Shard) -> Result<(), StoreError> {
         let _lock = self.lock_notes().await?;
         let beginning = format!("{}{MARK}", shard.as_str().replace('/', "="));
@@ -89,7 +85,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Locks the notes. Closing the file unlocks them.
+    /// Closing the file unlocks them.
     async fn lock_notes(&self) -> Result<File, StoreError> {
         let path = self.directory.join(LOCK);
         loop {

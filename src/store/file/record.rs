@@ -8,7 +8,6 @@ use crate::lease::{Session, Shard, Term};
 use crate::store::{Holder, StoreError};
 use serde::{Deserialize, Serialize};
 
-/// `DIR/SHARD.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) shard: String,

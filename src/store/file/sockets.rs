@@ -35,14 +35,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Component, Path, PathBuf};
 
-/// The beginning of the names.
 const PREFIX: &str = "leaderrun/file/";
 
 #[derive(Debug)]
 pub(super) struct PathSockets {
     /// One number for each path that leads to the directory.
     paths: Vec<String>,
-    /// The users who may write the directory.
     trusted: Trusted,
 }
 
@@ -110,7 +108,6 @@ fn bind(name: &str) -> io::Result<UnixListener> {
 #[derive(Debug)]
 struct Trusted {
     users: [u32; 3],
-    /// Some if a group shares it.
     group: Option<u32>,
 }
 
@@ -175,7 +172,6 @@ fn number(parts: &[&[u8]]) -> String {
     format!("{:016x}", fnv1a(bytes))
 }
 
-/// The directory's path within its file system, independent of mounts. None if it cannot be known.
 fn path_on_disk(directory: &Path) -> Option<PathBuf> {
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     let opened = File::options().read(true).custom_flags(flags).open(directory).ok()?;

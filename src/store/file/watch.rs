@@ -29,7 +29,6 @@ pub(super) struct Waiter {
 }
 
 impl FileStore {
-    /// Waits for the lock. A thread of its own sleeps in the kernel until the lock is ours.
     pub(super) async fn wait_for_lock(&self, shard: &Shard) -> Result<(), StoreError> {
         if self.has_won(shard) {
             return Ok(());
@@ -52,8 +51,7 @@ impl FileStore {
         }
     }
 
-    /// Waits in the thread that already sleeps for this lock, or starts one. Only the lock can wake such a thread. A
-    /// caller that waits for one of several locks, again and again, would otherwise leave a thread behind each time.
+    /// Only the lock can wake a thread, so one sleeps for each lock, however often it is waited for.
     fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
         let path = self.path(shard, "lock");
         let file = self.in_directory(|| files::open_lock(&path))?;

@@ -5,11 +5,10 @@ use crate::store::url::query_options;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Which namespace, and how to reach its cluster. Fields that are None are found as `kubectl` finds them.
+/// Fields that are None are found as `kubectl` finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub namespace: Option<String>,
-    /// The context of the kubeconfig.
     pub context: Option<String>,
     pub kubeconfig: Option<PathBuf>,
     /// The Lease that other programs use as well, in place of one that is called after the shard.
@@ -17,13 +16,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         format!("{self} {:?} {:?}", self.context, self.kubeconfig)
     }
 
-    /// Reads the text after `kubernetes:`.
     pub fn read(rest: &str) -> Result<Self, String> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let namespace = match place.strip_prefix("//") {
@@ -54,7 +50,6 @@ impl Address {
 }
 
 impl fmt::Display for Address {
-    /// The URL without its options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let namespace = self.namespace.as_ref().map(|namespace| format!("//{namespace}")).unwrap_or_default();
         write!(f, "kubernetes:{namespace}")

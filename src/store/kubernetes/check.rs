@@ -1,6 +1,4 @@
 //! `leaderctl store check`: the API server, each right, and its clock.
-//!
-//! The hazard: a missing right shows only when it is needed. The server itself tells which rights there are.
 
 use super::Objects;
 use crate::store::lease_store::documents::Documents;
@@ -9,7 +7,6 @@ use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-/// What a candidate does with Leases.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// What kind of server it is, and what may be done there.

@@ -42,18 +42,14 @@ use tokio::time::{sleep, timeout};
 use tower::BoxError;
 use tower::util::MapFutureLayer;
 
-/// How many objects a page of a list has at most.
 const PAGE: u32 = 500;
-/// How many seconds the server keeps a watch.
 const WATCH_SECONDS: u32 = 240;
 /// After this silence a watch ends: the server says once a minute that it is there.
 const SILENCE: Duration = Duration::from_secs(90);
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// The documents.
 pub struct Objects {
     pub(super) address: Address,
-    /// The most time for one request.
     bound: Duration,
     shared: Kept<Connection>,
     /// Locked while a client is made.
@@ -78,8 +74,6 @@ pub struct Connection {
 pub type States = BoxStream<'static, Result<Option<Lease>, StoreError>>;
 
 impl Objects {
-    /// Sends no request to the server yet.
-    #[must_use]
     pub fn open(address: &Address, request_timeout: Duration) -> Self {
         tls::install_provider();
         Self {
@@ -93,14 +87,12 @@ impl Objects {
         }
     }
 
-    /// The namespace, as far as it is known yet.
     pub(super) fn namespace(&self) -> String {
         self.shared
             .get()
             .map_or_else(|| self.address.to_string(), |at| format!("namespace {} of {}", at.namespace, at.server))
     }
 
-    /// The shared connection, or a new one.
     async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
         let making = Arc::clone(&self.making).lock_owned().await;
         self.shared.drop_if(|kept| kept.pending.is_silent(kept_connection::patience(self.bound)));
@@ -179,7 +171,6 @@ impl Objects {
         })
     }
 
-    /// Reads a Lease as it stands. None if there is none.
     pub(super) async fn get_lease(&self, name: &str) -> Result<Option<Lease>, StoreError> {
         match self.ask("get", |to| async move { to.leases.get(name).await }).await {
             Err(refusal) if refusal.is_absence => Ok(None),
@@ -187,8 +178,7 @@ impl Objects {
         }
     }
 
-    /// Writes a Lease over the one whose uid and resourceVersion it names; creates it if it names none. None: something
-    /// else stands there. `write` is the name of this write in it.
+    /// None: something else stands there. `write` is the name of this write in it.
     pub(super) async fn write(&self, lease: &Lease, write: &str) -> Result<Option<Lease>, StoreError> {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let is_new = lease.metadata.uid.is_none();
@@ -208,7 +198,6 @@ impl Objects {
         }
     }
 
-    /// Deletes a Lease, whatever is in it. Does no harm if it is gone.
     pub(super) async fn delete(&self, name: &str) -> Result<(), StoreError> {
         let params = &DeleteParams::default();
         match self.ask("delete", |to| async move { to.leases.delete(name, params).await }).await {
@@ -217,7 +206,7 @@ impl Objects {
         }
     }
 
-    /// All Leases of ours of these kinds, such as `shard,led`.
+    /// Of kinds such as `shard,led`.
     pub(super) async fn leases(&self, kinds: &str) -> Result<Vec<Lease>, StoreError> {
         let mut params = ListParams::default().labels(&format!("{KIND} in ({kinds})")).limit(PAGE);
         let mut all = Vec::new();

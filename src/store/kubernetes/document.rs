@@ -27,7 +27,6 @@ use k8s_openapi::jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// The longest name of an object.
 const LONGEST_NAME: usize = 253;
 /// Names that begin with this are ours.
 const OURS: &str = "leaderrun.";
@@ -37,13 +36,10 @@ const OF_HOSTS: &str = "leaderctl/";
 
 pub const KIND: &str = "leaderrun/kind";
 const SHARD: &str = "leaderrun/shard";
-/// Which note it is.
 const WHICH: &str = "leaderrun/which";
-/// The document.
 const RECORD: &str = "leaderrun/record";
 /// The fields that were written with it.
 const SIGN: &str = "leaderrun/sign";
-/// Between the word for a note and what it is of.
 const MARK: char = ' ';
 
 /// Differs after each renewal, whichever program holds the Lease.
@@ -53,7 +49,7 @@ fn sign(spec: &LeaseSpec) -> String {
     format!("{renewed} {transitions} {duration} {}", spec.holder_identity.as_deref().unwrap_or_default())
 }
 
-/// Makes the Lease held for this long from now on: by `holder`, or where that is None by its present holder.
+/// By `holder`, or where that is None by its present holder.
 fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Timestamp) {
     if let Some(holder) = holder.filter(|holder| spec.holder_identity.as_ref() != Some(holder)) {
         spec.acquire_time = Some(MicroTime(now));
@@ -80,7 +76,7 @@ fn renew(spec: &mut LeaseSpec, now: Timestamp) {
     spec.renew_time = Some(MicroTime(next.map_or(now, |next| next.max(now))));
 }
 
-/// The Lease that stood there, made the draft. `now_millis` is what the server's clock may show.
+/// `now_millis` is what the server's clock may show.
 pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, over: &Found, now_millis: u64) -> Lease {
     let mut lease: Lease = serde_json::from_str(&over.version.write).unwrap_or_default();
     lease.metadata.name = Some(name);
@@ -116,7 +112,6 @@ pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, o
     lease
 }
 
-/// The document in a Lease.
 pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Found {
     let annotations = lease.metadata.annotations.get_or_insert_default();
     let record = annotations.remove(RECORD).map(|record| Record::read(record.as_bytes()));
@@ -148,13 +143,12 @@ fn foreign(lease: &Lease, sign: String) -> Content {
     Content::Foreign { holder: Holder { owner, foreign_lock, ..Holder::default() }, sign, life }
 }
 
-/// Whether it is from this write.
 pub fn is_of(lease: &Lease, write: &str) -> bool {
     let record = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECORD));
     record.and_then(|record| Record::read(record.as_bytes()).ok()).is_some_and(|record| record.write == write)
 }
 
-/// What a Lease in a list is. None if it is nothing of ours.
+/// None if it is nothing of ours.
 pub fn listed(lease: Lease) -> Option<Listed> {
     let annotation = |name: &str| lease.metadata.annotations.as_ref()?.get(name);
     let part = match lease.metadata.labels.as_ref()?.get(KIND)?.as_str() {
@@ -176,7 +170,6 @@ pub fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && name.split('.').all(is_part)
 }
 
-/// Any text as one part of a name.
 fn escaped(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let letter = |byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("-{byte:02x}") };

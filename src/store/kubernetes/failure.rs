@@ -22,7 +22,6 @@ const TLS: tls::Words =
 pub struct Refusal {
     /// The status of the answer. None if there was none.
     pub code: Option<u16>,
-    /// The Lease is not there.
     pub is_absence: bool,
     /// When the server wants to be asked again.
     pub retry_after: Option<Duration>,
@@ -44,22 +43,17 @@ impl From<Refusal> for StoreError {
 
 /// The error of a kubeconfig, or of a pod's account, that cannot be used.
 pub fn unconfigured(error: &(dyn Error + 'static)) -> StoreError {
-    // The library quotes paths twice, and repeats a cause with its number.
-    let why = in_short(&error.to_string()).replace("'\"", "").replace("\"'", "");
-    let why = why.split(" (os error ").next().unwrap_or_default();
-    let cause = innermost(error);
-    let cause = if why.to_lowercase().ends_with(&cause.to_lowercase()) { String::new() } else { format!(": {cause}") };
+    let why = in_short(&error.to_string());
     StoreError::misconfigured(format!(
-        "no cluster is configured for kubernetes: {why}{cause}; name a file with kubernetes:?kubeconfig=FILE or KUBECONFIG"
+        "no cluster is configured for kubernetes: {why}; name a file with kubernetes:?kubeconfig=FILE or KUBECONFIG"
     ))
 }
 
-/// The error of a login that cannot be made ready.
 pub fn no_login(server: &str, error: &(dyn Error + 'static)) -> StoreError {
     StoreError::denied(format!("cannot log in to {server}: {}", in_short(&error.to_string())))
 }
 
-/// What the error of a request means. `verb` is what it does, as rights name it.
+/// `verb` is what it does, as rights name it.
 pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) => refused(connection, verb, status),
@@ -71,7 +65,6 @@ pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refu
     }
 }
 
-/// A request without an answer.
 fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) -> StoreError {
     let place = &connection.server;
     if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
@@ -94,7 +87,6 @@ fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) ->
     }
 }
 
-/// What an answer means that is no success.
 fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
     let Connection { server: place, namespace, .. } = connection;
     let said = match (in_short(&status.message), StatusCode::from_u16(status.code)) {

@@ -29,7 +29,6 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
-    /// Who has the lock of other programs.
     pub(super) async fn lock_holder(&self, shard: &Shard) -> Result<Option<Holder>, StoreError> {
         match self.lock_of(shard) {
             Some(lock) => lock.holder(None).await,

@@ -14,10 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// The format of all texts.
 const FORMAT: u64 = 1;
 
-/// The text of a shard's document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     format: u64,
@@ -63,7 +61,6 @@ struct Waiting {
     wait_ms: u64,
 }
 
-/// The operators' orders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
     text: String,
@@ -71,7 +68,6 @@ pub struct Orders {
     ends_ms: Option<u64>,
 }
 
-/// The text of the led mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedMark {
     format: u64,
@@ -100,12 +96,10 @@ impl Shared {
         *self == Self::default()
     }
 
-    /// Somebody leads.
     pub fn led(&mut self, term: u64) {
         (self.term, self.released, self.forgotten) = (term, false, false);
     }
 
-    /// The tree of this term is dead.
     pub fn has_ended(&mut self, term: u64, is_forgotten: bool) {
         if self.term > term {
             return;
@@ -116,17 +110,14 @@ impl Shared {
         }
     }
 
-    /// The last term, for people.
     pub fn last_term(&self) -> Option<Term> {
         (self.term > 0 && !self.forgotten).then_some(Term(self.term))
     }
 }
 
-/// The text of the marker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkerText {
     format: u64,
-    /// For people who find it.
     what: String,
     /// Server time, in milliseconds since 1970: since when nothing was forgotten.
     pub created_ms: u64,
@@ -143,7 +134,6 @@ fn written(text: &impl Serialize) -> String {
 }
 
 impl Document {
-    /// The document of a shard that was never led.
     pub fn new(shard: &Shard) -> Self {
         Self {
             format: FORMAT,
@@ -173,7 +163,6 @@ impl Document {
         written(self)
     }
 
-    /// Whose leadership it names.
     pub fn leadership(&self) -> Option<Leadership> {
         Some(Leadership { session: self.lease.as_ref()?.session.clone(), term: Term(self.term) })
     }
@@ -219,7 +208,6 @@ impl Document {
         Duration::from_millis(self.led_ms).max(self.lease.as_ref().map_or(Duration::ZERO, Lease::duration))
     }
 
-    /// The leader that it names.
     pub fn holder(&self) -> Holder {
         let term = (self.knows_led() && self.lease.is_some()).then_some(Term(self.term));
         self.lease.as_ref().map_or_else(Holder::default, |lease| Holder {

@@ -14,7 +14,6 @@ use serde::Deserialize;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Which document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key<'a> {
     /// Since when, and in which incarnation, the store has forgotten nothing.
@@ -43,7 +42,6 @@ pub struct Version {
     pub incarnation: String,
 }
 
-/// How long a document counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Until the server's clock shows this, in milliseconds since 1970.
@@ -68,7 +66,6 @@ pub struct Leadership {
     pub term: Term,
 }
 
-/// A document of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
     pub text: String,
@@ -83,7 +80,6 @@ pub struct Ours {
 pub enum Content {
     Absent,
     Ours(Ours),
-    /// Another program wrote it.
     Foreign {
         holder: Holder,
         /// Differs after each of its renewals.
@@ -105,7 +101,6 @@ impl From<Result<Ours, String>> for Content {
     }
 }
 
-/// A document as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub content: Content,
@@ -117,7 +112,6 @@ pub(crate) fn random_name() -> Result<String, StoreError> {
     Ok(Session::random().map_err(StoreError::no_random_bytes)?.as_str().to_owned())
 }
 
-/// Reads a text that says its format.
 pub(crate) fn of_format<'a, T: Deserialize<'a>>(text: &'a str, format: u64) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Format {
@@ -133,8 +127,6 @@ pub(crate) fn of_format<'a, T: Deserialize<'a>>(text: &'a str, format: u64) -> R
 }
 
 impl Found {
-    /// The document, if it is ours.
-    #[must_use]
     pub fn ours(&self) -> Option<&Ours> {
         match &self.content {
             Content::Ours(ours) => Some(ours),
@@ -143,7 +135,6 @@ impl Found {
     }
 
     /// The leadership that it names, whether or not its lease has ended.
-    #[must_use]
     pub fn leadership(&self) -> Option<&Leadership> {
         self.ours()?.leadership.as_ref()
     }
@@ -184,7 +175,6 @@ pub enum Over<'a> {
     Text(&'a Found),
 }
 
-/// A renewal.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch<'a> {
     pub shard: &'a Shard,
@@ -198,13 +188,11 @@ pub struct Touch<'a> {
     pub also: &'a [Key<'a>],
 }
 
-/// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "it is looked at once")]
 pub enum Touched {
     /// Applied, also by an earlier copy of the same request.
     Done {
-        /// The document as it stands.
         found: Found,
         /// None if they could not be read, which does the renewal no harm.
         also: Option<Vec<Found>>,
@@ -271,7 +259,6 @@ impl Default for Properties {
     }
 }
 
-/// What is listed.
 #[derive(Clone, Copy, Debug)]
 pub enum List<'a> {
     /// The documents of the shards whose names begin with this: one part after another in the order of their names.
@@ -283,7 +270,6 @@ pub enum List<'a> {
     Notes(&'a Shard),
 }
 
-/// A document in a list.
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub shard: Shard,
@@ -294,13 +280,11 @@ pub struct Listed {
 /// What a document is to its shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The shard's own document.
     Lease,
     Led,
     Note(Page),
 }
 
-/// Receives a part of a list.
 pub type EachListed<'a> = dyn FnMut(Vec<Listed>) + Send + 'a;
 /// Receives a document that a watch shows: its place among the keys, and what stands there. Breaks to end the watch.
 pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
@@ -329,7 +313,6 @@ pub trait Documents: ServerTime + Send + Sync {
     /// What to do about a document that cannot be read: `delete it, or use another prefix`.
     fn remedy(&self, key: Key<'_>) -> String;
 
-    /// What sets this server apart.
     fn properties(&self) -> Properties {
         Properties::default()
     }

@@ -21,7 +21,6 @@ use std::time::Duration;
 /// For how long a marker is young where the server has no clock: longer than any lease is kept.
 const YOUTH: Duration = Duration::from_hours(27);
 
-/// The marker as this process knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub created_ms: u64,
@@ -175,7 +174,7 @@ impl<D: Documents> LeaseStore<D> {
         Draft { ends: if is_young { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
     }
 
-    /// Changes the led mark, which was read as `found`. Returns it as it was before.
+    /// Returns it as it was before.
     pub(super) async fn change_led_mark(
         &self,
         shard: &Shard,
@@ -199,7 +198,7 @@ impl<D: Documents> LeaseStore<D> {
         Err(self.too_fast(key))
     }
 
-    /// Writes the led mark over the one that was found. False if that does not stand any more.
+    /// False if that does not stand any more.
     pub(super) async fn put_led_mark(&self, shard: &Shard, mark: &LedMark, over: &Found) -> Result<bool, StoreError> {
         let put = self.documents.put(Key::Led(shard), lasting(&mark.text()), Over::Exactly(over)).await?;
         let is_written = put.is_some();
@@ -209,7 +208,6 @@ impl<D: Documents> LeaseStore<D> {
         Ok(is_written)
     }
 
-    /// The led mark as this process knows it.
     pub(super) fn known_led_mark(&self, shard: &Shard) -> Option<Found> {
         self.with_seen(shard, |seen| seen.led_mark.clone())
     }

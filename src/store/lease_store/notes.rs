@@ -250,7 +250,6 @@ impl<D: Documents> LeaseStore<D> {
         Err(self.too_fast(key))
     }
 
-    /// Removes all notes beside a shard.
     pub(super) async fn remove_notes(&self, shard: &Shard) -> Result<(), StoreError> {
         let mut pages = Vec::new();
         let mut each = |listed: Vec<super::documents::Listed>| {

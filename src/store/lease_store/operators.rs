@@ -13,13 +13,22 @@ use super::{LeaseStore, MOST_ATTEMPTS, trial};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::expiry::wrong_wall_clock;
 use crate::store::server_clock::{Wait, renewed_ago};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict, steps};
+use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
 use crate::time::BootInstant;
 use std::collections::HashSet;
 use std::time::Duration;
 
 /// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
 const MOST_WALL_CLOCK_ERROR: i64 = 60;
+
+/// What says since when the store remembers leases. It is `new` if it did not say so before.
+fn remembers(what: &str, new: bool) -> String {
+    if new {
+        format!("wrote down that {what} remembers from now on")
+    } else {
+        format!("{what} says since when it remembers")
+    }
+}
 
 #[async_trait::async_trait]
 impl<D: Documents> Administration for LeaseStore<D> {
@@ -107,17 +116,17 @@ impl<D: Documents> Administration for LeaseStore<D> {
         let place = self.documents.place();
         if self.properties.marking != Marking::ByInit {
             let is_new = self.meet_marker(Reader::Writer).await?;
-            done.push(steps::remembers(&place, is_new == Some(true)));
+            done.push(remembers(&place, is_new == Some(true)));
             return Ok(done);
         }
         if self.read_marker(Reader::Look).await?.is_some() {
-            let step = steps::remembers(&place, false);
+            let step = remembers(&place, false);
             done.push(format!("{step}: its server was tried before, and store check tries it again"));
             return Ok(done);
         }
         done.push(trial::run(&self.documents).await?.map_err(StoreError::misconfigured)?);
         self.write_marker(self.documents.server_millis(BootInstant::now())).await?;
-        done.push(steps::remembers(&place, true));
+        done.push(remembers(&place, true));
         Ok(done)
     }
 
@@ -159,7 +168,7 @@ impl<D: Documents> LeaseStore<D> {
         }
         let is_for_all = self.properties.marking == Marking::ByAnyone;
         match self.meet_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
-            Ok(Some(false)) => findings.push(Finding::good(steps::remembers(&place, false))),
+            Ok(Some(false)) => findings.push(Finding::good(remembers(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
                 "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
             ))),

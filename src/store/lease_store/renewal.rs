@@ -126,7 +126,6 @@ impl<D: Documents> LeaseStore<D> {
         }
     }
 
-    /// Reads or changes what is known of this leadership, if it is ours.
     fn with_own<T>(&self, shard: &Shard, leadership: &Leadership, act: impl FnOnce(&mut Own) -> T) -> Option<T> {
         self.with_seen(shard, |seen| seen.own.as_mut().filter(|own| own.leadership == *leadership).map(act))
     }
@@ -135,7 +134,6 @@ impl<D: Documents> LeaseStore<D> {
         self.with_own(shard, leadership, |own| own.clone())
     }
 
-    /// Remembers a renewal that was granted, and sent at `sent`.
     fn count(&self, shard: &Shard, leadership: &Leadership, sequence: u64, sent: BootInstant, standing: &Standing) {
         self.with_own(shard, leadership, |own| {
             own.sequence = own.sequence.max(sequence);
@@ -244,13 +242,12 @@ impl<D: Documents> LeaseStore<D> {
         self.complete(shard, Ends::Keep, written, complete).await.map(drop)
     }
 
-    /// The orders in a document.
     pub(super) fn orders_in(&self, standing: &Standing) -> Option<Note> {
         let now_millis = self.documents.least_server_millis();
         standing.orders()?.note(now_millis)
     }
 
-    /// The orders of all shards, from documents that came with a renewal. None if one of them cannot be read.
+    /// None if one of them cannot be read.
     fn orders_with(
         &self,
         own: &Shard,

@@ -42,7 +42,6 @@ impl Standing {
         self.document.as_ref().map_or(0, |document| document.term)
     }
 
-    /// The last term, for people.
     pub fn last_term(&self) -> Option<Term> {
         match &self.document {
             Some(document) => document.last_term(),
@@ -91,7 +90,6 @@ pub struct Seen {
     /// The lease that this process claims; zero before its first claim.
     pub claims: Duration,
     sighting: Option<Sighting>,
-    /// A wait, and when it was first seen.
     wait: Option<(Wait, BootInstant)>,
     /// The highest term that any document showed.
     highest: u64,
@@ -100,11 +98,9 @@ pub struct Seen {
     pub own: Option<Own>,
 }
 
-/// A leadership of this process.
 #[derive(Clone, Debug)]
 pub struct Own {
     pub leadership: Leadership,
-    /// The highest sequence that was applied.
     pub sequence: u64,
     /// The highest sequence that was asked for.
     pub wished: u64,
@@ -115,7 +111,6 @@ pub struct Own {
     pub document: Document,
 }
 
-/// A lease as it was seen.
 #[derive(Clone, Debug)]
 struct Sighting {
     /// Differs for each holder, and after each of its renewals.
@@ -127,7 +122,6 @@ struct Sighting {
     has_ended: bool,
 }
 
-/// The sign of a lease of ours.
 fn sign_of(ours: &Ours) -> String {
     let named = ours.leadership.as_ref();
     let holder = named.map_or_else(String::new, |of| format!("{} {}", of.session.as_str(), of.term));
