@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use redis::{cmd, from_redis_value};
 use script::Script;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use watch::Subscription;
 
@@ -63,6 +63,8 @@ pub struct Hashes {
     clock: Mutex<Clock>,
     /// Kept from one wait for a change to the next.
     subscription: Mutex<Option<Subscription>>,
+    /// The warning that nobody hears of changes, which is given once.
+    unheard: Once,
 }
 
 impl Redis {
@@ -78,6 +80,7 @@ impl Redis {
             replicas: address.replicas,
             clock: Mutex::default(),
             subscription: Mutex::default(),
+            unheard: Once::new(),
         }))
     }
 }
@@ -220,8 +223,16 @@ impl Documents for Hashes {
         let replicas = if grants { self.replicas } else { 0 };
         let mut answer = self.ask(std::slice::from_ref(&place), &arguments, replicas).await?;
         let found = answer.found.pop().flatten().ok_or_else(|| script::not_understood(&self.place()))?;
-        if answer.status != "done" {
-            return Ok(None);
+        match answer.status.as_str() {
+            "done" => {}
+            "unheard" => self.unheard.call_once(|| {
+                tracing::warn!(
+                    "{} denies PUBLISH to {channel}: a standby notices a release only when the lease would have ended \
+                     ('leaderctl store check' names what is missing)",
+                    self.place()
+                );
+            }),
+            _ => return Ok(None),
         }
         if grants {
             // A leader waits for nothing.

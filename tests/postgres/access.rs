@@ -83,15 +83,20 @@ async fn passwords_work_by_every_method_and_are_never_shown() {
 
 fn a_password_is_in_the_environment_too_and_a_missing_one_is_asked_for(server: &Server) {
     let port = server.port();
+    let scratch = tempfile::TempDir::new().unwrap();
     let url = format!("postgres://app@127.0.0.1:{port}/postgres");
     let init = |environment: &[(&str, &str)]| {
         let mut command = leaderctl();
-        command.args(["--store", &url, "store", "init"]).env_remove("PGPASSWORD");
-        command.envs(environment.iter().copied());
+        command.args(["--store", &url, "store", "init"]).env_remove("PGPASSWORD").env_remove("PGPASSFILE");
+        command.env("HOME", scratch.path()).envs(environment.iter().copied());
         command.said()
     };
     init(&[]).ended(77).tells("wants a password of user app: write it in the URL, or in PGPASSWORD");
-    init(&[("PGPASSWORD", "hunter3")]).ended(77).tells("does not let in user app");
+    let file = scratch.path().join(".pgpass");
+    std::fs::write(&file, format!("127.0.0.1:{port}:*:app:hunter2\n")).unwrap();
+    for environment in [&[][..], &[("PGPASSWORD", "hunter3")]] {
+        init(environment).ended(77).tells(&format!("leaderrun does not read {}", file.display()));
+    }
     init(&[("PGPASSWORD", "hunter2")]).good();
 }
 

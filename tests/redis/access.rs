@@ -80,6 +80,12 @@ async fn missing_keys_and_channels_are_named() {
     store.release(&one, term).await.unwrap();
     lead(&store, &one).await;
     store.release(&one, term).await.unwrap();
+
+    let mut leader = std::process::Command::new(env!("CARGO_BIN_EXE_leaderrun"));
+    let output = leader.args(["--store", &url(&server), "quiet", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("denies PUBLISH to leaderrun:{leases}:changed:quiet").count(), 1, "{said}");
 }
 
 #[tokio::test]

@@ -100,11 +100,9 @@ local function put()
     call('HSET', key, 'format', FORMAT, 'write', write, 'text', text, 'session', session, 'term', term,
       'sequence', sequence, 'ends', ends)
   end
-  if channel ~= '' then
-    -- Without the permission to publish, standbys look when the lease would have ended.
-    redis.pcall('PUBLISH', channel, '')
-  end
-  return { 'done', number(now), run, { FORMAT, write, text, session, term, sequence, ends } }
+  -- Without the permission to publish, standbys look when the lease would have ended.
+  local unheard = channel ~= '' and type(redis.pcall('PUBLISH', channel, '')) == 'table'
+  return { unheard and 'unheard' or 'done', number(now), run, { FORMAT, write, text, session, term, sequence, ends } }
 end
 
 local function touch()

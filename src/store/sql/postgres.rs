@@ -25,11 +25,13 @@ use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
 use crate::store::tls_mode::TlsMode;
 use crate::store::{Finding, StoreError};
+use crate::text;
 use advisory::Advisory;
 use rustls::ClientConfig;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -262,7 +264,7 @@ impl From<Error> for Trouble {
 
 fn unconnected(site: &Site, error: Error) -> StoreError {
     let Site { server, user, .. } = site;
-    site.unconnected(match innermost(&error).as_str() {
+    let failure = site.unconnected(match innermost(&error).as_str() {
         "password missing" => Trouble::Unfit(StoreError::denied(format!(
             "{server} wants a password of user {user}: write it in the URL, or in PGPASSWORD"
         ))),
@@ -271,5 +273,18 @@ fn unconnected(site: &Site, error: Error) -> StoreError {
         }
         "server does not support TLS" => Trouble::Unfit(site.without_tls("sslmode=prefer")),
         _ => error.into(),
-    })
+    });
+    match password_file().filter(|_| failure.message.contains("password")) {
+        Some(file) => StoreError {
+            message: format!("{} (leaderrun does not read {})", failure.message, text::shown(&file.to_string_lossy())),
+            ..failure
+        },
+        None => failure,
+    }
+}
+
+/// The file from which psql reads passwords, if there is one.
+fn password_file() -> Option<PathBuf> {
+    let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
+    std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(usual).filter(|file| file.exists())
 }
