@@ -44,7 +44,7 @@ use crate::lease::{Shard, show_seconds};
 use crate::observe::{log, terminal};
 use crate::runner::signals::Signals;
 use crate::runtime;
-use crate::store::{Answer, Finding, Report, Store, StoreError, Verdict, within};
+use crate::store::{Answer, Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
 use crate::time::{BootInstant, rfc3339};
@@ -225,7 +225,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Selftest(selftest) => {
             let Target { named, patience } = target()?;
             named.confirm(PROGRAM)?;
-            Ok(selftest.run(&named, patience))
+            selftest.run(&named, patience)
         }
         Verb::Whose(whose) => {
             let runtime = runtime::of_one_thread().build().map_err(anyhow::Error::from)?;
@@ -241,11 +241,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             finish(runtime, async { Ok(question.answer(named, patience).await?) })
         }
         Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
-        Verb::List(list) => {
-            let target = target()?;
-            let location = target.named.location.clone();
-            target.ask(async |client| while_read(list.show(client, &location)).await)
-        }
+        Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
         Verb::Watch(watch) => target()?.ask(async |client| while_read(watch::watch(client, &watch)).await),
         Verb::Wait(wait) => {
             let Target { named, patience } = target()?;
@@ -263,11 +259,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Resume(resume) => meant(resume.check())?.ask(async |client| resume.order(client).await),
         Verb::Revoke(revoke) => meant(Ok(()))?.ask(async |client| revoke.order(client).await),
         Verb::Forget(forget) => meant(forget.check())?.ask(async |client| forget.order(client).await),
-        Verb::Why(why) => {
-            let target = target()?;
-            let location = target.named.location.clone();
-            target.ask(async |client| Ok::<_, Failure>(why.answer(client, &location).await))
-        }
+        Verb::Why(why) => target()?.ask(async |client| Ok::<_, Failure>(why.answer(client).await)),
         Verb::History(history) => target()?.ask(async |client| history.show(client).await),
         Verb::Jobs(jobs) => {
             let target = if jobs.clear.is_some() { meant(Ok(())) } else { target() };
@@ -315,7 +307,7 @@ impl Target {
         let runtime = start::runtime(&named.location)?;
         finish(runtime, async {
             let store = named.location.open(patience).await?;
-            work(Client { store: &*store, patience }).await.map_err(Into::into)
+            work(Client { store: &*store, location: &named.location, patience }).await.map_err(Into::into)
         })
     }
 }
@@ -324,6 +316,7 @@ impl Target {
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     store: &'a dyn Store,
+    location: &'a Location,
     patience: Duration,
 }
 
@@ -446,17 +439,17 @@ fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
     printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error, whatever a record has in it.
 fn say(line: impl Display) {
-    terminal::say(format_args!("{PROGRAM}: {line}"));
+    terminal::say(format_args!("{PROGRAM}: {}", on_one_line(line.to_string())));
 }
 
 /// Says that the store does not answer. A verb that waits says so once in an outage.
 fn say_retrying(error: &StoreError) {
-    say(format_args!("{}; retrying", on_one_line(error.message.clone())));
+    say(format_args!("{}; retrying", error.message));
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
-    say(message.replace(['\n', '\r'], " "));
+    say(message);
     ExitCode::from(status)
 }

@@ -15,7 +15,6 @@ use crate::notes::history::Entry;
 use crate::notes::jobs::index::Indexed;
 use crate::notes::orders::PauseOrder;
 use crate::store::{ErrorKind, Holder, StoreError};
-use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis};
 pub use counters::{Counters, Job};
 use parking_lot::Mutex;
@@ -188,7 +187,7 @@ impl Snapshot {
 
     pub fn fail(&mut self, error: &StoreError) {
         self.count(error.kind);
-        let message = on_one_line(error.message.clone());
+        let message = error.message.clone();
         match &mut self.trouble {
             Some(trouble) if trouble.message == message => return,
             Some(trouble) => trouble.message = message,

@@ -5,12 +5,12 @@ use super::list::columns;
 use super::object::{as_json, object};
 use super::operator::Operator;
 use super::slots::{Slots, listed};
+use super::status::Shown;
 use super::timeline::{self, Present};
 use super::{Client, print_lines, rfc3339, say};
 use crate::cli::start::Failure;
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
-use crate::notes::{jobs, orders};
 use crate::store::{Answer, Holder, Report};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
@@ -59,9 +59,8 @@ impl HistoryFlags {
     }
 
     async fn draw(&self, client: Client<'_>, entries: &[Entry], report: &Report) -> Answer<ExitCode> {
-        let paused = client.ask(orders::read(client.store, &self.shard)).await?.pause.is_some();
-        let is_job = client.ask(jobs::last(client.store, &self.shard)).await?.is_some()
-            || entries.iter().any(|entry| entry.job.is_some());
+        let noted = Shown::of_notes(client, &self.shard).await?;
+        let (paused, is_job) = (noted.is_paused(), noted.is_job());
         let present = Present { holder: report.holder.as_ref(), paused, is_job, now: wall_clock_millis() };
         let mut lines = timeline::as_text(&present.stretches(entries), columns());
         if !lines.is_empty() {
@@ -80,7 +79,7 @@ impl HistoryFlags {
             Report { .. } if slots.is_empty() => "no leadership is recorded".to_owned(),
             Report { .. } => format!("no leadership is recorded; there were leaders of {slots}"),
         };
-        say(format_args!("{shard}: {}", on_one_line(why)));
+        say(format_args!("{shard}: {why}"));
     }
 }
 

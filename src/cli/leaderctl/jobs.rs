@@ -8,6 +8,7 @@ use super::age::ago;
 use super::list::{aligned, word};
 use super::object::{as_json, object};
 use super::operator::Operator;
+use super::status::add_line;
 use super::{Client, print_lines, rfc3339, say};
 use crate::cli::start::Failure;
 use crate::exit;
@@ -16,10 +17,8 @@ use crate::notes::jobs::index::{self, Indexed, Name};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Cleared, Ledger};
 use crate::store::Report;
-use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 #[derive(Debug, Args)]
@@ -243,9 +242,7 @@ fn as_text(shard: &Shard, job: &JobId, state: State, ledger: &Ledger) -> String 
         ("how", how),
         ("attempts", Some(ledger.attempts.to_string())),
     ] {
-        if let Some(value) = value {
-            let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
-        }
+        add_line(&mut text, name, value);
     }
     text
 }

@@ -11,7 +11,7 @@ use super::{Client, printed, say, shares};
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
-use crate::store::{Answer, Location, Report};
+use crate::store::{Answer, Report};
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    pub async fn show(&self, client: Client<'_>, location: &Location) -> Answer<ExitCode> {
+    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
         let (standbys, mut paused_shards) = self.announced(client).await?;
         let mut table = Table::new(self.json);
         let (mut list, mut pages) = (Vec::new(), 0);
@@ -69,7 +69,7 @@ impl ListFlags {
             let prefix = self.prefix.as_str();
             let names =
                 if prefix.is_empty() { String::new() } else { format!(" a shard whose name begins with {prefix}") };
-            say(format_args!("nobody has led{names} in {location} so far"));
+            say(format_args!("nobody has led{names} in {} so far", client.location));
         }
         if let Some(standbys) = standbys.filter(|_| !self.json && pages == 0) {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();

@@ -3,7 +3,6 @@
 use super::{Client, PROGRAM, say};
 use crate::lease::{Candidate, Shard, Term, show_seconds};
 use crate::store::{Answer, Claim, ErrorKind, Holder, Renewal, StoreError};
-use crate::text::on_one_line;
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -64,10 +63,8 @@ impl<'a> OwnLease<'a> {
         let Self { client, candidate, term, .. } = self;
         if let Err(error) = client.ask(client.store.release(candidate, *term)).await {
             let Candidate { shard, lease, .. } = candidate;
-            let (lease, message) = (show_seconds(*lease), on_one_line(error.message));
-            say(format_args!(
-                "{shard}: nobody can lead for {lease}, because its lease could not be released: {message}"
-            ));
+            let (lease, why) = (show_seconds(*lease), error.message);
+            say(format_args!("{shard}: nobody can lead for {lease}, because its lease could not be released: {why}"));
         }
     }
 }

@@ -18,6 +18,7 @@ pub use programs::run_if_respawned;
 use super::operator::LOOK_EVERY;
 use super::{Client, PROGRAM, fail, next_stop, printed, say};
 use crate::cli::flags::{self, NamedStore};
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show, show_seconds};
@@ -26,7 +27,7 @@ use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::url::Secret;
 use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
-use crate::text::{self, in_words, on_one_line};
+use crate::text::{self, in_words};
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, TestError, Verdict};
@@ -83,7 +84,7 @@ pub struct SelftestFlags {
 }
 
 impl SelftestFlags {
-    pub fn run(&self, named: &NamedStore, request_timeout: Duration) -> ExitCode {
+    pub fn run(&self, named: &NamedStore, request_timeout: Duration) -> Result<ExitCode, Failure> {
         let timing = Timing::new(TimingRequest {
             lease: self.lease,
             renew_interval: self.renew,
@@ -91,22 +92,14 @@ impl SelftestFlags {
             stop_grace: self.kill_after,
             ..TimingRequest::default()
         });
-        let timing = match timing {
-            Ok(timing) => timing,
-            Err(message) => return flags::usage(PROGRAM, &message),
-        };
-        let own = match with_own_lock(named) {
-            Ok(own) => own,
-            Err(message) => return flags::usage(PROGRAM, &message),
-        };
+        let timing = timing.map_err(Failure::Usage)?;
+        let own = with_own_lock(named).map_err(Failure::Usage)?;
         let named = own.as_ref().unwrap_or(named);
-        if let Err(why) = Containment::find(self.contain) {
-            return fail(exit::OS_ERROR, &why);
-        }
+        Containment::find(self.contain).map_err(Failure::of_os)?;
         // On one thread, because a candidate dies with the thread that started it.
         let runtime = runtime::of_one_thread().build();
         let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
-        status.unwrap_or_else(|error| fail(exit::OS_ERROR, &format!("the operating system refused: {error}")))
+        Ok(status.map_err(anyhow::Error::from)?)
     }
 
     async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> io::Result<ExitCode> {
@@ -165,8 +158,8 @@ impl SelftestFlags {
             Ok(Some(signal)) => Ok(ended_by(signal)),
             Err(error) => Err(error),
         };
-        let client = Client { store: &*store, patience: request_timeout };
-        let written = self.say(&left_behind(client, named, &setting.shard).await);
+        let client = Client { store: &*store, location: &named.location, patience: request_timeout };
+        let written = self.say(&left_behind(client, &setting.shard).await);
         match (status, written) {
             (Ok(status), Ok(())) => Ok(status),
             // A reader that closed the pipe has read enough.
@@ -226,12 +219,12 @@ impl<'a> Bench<'a> {
 
     async fn row(&mut self, fault: Fault) -> io::Result<Row> {
         let name = fault.name();
-        if fault.needs_expiry() && !self.setting.expires {
-            return Ok(Row::not_run(name, "a lease of this store is not lost while its holder lives"));
-        }
-        let ways = match self.ways(fault).await? {
+        let ways = match self.ways(fault).await {
             Ok(ways) => ways,
-            Err(why) => return Ok(Row::not_run(name, why)),
+            Err(TestError::System(error)) => return Err(error),
+            Err(TestError::Impossible(why) | TestError::Failed(why)) => {
+                return Ok(Row { fault: name, verdict: Verdict::NotRun(why), evidence: None });
+            }
         };
         let limit = Fault::limit(&self.setting.timing);
         let fleet = self.fleet.insert(Fleet::new(self.setting, &name, limit)?);
@@ -247,37 +240,34 @@ impl<'a> Bench<'a> {
         let fleet = self.fleet.take().expect("it was put there above");
         if matches!(verdict, Verdict::Failed(_)) {
             for line in fleet.log_ends() {
-                say(on_one_line(line));
+                say(line);
             }
         }
         Ok(Row { fault: name, verdict, evidence: Some(evidence) })
     }
 
-    /// A way to the store for each candidate if the fault needs one, or why there is none.
-    async fn ways(&self, fault: Fault) -> io::Result<Result<Vec<(Secret, Proxy)>, String>> {
-        if !fault.is_of_network() {
-            return Ok(Ok(Vec::new()));
+    /// A way to the store for each candidate, if the fault needs one.
+    async fn ways(&self, fault: Fault) -> Result<Vec<(Secret, Proxy)>, TestError> {
+        if fault.needs_expiry() && !self.setting.expires {
+            return Err(TestError::Impossible("a lease of this store is not lost while its holder lives".to_owned()));
         }
-        let route = match &self.named.url {
-            Some(url) => {
-                let without = route::without_shared_lock(url.expose()).map(|(url, _)| Secret::from(url));
-                Route::of(without.as_ref().unwrap_or(url).expose(), &self.named.location)
-            }
-            None => Err("the store is not behind a network".to_owned()),
-        };
-        let route = match route {
-            Ok(route) => route,
-            Err(why) => return Ok(Err(why)),
-        };
+        if !fault.is_of_network() {
+            return Ok(Vec::new());
+        }
+        // The default store is files.
+        let url = self.named.url.as_ref().map_or("file:", Secret::expose);
+        let without = route::without_shared_lock(url).map(|(url, _)| url);
+        let route =
+            Route::of(without.as_deref().unwrap_or(url), &self.named.location).map_err(TestError::Impossible)?;
         let mut ways = Vec::new();
         for _ in 0..CANDIDATES {
             let proxy = Proxy::to(&route.host, route.port).await?;
             ways.push((route.through(proxy.address), proxy));
         }
-        if let Err(error) = self.look_through(&ways[0].0).await {
-            return Ok(Err(format!("the store cannot be used through a proxy: {}", error.message)));
-        }
-        Ok(Ok(ways))
+        self.look_through(&ways[0].0).await.map_err(|error| {
+            TestError::Impossible(format!("the store cannot be used through a proxy: {}", error.message))
+        })?;
+        Ok(ways)
     }
 
     async fn look_through(&self, url: &Secret) -> Answer<()> {
@@ -379,13 +369,12 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
             Claim::Refused(holder) if BootInstant::now() < give_up => {
                 if !std::mem::replace(&mut told, true) {
                     let wait = holder.expires_in.unwrap_or(candidate.lease);
-                    say_wait(wait, &format!("{} has the lease", on_one_line(holder.to_string())));
+                    say_wait(wait, &format!("{holder} has the lease"));
                 }
-                progress(&format!("waiting for {}", on_one_line(holder.to_string())));
+                progress(&format!("waiting for {holder}"));
                 sleep(LOOK_EVERY).await;
             }
             Claim::Refused(holder) => {
-                let holder = on_one_line(holder.to_string());
                 return Err(StoreError::unknown(format!("the scratch shard {} is held: {holder}", candidate.shard)));
             }
         }
@@ -408,17 +397,16 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::of_signal(signal as i32))
 }
 
-async fn left_behind(client: Client<'_>, named: &NamedStore, shard: &Shard) -> String {
+async fn left_behind(client: Client<'_>, shard: &Shard) -> String {
     // Notes that cannot be removed now expire, or are a few lines.
     let _ = client.several(remove_notes(client.store, shard)).await;
     #[allow(irrefutable_let_patterns, reason = "a build without remote stores has no others")]
-    if let Location::File { directory } = &named.location {
+    if let Location::File { directory } = client.location {
         remove_files(directory, shard);
     }
     match client.inspect(shard).await {
         Ok(report) => match (report.holder, report.last_term) {
             (Some(holder), _) => {
-                let holder = on_one_line(holder.to_string());
                 format!("the store keeps the scratch shard {shard}, held by {holder} until that lease has ended")
             }
             (None, Some(term)) => format!("the store keeps the last term of the scratch shard {shard}: {term}"),

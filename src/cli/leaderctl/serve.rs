@@ -12,11 +12,11 @@ mod page;
 use super::fleet::reader::{Reader, ReadingFlags};
 use super::fleet::{Fleet, Seen, Snapshot};
 use super::{Client, PROGRAM, asked_to_stop, say};
+use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard, show};
 use crate::observe::http::{self, METRICS};
 use crate::observe::listen::Address;
 use crate::observe::log;
-use crate::store::Answer;
 use crate::text::in_words;
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
@@ -61,18 +61,13 @@ pub struct ServeFlags {
 }
 
 impl ServeFlags {
-    pub async fn serve(self, client: Client<'_>) -> Answer<ExitCode> {
+    pub async fn serve(self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let (is_metered, interval) = (client.store.is_metered(), self.reading.interval(client.store));
         let reader = Reader::new(client, self.prefix.unwrap_or_default(), self.reading);
         let is_loopback = matches!(&self.listen, Address::Tcp(address) if address.ip().is_loopback());
         let board = Arc::new(Board { fleet: reader.fleet(), is_loopback });
-        let listening = match http::begin(&self.listen, routes(&board), PATIENCE).await {
-            Ok(listening) => listening,
-            Err(error) => {
-                let why = format!("cannot listen on {}: {}", self.listen, in_words(&error));
-                return Ok(super::fail(crate::exit::OS_ERROR, &why));
-            }
-        };
+        let refused = |error| Failure::of_os(format!("cannot listen on {}: {}", self.listen, in_words(&error)));
+        let listening = http::begin(&self.listen, routes(&board), PATIENCE).await.map_err(refused)?;
         if is_metered {
             let each = if self.reading.standbys { "two lists" } else { "one list" };
             log::warn(

@@ -78,7 +78,7 @@ impl StatusFlags {
             None if self.standbys || !client.store.is_metered() => {
                 match slots::announced(client, shard.as_str()).await {
                     Err(error) if error.kind == ErrorKind::Denied => {
-                        say(format_args!("standbys are not shown: {}", on_one_line(error.message.clone())));
+                        say(format_args!("standbys are not shown: {}", error.message));
                         *denied = Some(error);
                         None
                     }
@@ -117,14 +117,14 @@ impl Shown {
         };
         let parent_pause = match parent_pause(client, shard).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                let message = on_one_line(error.message);
-                say(format_args!("{shard}: cannot tell whether a pause of all slots applies to it: {message}"));
+                let why = error.message;
+                say(format_args!("{shard}: cannot tell whether a pause of all slots applies to it: {why}"));
                 None
             }
             pause => pause?,
         };
         if let Some(hidden) = slots.as_ref().and_then(|slots| slots.hidden.as_ref()) {
-            say(format_args!("{shard}: {}", on_one_line(hidden.message.clone())));
+            say(format_args!("{shard}: {}", hidden.message));
         }
         Ok(Self { report, slots: slots.filter(|slots| slots.hidden.is_none()), parent_pause, ..noted })
     }
@@ -271,11 +271,7 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {
     let mut text = format!("{shard}: {}", state(shown));
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
-        }
-    };
+    let mut add = |name, value| add_line(&mut text, name, value);
     if let Some(holder) = &shown.report.holder {
         add("host", holder.host.clone());
         add("pid", holder.pid.map(|pid| pid.to_string()));
@@ -301,6 +297,13 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     let more = shown.jobs.len().saturating_sub(MOST_JOBS);
     add("jobs", (more > 0).then(|| format!("{more} more: leaderctl jobs {shard}")));
     text
+}
+
+/// Adds a line with a name and a value, if it has one.
+pub fn add_line(text: &mut String, name: &str, value: Option<String>) {
+    if let Some(value) = value {
+        let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
+    }
 }
 
 /// The most important word first: paused, led, free or never led.

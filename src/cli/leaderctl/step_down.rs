@@ -103,7 +103,7 @@ impl StepDownFlags {
                     force: self.force,
                     json: self.json,
                 };
-                return Ok(drain.order(client).await?);
+                return drain.order(client).await;
             }
         };
         let operator = Operator { client, shard, json: self.json };
@@ -179,11 +179,7 @@ impl Handover<'_> {
             )));
         }
         if let Some(what) = warning {
-            say(format_args!(
-                "{}: {}: the shard may have no leader until --for is over",
-                operator.shard,
-                on_one_line(what)
-            ));
+            say(format_args!("{}: {what}: the shard may have no leader until --for is over", operator.shard));
         }
         let by = Ordered::now(history::STEP_DOWN, None, self.to);
         operator.note_in_history([(operator.shard, Some(term))], &by).await;
@@ -209,7 +205,7 @@ impl Handover<'_> {
     }
 
     async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Followers> {
-        let called = self.to.map(|to| format!(" is called \"{}\"", on_one_line(to.to_owned())));
+        let called = self.to.map(|to| format!(" is called \"{to}\""));
         let waiting = match operator.standbys(holder).await {
             Ok(waiting) => waiting,
             Err(error) => return self.uncounted(operator, error),

@@ -11,7 +11,6 @@ use super::fleet::reader::{Reader, ReadingFlags};
 use super::{Client, Flags, Verb, asked_to_stop, say};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
-use crate::store::Answer;
 use crate::text::in_words;
 use clap::{Args, Parser};
 use frame::{Mode, View};
@@ -47,17 +46,15 @@ impl TopFlags {
     }
 
     /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
-    pub async fn show(self, client: Client<'_>, named: bool) -> Answer<ExitCode> {
+    pub async fn show(self, client: Client<'_>, named: bool) -> Result<ExitCode, Failure> {
         let reader = Reader::new(client, self.prefix, self.reading);
         let top = Top { client, fleet: reader.fleet(), named, view: View::default() };
         let shown = tokio::select! {
             () = reader.run() => unreachable!("a reader goes on"),
             shown = top.run() => shown,
         };
-        Ok(match shown {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => super::fail(crate::exit::OS_ERROR, &format!("the terminal: {}", in_words(&error))),
-        })
+        shown.map_err(|error| Failure::of_os(format!("the terminal: {}", in_words(&error))))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -11,7 +11,6 @@ use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
 use crate::store::{Answer, Holder, StoreError};
-use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -87,7 +86,7 @@ impl Question {
             }
         }
         let store = named.location.open(patience).await?;
-        let report = Client { store: &*store, patience }.inspect(&self.shard).await?;
+        let report = Client { store: &*store, location: &named.location, patience }.inspect(&self.shard).await?;
         Ok(self.told_by_store(report.holder))
     }
 
@@ -105,9 +104,7 @@ impl Question {
     fn told_by_store(&self, holder: Option<Holder>) -> ExitCode {
         match holder {
             None => self.no("store", None, "nobody does"),
-            Some(holder) if holder.term != Some(self.term) => {
-                self.no("store", None, &on_one_line(format!("{holder} does")))
-            }
+            Some(holder) if holder.term != Some(self.term) => self.no("store", None, &format!("{holder} does")),
             Some(holder) => self.judge("store", holder.expires_in),
         }
     }

@@ -14,7 +14,6 @@ use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show};
 use crate::store::{Answer, Holder, StoreError};
-use crate::text::on_one_line;
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,7 +67,7 @@ impl WaitFlags {
             while !holds(&seen) {
                 let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
                 until_it_may_have_changed(client.store, std::slice::from_ref(next)).await;
-                seen = watched.look_again().await?;
+                seen = look_until(None, async || watched.look().await, Some).await?.expect("it waits without end");
             }
             Ok::<_, StoreError>(())
         };
@@ -85,7 +84,7 @@ impl WaitFlags {
             return operator.done(&now).await;
         }
         let still = format!("still {now} after {}", self.most.map(show).unwrap_or_default());
-        Err(operator.refusal(&on_one_line(still)))
+        Err(operator.refusal(&still))
     }
 }
 
@@ -124,11 +123,5 @@ impl Watched<'_> {
             Some(hidden) if self.wants_nobody && led.is_empty() => Err(hidden),
             _ => Ok(led),
         }
-    }
-
-    /// The same, once the store answers.
-    async fn look_again(&mut self) -> Answer<Vec<(Shard, Holder)>> {
-        let seen = look_until(None, async || self.look().await, Some).await?;
-        Ok(seen.expect("it waits without end"))
     }
 }

@@ -146,7 +146,7 @@ impl Watch<'_> {
             writeln!(out, "{}", as_json(shard, shown))
         } else {
             let leader = match &shown.report.holder {
-                Some(holder) => format!("led by {}", on_one_line(holder.to_string())),
+                Some(holder) => format!("led by {holder}"),
                 None => "free".to_owned(),
             };
             let pause_is = pauses(shown).next().map_or("not paused any more".to_owned(), |(_, words)| words);

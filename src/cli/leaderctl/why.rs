@@ -15,13 +15,12 @@ use crate::notes::hosts;
 use crate::notes::jobs::index;
 use crate::notes::orders::{self, Orders};
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
-use crate::store::{Answer, ErrorKind, Holder, Location, Report, StoreError};
+use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::sys;
 use crate::text::on_one_line;
 use clap::Args;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct WhyFlags {
@@ -131,11 +130,10 @@ fn trouble(error: &StoreError) -> &'static str {
 
 impl WhyFlags {
     /// Answers even if the store does not: the candidates of this host may know since when.
-    pub async fn answer(&self, client: Client<'_>, location: &Location) -> ExitCode {
+    pub async fn answer(&self, client: Client<'_>) -> ExitCode {
         let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
-        let asked =
-            async { if host == here { self.candidates(location, client.patience).await } else { Survey::default() } };
+        let asked = async { if host == here { self.candidates(client).await } else { Survey::default() } };
         let (survey, known) = tokio::join!(asked, Known::of(client, &self.shard));
         let Survey { answers: candidates, others, silent, silent_processes, silent_others } = survey;
         let mut because = Vec::new();
@@ -212,15 +210,15 @@ impl WhyFlags {
 
     /// The candidates on this host for this shard in this store; and in `others`, those of the same shard in other
     /// stores.
-    async fn candidates(&self, location: &Location, patience: Duration) -> Survey {
+    async fn candidates(&self, client: Client<'_>) -> Survey {
         // A standby of a slot waits for any slot of the shard; a leader of one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
         let is_meant = |Told { statement, .. }: &Told| {
             is_meant(&statement.shard) || statement.slot_of.as_deref().is_some_and(is_meant)
         };
         let shards = std::iter::once(self.shard.clone()).chain(self.shard.parent());
-        let beginnings: Vec<String> = shards.map(|shard| query_socket::beginning(&shard, location)).collect();
-        let mut told = query_socket::ask_all(&beginnings, patience).await;
+        let beginnings: Vec<String> = shards.map(|shard| query_socket::beginning(&shard, client.location)).collect();
+        let mut told = query_socket::ask_all(&beginnings, client.patience).await;
         told.answers.retain(is_meant);
         told.others.retain(is_meant);
         for answers in [&mut told.answers, &mut told.others] {

@@ -7,6 +7,7 @@ use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
 use crate::cli::leaderctl::object::{as_json, object};
 use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say};
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
@@ -29,10 +30,8 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    pub async fn order(&self, client: Client<'_>) -> Answer<ExitCode> {
-        if let Some(refused) = self.hold(client).await? {
-            return Ok(refused);
-        }
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        self.hold(client).await?;
         let (mut made, mut ended, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut fleet = None;
         let work = async {
@@ -71,24 +70,27 @@ impl Drain<'_> {
         Ok(self.report(fleet.as_ref(), &made, &ended, &left, stopped))
     }
 
-    /// Holds the host back. Some if that is refused.
-    async fn hold(&self, client: Client<'_>) -> Answer<Option<ExitCode>> {
-        let Some(shard) = hosts::shard_of(self.host) else {
+    /// Holds the host back.
+    async fn hold(&self, client: Client<'_>) -> Result<(), Failure> {
+        let host = self.host;
+        let refusal = |status, why: &str| Failure::Other { status, message: format!("{host}: {why}") };
+        let shard = hosts::shard_of(host).ok_or_else(|| {
             let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
-            return Ok(Some(fail(exit::USAGE, &format!("{}: {why}", self.host))));
-        };
+            refusal(exit::USAGE, why)
+        })?;
         let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
         let mut order = orders::pause(None, true, Some(self.lasts))?;
         order.prefix = prefix;
         let operator = Operator { client, shard: &shard, json: self.json };
         let is_other = |standing: &PauseOrder| standing.prefix != order.prefix;
-        let other = operator.give(|orders| &mut orders.pause, &order, is_other, false).await?;
-        Ok(other.map(|PauseOrder { by, prefix, .. }| {
-            let what = prefix.map_or("all shards".to_owned(), |prefix| format!("{prefix}*"));
-            let host = self.host;
-            let why = format!("{by} holds it back from {what}; leaderctl resume --host {host} ends that");
-            fail(exit::NOT_ACQUIRED, &on_one_line(format!("{host}: {why}")))
-        }))
+        match operator.give(|orders| &mut orders.pause, &order, is_other, false).await? {
+            None => Ok(()),
+            Some(PauseOrder { by, prefix, .. }) => {
+                let what = prefix.map_or("all shards".to_owned(), |prefix| format!("{prefix}*"));
+                let why = format!("{by} holds it back from {what}; leaderctl resume --host {host} ends that");
+                Err(refusal(exit::NOT_ACQUIRED, &why))
+            }
+        }
     }
 
     /// Stops what nobody can take, and says so. Some if that is refused.
@@ -135,13 +137,12 @@ impl Drain<'_> {
         let written = print_lines(lines);
         if !self.json {
             for LeftAlone { shard, why } in left {
-                say(on_one_line(format!("{shard}: stays on {}: {why}", self.host)));
+                say(format_args!("{shard}: stays on {}: {why}", self.host));
             }
         }
         match stopped {
             Some(Stop(status, why)) => {
-                let done = format!("{why}; {}; {} stays {until}", counted(made.len()), self.host);
-                fail(status, &on_one_line(done))
+                fail(status, &format!("{why}; {}; {} stays {until}", counted(made.len()), self.host))
             }
             None if !left.is_empty() => ExitCode::from(exit::NOT_ACQUIRED),
             None => written,

@@ -6,16 +6,17 @@
 //! A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took
 //! long is followed by a longer rest.
 
-use super::super::Client;
-use super::super::slots::{self, PausedShards, parent_pause, sessions};
+use super::super::shard_notes::note;
+use super::super::slots::{self, PausedShards, parent_pause};
 use super::super::status::Shown;
 use super::super::watch::identity;
+use super::super::{Client, list};
 use super::{Fleet, Reading, Seen, Snapshot};
 use crate::lease::{Prefix, Shard};
 use crate::notes::history::{self, Entry};
 use crate::notes::hosts;
 use crate::notes::jobs::index::Indexed;
-use crate::notes::orders::{self, Orders, PauseOrder};
+use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
 use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
@@ -286,11 +287,8 @@ impl Snapshot {
         let (known, is_first) = (self.shards.len(), self.reading.is_none());
         self.shards.retain(|shard, _| list.contains_key(shard));
         let mut changed = self.shards.len() != known;
-        let by_name = standbys.map(slots::by_name);
-        let leaders = sessions(list.values().filter_map(|report| report.holder.as_ref()));
-        let counts: Vec<Option<usize>> =
-            list.keys().map(|shard| by_name.as_ref().map(|all| slots::waiting(all, shard, &leaders).len())).collect();
-        for ((shard, report), standbys) in list.into_iter().zip(counts) {
+        let list: Vec<_> = list.into_iter().collect();
+        for (shard, Shown { report, standbys, .. }) in list::shown(&list, standbys, None) {
             let is_new = !self.shards.contains_key(&shard);
             let seen = self.shards.entry(shard).or_default();
             // The last term shows a leadership that came and went.
@@ -315,17 +313,16 @@ impl Snapshot {
     fn note(&mut self, shard: &Shard, (noted, history): (Shown, Option<Vec<Entry>>)) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
-        let Shown { orders, parent_pause, ledger, jobs, trouble, .. } = &mut seen.shown;
-        let pause_id = |orders: &Orders| orders.pause.as_ref().map(|pause| pause.id.clone());
-        let handover_id = |orders: &Orders| orders.handover.as_ref().map(|handover| handover.id.clone());
-        let told = |orders: &Orders| (pause_id(orders), handover_id(orders));
-        let mut changed = orders.as_ref().map(told) != noted.orders.as_ref().map(told) || trouble.is_some();
-        let above = |pause: &Option<slots::ParentPause>| pause.as_ref().map(|above| above.pause.id.clone());
-        changed |= above(parent_pause) != above(&noted.parent_pause);
-        (*orders, *parent_pause, *trouble) = (noted.orders, noted.parent_pause, None);
+        let before = (seen.condition(), note(&seen.shown));
+        let mut changed = false;
+        seen.shown.orders = noted.orders;
+        seen.shown.parent_pause = noted.parent_pause;
+        seen.shown.trouble = None;
         if let Some(history) = history {
-            changed |= *jobs != noted.jobs || *ledger != noted.ledger || seen.history != history;
-            (*ledger, *jobs, seen.history) = (noted.ledger, noted.jobs, history);
+            changed = seen.history != history;
+            seen.shown.ledger = noted.ledger;
+            seen.shown.jobs = noted.jobs;
+            seen.history = history;
             seen.noted = Some(now);
             let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
             let is_final = seen.is_final_at(now);
@@ -342,6 +339,7 @@ impl Snapshot {
                 seen.free_since = Some(end);
             }
         }
+        changed |= before != (seen.condition(), note(&seen.shown));
         self.revision += u64::from(changed);
         self.see_hosts(shard);
     }

@@ -14,10 +14,6 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn not_run(fault: String, why: impl Into<String>) -> Self {
-        Self { fault, verdict: Verdict::NotRun(why.into()), evidence: None }
-    }
-
     fn words(&self) -> (&'static str, Option<&str>) {
         match &self.verdict {
             Verdict::Held => ("held", None),
