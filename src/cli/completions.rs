@@ -1,7 +1,4 @@
-//! Shell completions for both programs, from the declarations of their options, and of shards, from the store.
-//!
-//! The hazard: a shell splits a command line in its own way (bash at each colon, which shards may have). So the scripts
-//! hand over the line as it is, and `leaderctl --complete` finds out what stands at its end.
+//! Shell completions for both programs, from the declarations of their options.
 
 use super::settings::variable_of;
 use clap::{Arg, Command, CommandFactory, ValueEnum, ValueHint};
@@ -35,21 +32,12 @@ impl Program {
     }
 }
 
-/// Prints what clap generates, and after it what asks for shards. In zsh, a file in `fpath` is called by the name of
-/// its function, so there what clap generates gets another name.
 pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::Result<()> {
     let mut command = hinted(program.options());
     let name = command.get_name().to_owned();
-    let (begins, generated, asks) = match shell {
-        Shell::Bash => (String::new(), name.clone(), BASH),
-        Shell::Zsh => (format!("#compdef {name}\n"), format!("{name}-options"), ZSH),
-        Shell::Fish => (String::new(), name.clone(), FISH),
-        _ => (String::new(), name.clone(), ""),
-    };
-    let mut script = begins.into_bytes();
-    generate(shell, &mut command, generated, &mut script);
-    out.write_all(&script)?;
-    out.write_all(asks.replace("NAME", &name).as_bytes())
+    let mut script = Vec::new();
+    generate(shell, &mut command, name, &mut script);
+    out.write_all(&script)
 }
 
 /// Says which options take a file or a command line. Without that, shells offer files for all values.
@@ -66,54 +54,3 @@ fn hinted(command: Command) -> Command {
     });
     command.mut_subcommands(hinted)
 }
-
-/// COMP_LINE, because COMP_WORDS are split at colons.
-const BASH: &str = r#"
-__NAME_or_shards() {
-    local line="${COMP_LINE:0:${COMP_POINT:-0}}" names="" word seen=""
-    if [[ $2 == -* ]] || ! names=$(leaderctl --complete NAME "$line" 2>/dev/null); then
-        _NAME "$@"
-        # None of its operands is a file. After `--config=` it would be one.
-        if [[ NAME == leaderctl && ${#COMPREPLY[@]} -eq 0 && $3 != = ]]; then
-            compopt +o default +o bashdefault
-        fi
-        return
-    fi
-    COMPREPLY=()
-    # SHARD is no file, even if no shard is known.
-    compopt +o default +o bashdefault
-    [[ -n $names ]] || return
-    word="${line##*[[:space:]]}"
-    # Up to the last colon, bash takes what is there for words of its own.
-    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
-        seen="${word%"${word##*:}"}"
-    fi
-    while IFS= read -r word; do
-        COMPREPLY+=("${word#"$seen"}")
-    done <<<"$names"
-}
-complete -F __NAME_or_shards -o bashdefault -o default NAME
-"#;
-
-const ZSH: &str = r#"
-_NAME() {
-    local told
-    # SHARD is no file, even if no shard is known.
-    if [[ $PREFIX != -* ]] && told=$(leaderctl --complete NAME "${(j: :)words[1,CURRENT-1]} $PREFIX" 2>/dev/null); then
-        compadd -- ${(f)told}
-    else
-        _NAME-options "$@"
-    fi
-}
-if [ "$funcstack[1]" = "_NAME" ]; then
-    _NAME "$@"
-else
-    compdef _NAME NAME
-fi
-"#;
-
-/// COMMAND may be a file; no operand of leaderctl is one.
-const FISH: &str = r"
-complete -c leaderctl -f
-complete -c NAME -a '(leaderctl --complete NAME (commandline -cp | string collect) 2>/dev/null)'
-";

@@ -294,7 +294,7 @@ fn verb_of_a_verb(error: &clap::Error, command: &Command) -> Option<String> {
 
 /// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a
 /// duration.
-pub fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
+fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let may_have_one = |word: &str| {
         let mut options = command.get_subcommands().flat_map(Command::get_arguments);
         options.any(|arg| arg.is_require_equals_set() && arg.get_long() == word.strip_prefix("--"))

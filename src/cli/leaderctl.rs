@@ -2,7 +2,6 @@
 
 // The verbs.
 mod balance;
-mod complete;
 mod forget;
 mod history;
 mod jobs;
@@ -200,8 +199,7 @@ enum StoreVerb {
 
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    let asked = selftest::run_if_respawned().or_else(complete::run_if_asked);
-    asked.unwrap_or_else(|| {
+    selftest::run_if_respawned().unwrap_or_else(|| {
         // A file that may not grow (`ulimit -f`) is an error like others.
         sys::ignore(Signal::SIGXFSZ);
         start::main(PROGRAM, fail, begin)
@@ -270,9 +268,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         #[cfg(feature = "watch")]
         Verb::Top(top) => {
             TopFlags::check()?;
-            let target = target()?;
-            let named = target.named.refuse_default().is_ok();
-            target.ask(async |client| top.show(client, named).await)
+            target()?.ask(async |client| top.show(client).await)
         }
         #[cfg(not(feature = "watch"))]
         Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(
