@@ -287,33 +287,13 @@ fn a_password_is_shown_to_nobody() {
     bench.assert_is_left_clean();
 }
 
-/// Its number is a real shard's, whether that is led or not. Another number is tested in its place.
+/// Its number is a real shard's, whether that is led or not.
 #[test]
 #[cfg(feature = "postgres")]
-fn an_advisory_lock_is_left_to_those_whom_it_is_meant_for_and_another_one_is_tested() {
-    let server = support::postgres::Server::start();
-    let others = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND (classid, objid) <> (0, 7)";
-    let mut count = server.client("postgres");
-    count.args(["-c", others]);
-    let mut bench = Bench::remote(Box::new(server));
-    let place = &mut bench.place;
-    place.url += if place.url.contains('?') { "&advisory_lock=7" } else { "?advisory_lock=7" };
-    let up = place.path("up");
-    let script = format!("touch {}; exec sleep 1000", up.display());
-    let mut leader = support::fleet::leaderrun();
-    let mut leader = Process::start(leader.env("LEADERRUN_STORE", &place.url).args(["-q", "shard", "-c", &script]));
-    wait_until("it leads", || up.exists());
-    let faults = ["stop", "freeze", "short-partition"];
-    let words: Vec<&str> = faults.iter().flat_map(|fault| ["--only", fault]).collect();
-    let selftest = bench.begin(&[&["--json"], &LEASE[..], &words].concat());
-    wait_until("another lock is taken", || count.said().out.trim() == "1");
-    let said = Said::from(selftest.wait_with_output().unwrap());
-    assert!(leader.try_wait().unwrap().is_none(), "it still leads");
-    leader.stops();
-    assert_held(&said, &faults);
-    let begins = "leaderctl: advisory_lock= in the URL belongs to a real shard: advisory lock ";
-    assert!(said.err.starts_with(begins), "{said:?}");
-    bench.assert_is_left_clean();
+fn a_lock_of_other_programs_is_left_alone() {
+    let mut bench = Bench::local();
+    bench.place.url = "postgres://h/db?advisory_lock=7".to_owned();
+    bench.run(&[]).refused(64, "leaderctl: advisory_lock= in the store URL belongs to a real shard: leave it out");
 }
 
 /// All three keepers of a tree are killed in one instant, which no process can survive: its daemon lives on, beside the

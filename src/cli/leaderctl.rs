@@ -39,14 +39,14 @@ use super::completions::{self, Program};
 use super::flags::{self, FirstPage, NamedStore};
 use super::start::{self, Failure};
 use crate::exit;
-use crate::lease::{Shard, show_seconds};
+use crate::lease::Shard;
 use crate::observe::{log, terminal};
 use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::{Answer, Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
-use crate::time::{BootInstant, rfc3339};
+use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -58,7 +58,6 @@ use std::fmt::Display;
 use std::future::Future;
 use std::io::{Write, stdout};
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -340,7 +339,7 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>
 
 async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
     let store = client.store;
-    let mut done = while_shown("trying the store", store.prepare()).await?;
+    let mut done = store.prepare().await?;
     if new {
         if let Some((shard, _)) = client.ask(store.list("")).await?.first() {
             return Err(StoreError::misconfigured(format!(
@@ -353,26 +352,8 @@ async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
     Ok(print_lines(done))
 }
 
-/// Shows on a terminal for how long `work` has lasted: where answers are slow, a trial of the store takes some seconds.
-async fn while_shown<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let began = BootInstant::now();
-    let mut work = pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut work => {
-                selftest::progress("");
-                return done;
-            }
-            () = tokio::time::sleep(Duration::from_secs(1)) => {
-                selftest::progress(&format!("{what}, for {}", show_seconds(BootInstant::now().since(began))));
-            }
-        }
-    }
-}
-
 async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
-    let findings = while_shown("trying the store", store.check()).await?;
+    let findings = store.check().await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
         let verdict = match verdict {

@@ -38,7 +38,7 @@ use proxy::Proxy;
 use route::Route;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::io::{self, Write, stderr, stdout};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,8 +93,9 @@ impl SelftestFlags {
             ..TimingRequest::default()
         });
         let timing = timing.map_err(Failure::Usage)?;
-        let own = with_own_lock(named).map_err(Failure::Usage)?;
-        let named = own.as_ref().unwrap_or(named);
+        if let Some(option) = named.location.foreign_lock() {
+            return Err(Failure::Usage(format!("{option}= in the store URL belongs to a real shard: leave it out")));
+        }
         Containment::find(self.contain).map_err(Failure::of_os)?;
         // On one thread, because a candidate dies with the thread that started it.
         let runtime = runtime::of_one_thread().build();
@@ -115,12 +116,10 @@ impl SelftestFlags {
         let tried = tokio::select! {
             tried = try_out(named, &candidate, request_timeout) => tried,
             signal = next_stop(&mut signals) => {
-                progress("");
                 self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
                 return Ok(ended_by(signal));
             }
         };
-        progress("");
         let store = match tried {
             Ok(store) => store,
             Err(error) => return Ok(fail(error.exit_status(), &error.message)),
@@ -142,7 +141,6 @@ impl SelftestFlags {
             signal = next_stop(&mut signals) => Ok(Some(signal)),
         };
         if let Some(mut fleet) = bench.fleet.take() {
-            progress("");
             // A second signal means not to wait for the release of the lease.
             let again = tokio::select! {
                 _ = fleet.end() => false,
@@ -202,9 +200,7 @@ impl<'a> Bench<'a> {
             writeln!(stdout(), "{}", table::header())?;
         }
         for &fault in faults {
-            progress(&fault.name());
             let row = self.row(fault).await?;
-            progress("");
             match row.verdict {
                 Verdict::Held => self.held += 1,
                 Verdict::Failed(_) => self.failed += 1,
@@ -256,9 +252,7 @@ impl<'a> Bench<'a> {
         }
         // The default store is files.
         let url = self.named.url.as_ref().map_or("file:", Secret::expose);
-        let without = route::without_shared_lock(url).map(|(url, _)| url);
-        let route =
-            Route::of(without.as_deref().unwrap_or(url), &self.named.location).map_err(TestError::Impossible)?;
+        let route = Route::of(url).map_err(|why| TestError::Impossible(why.to_owned()))?;
         let mut ways = Vec::new();
         for _ in 0..CANDIDATES {
             let proxy = Proxy::to(&route.host, route.port).await?;
@@ -294,14 +288,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Shows on a terminal what is happening, until the next such line.
-pub fn progress(what: &str) {
-    if stderr().is_terminal() {
-        let dots = if what.is_empty() { "" } else { " ..." };
-        let _ = write!(stderr(), "\r\x1b[K{what}{dots}");
-    }
-}
-
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -328,29 +314,6 @@ impl Drop for Scratch {
     }
 }
 
-/// The store without the lock in its URL that it shares with other programs: that lock belongs to a real shard. Instead
-/// of an advisory lock it takes another one, because such a lock lives and ends in a way of its own. None if it has
-/// none.
-fn with_own_lock(named: &NamedStore) -> Result<Option<NamedStore>, String> {
-    let Some((url, option)) = named.url.as_ref().and_then(|url| route::without_shared_lock(url.expose())) else {
-        return Ok(None);
-    };
-    let real = format!("{option}= in the URL belongs to a real shard");
-    let url = if option == "advisory_lock" {
-        let key = getrandom::u64().map_err(|error| format!("no random bytes: {error}"))?.cast_signed();
-        say(format_args!(
-            "{real}: advisory lock {key} stands in for it; the faults of the network do without, because a proxy \
-             would keep its session open"
-        ));
-        let and = if url.ends_with('?') { "" } else { "&" };
-        format!("{url}{and}{option}={key}")
-    } else {
-        say(format_args!("{real}: it is not tested"));
-        url
-    };
-    Ok(Some(NamedStore { location: Location::from_url(&url)?, url: Some(url.into()) }))
-}
-
 async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Answer<Arc<dyn Store>> {
     let store = named.location.open(patience).await?;
     let give_up = BootInstant::now().plus(candidate.lease * 3);
@@ -371,7 +334,6 @@ async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) 
                     let wait = holder.expires_in.unwrap_or(candidate.lease);
                     say_wait(wait, &format!("{holder} has the lease"));
                 }
-                progress(&format!("waiting for {holder}"));
                 sleep(LOOK_EVERY).await;
             }
             Claim::Refused(holder) => {
