@@ -7,7 +7,7 @@
 //! long is followed by a longer rest.
 
 use super::super::shard_notes::note;
-use super::super::slots::{self, PausedShards, parent_pause};
+use super::super::slots::{self, parent_pause};
 use super::super::status::Shown;
 use super::super::watch::identity;
 use super::super::{Client, list};
@@ -18,11 +18,10 @@ use crate::notes::hosts;
 use crate::notes::jobs::index::Indexed;
 use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{Announced, Standby};
-use crate::store::{Answer, Delivery, ErrorKind, Report, Store, StoreError, parallel};
+use crate::store::{Answer, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -47,11 +46,6 @@ const IN_TURN: usize = 500;
 /// How many shards' notes are read between two lists. At the start that takes several rounds, so that leases are seen
 /// meanwhile.
 const AT_ONCE: usize = 1000;
-/// The most leaders whose ends the store is asked to report.
-const WATCHED: usize = 64;
-/// The shortest time from one reading to the next, whatever the store reports.
-const APART: Duration = Duration::from_millis(250);
-
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ReadingFlags {
     /// Time between two readings of the store [default: 1s; 30s on DynamoDB, Kubernetes and object storage]
@@ -96,33 +90,6 @@ struct Known {
     paused: Vec<Shard>,
 }
 
-/// A wait for the store's report that one of these leaders may be gone. It goes on over many readings, because a new
-/// one would ask the store for each of them.
-struct News<'a> {
-    of: Vec<Shard>,
-    wait: Pin<Box<dyn Future<Output = ()> + 'a>>,
-}
-
-impl<'a> News<'a> {
-    fn none() -> Self {
-        Self { of: Vec::new(), wait: Box::pin(std::future::pending()) }
-    }
-
-    fn follow(&mut self, store: &'a dyn Store, of: Vec<Shard>) {
-        if of == self.of {
-            return;
-        }
-        let watched = of.clone();
-        let wait = async move {
-            if watched.is_empty() || store.any_changed(&watched).await.is_err() {
-                // The readings go on without news.
-                std::future::pending::<()>().await;
-            }
-        };
-        *self = Self { of, wait: Box::pin(wait) };
-    }
-}
-
 impl<'a> Reader<'a> {
     /// A reader of the shards whose names begin with `prefix`.
     pub fn new(client: Client<'a>, prefix: Prefix, flags: ReadingFlags) -> Self {
@@ -143,7 +110,7 @@ impl<'a> Reader<'a> {
 
     /// Never returns.
     pub async fn run(self) {
-        let (mut turn, mut news) = (None, News::none());
+        let mut turn = None;
         loop {
             let begun = BootInstant::now();
             let is_behind = self.read(&mut turn).await.unwrap_or_else(|error| {
@@ -152,24 +119,8 @@ impl<'a> Reader<'a> {
             });
             let took = BootInstant::now().since(begun);
             let rest = if is_behind { took } else { took * REST };
-            let rest = self.interval.max(rest.min(LONGEST_REST));
-            news.follow(self.client.store, self.watched());
-            sleep(APART.min(rest)).await;
-            tokio::select! {
-                () = sleep(rest.saturating_sub(APART)) => {}
-                () = &mut news.wait => news = News::none(),
-            }
+            sleep(self.interval.max(rest.min(LONGEST_REST))).await;
         }
-    }
-
-    /// Some leaders, if the store reports when they are gone.
-    fn watched(&self) -> Vec<Shard> {
-        if self.client.store.delivery() != Delivery::Push {
-            return Vec::new();
-        }
-        let snapshot = self.fleet.lock();
-        let led = snapshot.shards.iter().filter(|(_, seen)| seen.holder().is_some());
-        led.map(|(shard, _)| shard.clone()).take(WATCHED).collect()
     }
 
     /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
@@ -276,7 +227,7 @@ impl Snapshot {
         self.revision += u64::from(self.waiting != waiting || ids(&self.held) != ids(&held));
         (self.waiting, self.held) = (waiting, held);
         let standbys = standbys.as_deref();
-        let mut list: BTreeMap<Shard, Report> = PausedShards::named(paused).among(list).into_iter().collect();
+        let mut list: BTreeMap<Shard, Report> = slots::with_paused(list, paused).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
             let has_slots = || list.keys().any(|listed| listed.parent().as_ref() == Some(shard));
