@@ -64,12 +64,6 @@ impl Shell {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    /// Changes the size of the terminal.
-    pub fn resize(&self, columns: u16) {
-        let columns = columns.to_string();
-        assert!(self.tmux().args(["resize-window", "-x", &columns, "-y", "50"]).status().unwrap().success());
-    }
-
     /// After this line, the screen has `wanted` in it, some time.
     #[track_caller]
     pub fn shows(&self, line: &str, wanted: &str) {

@@ -182,29 +182,6 @@ fn at_a_terminal_verbs_that_read_show_local_files_with_a_warning_and_not_inside_
 }
 
 #[test]
-fn list_fits_the_terminal_and_shows_both_ends_of_a_long_name() {
-    let shell = Shell::start();
-    shell.resize(100);
-    let owner = format!("first-{}-last", "x".repeat(80));
-    shell.line(&format!("leaderrun -q --owner {owner} s sleep 1000 &"));
-    shell.shows("until leaderctl status s | grep -q ': led'; do sleep 0.1; done; echo led-$((1 + 1))", "led-2");
-    shell.shows(
-        "clear; leaderctl pause s --keep --reason 'two words' >/dev/null; leaderctl list; echo listed-$((1 + 1))",
-        "listed-2",
-    );
-    let screen = shell.screen();
-    let lines: Vec<&str> = screen.lines().collect();
-    let header = lines.iter().position(|line| line.starts_with("SHARD ")).expect("a header");
-    let row: Vec<&str> = lines[header + 1].split_whitespace().collect();
-    assert!(row.len() == 9 && row[1].starts_with("first-xx") && row[1].ends_with("xx-last"), "{screen}");
-    assert!(row[1].contains("xx...xx") && lines[header + 2].starts_with("  paused by "), "{screen}");
-    assert!(lines[header + 2].ends_with(", the leader goes on: two words"), "{screen}");
-    // The same in a pipe has names as they are.
-    shell.shows(&format!("leaderctl list | grep -c {owner}; echo counted-$((1 + 1))"), "\n1\ncounted-2");
-    shell.line("kill %1; wait");
-}
-
-#[test]
 fn a_pager_at_the_end_of_a_pipeline_has_the_terminal() {
     let shell = Shell::start();
     shell.shows("seq 1000 | leaderrun -q s -- less", "\n48\n49\n:");

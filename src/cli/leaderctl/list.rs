@@ -1,13 +1,10 @@
 //! `leaderctl list`: who leads each shard, in a line for each.
-//!
-//! The hazard: there may be very many shards, and a store shows them in pages. So a long list is printed page by page:
-//! the first line does not wait for the last one.
 
 use super::age::{ago, coarse};
-use super::shard_notes::{MOST, Notes, note};
-use super::slots::{self, PausedShards, sessions};
+use super::shard_notes::{Notes, note};
+use super::slots::{self, sessions};
 use super::status::{Shown, as_json};
-use super::{Client, printed, say, shares};
+use super::{Client, print_lines, say, shares};
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
@@ -15,17 +12,8 @@ use crate::store::{Answer, Report};
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
-use std::io::{self, BufWriter, IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
-
-const COLUMNS: usize = 9;
-const GAP: usize = 2;
-/// The columns with names, which are shortened where the output is a terminal: the shard's last of all.
-const SHARD: usize = 0;
-const LEADER_AND_HOST: [usize; 2] = [1, 2];
-/// The shortest that a name becomes: both ends of it still tell it apart.
-const SHORTEST: usize = 11;
-const LEFT_OUT: &str = "...";
 
 #[derive(Debug, Args)]
 pub struct ListFlags {
@@ -48,30 +36,23 @@ pub struct ListFlags {
 
 impl ListFlags {
     pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
-        let (standbys, mut paused_shards) = self.announced(client).await?;
-        let mut table = Table::new(self.json);
-        let (mut list, mut pages) = (Vec::new(), 0);
-        let mut take = |page| {
-            list.extend(paused_shards.up_to_end_of(page));
-            // So many that their notes are not read unasked: nothing more is known of them later.
-            if !self.orders && list.len() > MOST {
-                pages += 1;
-                table.print(&shown(&std::mem::take(&mut list), standbys.as_deref(), None));
-            }
-        };
-        client.store.list_in_pages(self.prefix.as_str(), &mut take).await?;
-        list.extend(paused_shards.among(Vec::new()));
-        let notes = if pages > 0 { None } else { Notes::of(client.store, &list, self.orders).await? };
+        let (standbys, paused) = self.announced(client).await?;
+        let list = slots::with_paused(client.store.list(self.prefix.as_str()).await?, paused);
+        let notes = Notes::of(client.store, &list, self.orders).await?;
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
-        table.print(&list);
+        let written = if self.json {
+            print_lines(list.iter().map(|(shard, shown)| as_json(shard, shown)))
+        } else {
+            print_lines(table(&list))
+        };
         // A name that was mistyped may be that of a store which is empty.
-        if list.is_empty() && pages == 0 && !self.json {
+        if list.is_empty() && !self.json {
             let prefix = self.prefix.as_str();
             let names =
                 if prefix.is_empty() { String::new() } else { format!(" a shard whose name begins with {prefix}") };
             say(format_args!("nobody has led{names} in {} so far", client.location));
         }
-        if let Some(standbys) = standbys.filter(|_| !self.json && pages == 0) {
+        if let Some(standbys) = standbys.filter(|_| !self.json) {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
             let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
             let held = hosts::held(client.store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
@@ -83,21 +64,21 @@ impl ListFlags {
             }
         }
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
-        if !self.json && (pages > 0 || list.iter().any(unread)) {
+        if !self.json && list.iter().any(unread) {
             say("pauses and jobs are not shown: --orders reads them");
         }
-        Ok(printed(table.written))
+        Ok(written)
     }
 
     /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
     /// the list: a standby that leads by then is not counted.
-    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, PausedShards)> {
+    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, Vec<Shard>)> {
         let counts = self.standbys || !client.store.is_metered();
         if !counts && !self.orders {
-            return Ok((None, PausedShards::default()));
+            return Ok((None, Vec::new()));
         }
         let Announced { standbys, paused } = slots::announced(client, self.prefix.as_str()).await?;
-        Ok((counts.then_some(standbys), PausedShards::named(paused)))
+        Ok((counts.then_some(standbys), paused))
     }
 }
 
@@ -129,118 +110,34 @@ pub fn shown(
     list.iter().map(shown).collect()
 }
 
-/// What is printed, in parts. Each part is printed at once: JSON, or aligned lines with one word for each column,
-/// whatever a record contains, so that programs can split them at blanks. What else there is to say comes last.
-///
-/// A terminal has a `width`: long names are shortened in the middle, and the rest gets a line of its own. Elsewhere
-/// names stay as they are, because a program may search for them or pass them on.
-///
-/// A column is as wide as its widest word so far.
-struct Table {
-    json: bool,
-    width: Option<usize>,
-    widths: [usize; COLUMNS],
-    headed: bool,
-    written: io::Result<()>,
-}
-
-impl Table {
-    fn new(json: bool) -> Self {
-        let width = stdout().is_terminal().then(columns);
-        Self { json, width, widths: [0; COLUMNS], headed: false, written: Ok(()) }
-    }
-
-    fn print(&mut self, list: &[(Shard, Shown)]) {
-        if self.written.is_err() {
-            return;
-        }
-        let lines = if self.json {
-            list.iter().map(|(shard, shown)| as_json(shard, shown)).collect()
-        } else {
-            self.lines(list)
-        };
-        let mut out = BufWriter::new(stdout().lock());
-        self.written = lines.iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
-    }
-
-    /// The next lines; the first part begins with the names of the columns.
-    fn lines(&mut self, list: &[(Shard, Shown)]) -> Vec<String> {
-        let width = self.width;
-        let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS"];
-        let header = (header.map(str::to_owned), if width.is_none() { "NOTE".to_owned() } else { String::new() });
-        let header = (!std::mem::replace(&mut self.headed, true)).then_some(header);
-        let rows = list.iter().map(|(shard, shown)| (row(shard, shown), note(shown)));
-        let rows: Vec<_> = header.into_iter().chain(rows).collect();
-        for (row, _) in &rows {
-            widen(&mut self.widths, row);
-        }
-        let mut widths = self.widths;
-        if let Some(width) = width {
-            narrow(&mut widths, width);
-        }
-        let mut lines = Vec::new();
-        for (row, note) in &rows {
-            let line = line(row, widths);
-            match width {
-                None => lines.push(format!("{line}  {note}").trim_end().to_owned()),
-                Some(width) => {
-                    lines.push(line.trim_end().to_owned());
-                    let beneath: String = format!("  {note}").chars().take(width).collect();
-                    lines.extend((!note.is_empty()).then_some(beneath));
-                }
-            }
-        }
-        lines
-    }
+/// Aligned lines, with one word in each column but the last, whatever a record contains, so that programs can split them
+/// at blanks.
+fn table(list: &[(Shard, Shown)]) -> Vec<String> {
+    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS", "NOTE"];
+    let rows = list.iter().map(|(shard, shown)| row(shard, shown));
+    aligned(&std::iter::once(header.map(str::to_owned)).chain(rows).collect::<Vec<_>>())
 }
 
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let mut widths = [0; N];
     for row in rows {
-        widen(&mut widths, row);
-    }
-    rows.iter().map(|row| line(row, widths).trim_end().to_owned()).collect()
-}
-
-fn widen<const N: usize>(widths: &mut [usize; N], row: &[String; N]) {
-    for (widest, word) in widths.iter_mut().zip(row) {
-        *widest = (*widest).max(word.chars().count());
-    }
-}
-
-fn line<const N: usize>(row: &[String; N], widths: [usize; N]) -> String {
-    let padded = row.iter().zip(widths).map(|(word, width)| format!("{:<width$}", shortened(word, width)));
-    padded.collect::<Vec<_>>().join("  ")
-}
-
-/// Takes from the widest names until a line fits, or they are as short as they may become.
-fn narrow(widths: &mut [usize; COLUMNS], most: usize) {
-    while widths.iter().sum::<usize>() + GAP * (COLUMNS - 1) > most {
-        let widest = LEADER_AND_HOST.into_iter().max_by_key(|&column| widths[column]);
-        let widest = widest.filter(|&column| widths[column] > SHORTEST).unwrap_or(SHARD);
-        if widths[widest] <= SHORTEST {
-            return;
+        for (widest, word) in widths.iter_mut().zip(row) {
+            *widest = (*widest).max(word.chars().count());
         }
-        widths[widest] -= 1;
     }
+    let line = |row: &[String; N]| {
+        let padded = row.iter().zip(widths).map(|(word, width)| format!("{word:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
-/// A word with at most `width` letters, without its middle if it has more.
-fn shortened(word: &str, width: usize) -> String {
-    let letters: Vec<char> = word.chars().collect();
-    if letters.len() <= width {
-        return word.to_owned();
-    }
-    let kept = width.saturating_sub(LEFT_OUT.len());
-    let (from, to) = (kept.div_ceil(2), letters.len() - kept / 2);
-    letters[..from].iter().copied().chain(LEFT_OUT.chars()).chain(letters[to..].iter().copied()).collect()
-}
-
-fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMNS] {
+fn row(shard: &Shard, shown: &Shown) -> [String; 10] {
+    let Shown { report, standbys, .. } = shown;
     let holder = report.holder.as_ref();
     // A free shard shows its last term.
     let term = if holder.is_some() { holder.and_then(|holder| holder.term) } else { report.last_term };
-    [
+    let [shard, owner, host, pid, term, since, renewed, expires, standbys] = [
         Some(shard.to_string()),
         holder.map(|holder| holder.owner.clone()),
         holder.and_then(|holder| holder.host.clone()),
@@ -251,7 +148,8 @@ fn row(shard: &Shard, Shown { report, standbys, .. }: &Shown) -> [String; COLUMN
         holder.and_then(|holder| holder.expires_in).map(coarse),
         standbys.map(|count| count.to_string()),
     ]
-    .map(|cell| word(cell.unwrap_or_default()))
+    .map(|cell| word(cell.unwrap_or_default()));
+    [shard, owner, host, pid, term, since, renewed, expires, standbys, note(shown)]
 }
 
 /// The columns of the terminal, or of a VT100.

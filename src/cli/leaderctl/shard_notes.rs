@@ -17,7 +17,7 @@ use crate::text::on_one_line;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most shards whose notes are read without being asked for.
-pub const MOST: usize = 1000;
+const MOST: usize = 1000;
 
 /// The orders, the last run and the jobs of one shard, or why they cannot be read.
 type NotesRead = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;

@@ -97,36 +97,19 @@ pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
     }
 }
 
-/// Shards that were paused before anybody led them, in their places among those of a list.
-#[derive(Debug, Default)]
-pub struct PausedShards(BTreeSet<Shard>);
-
-impl PausedShards {
-    pub fn named(names: Vec<Shard>) -> Self {
-        Self(names.into_iter().collect())
-    }
-
-    /// The next page of a list, with those whose places are before its end.
-    pub fn up_to_end_of(&mut self, page: Vec<(Shard, Report)>) -> Vec<(Shard, Report)> {
-        let Some((last, _)) = page.last() else { return page };
-        let later = self.0.split_off(last);
-        Self(std::mem::replace(&mut self.0, later)).among(page)
-    }
-
-    /// The last page, or a whole list, with all that are left.
-    pub fn among(mut self, page: Vec<(Shard, Report)>) -> Vec<(Shard, Report)> {
-        for (listed, _) in &page {
-            self.0.remove(listed);
-            // It has slots, which are listed.
-            if let Some(parent) = listed.parent() {
-                self.0.remove(&parent);
-            }
+/// A list with the shards that were paused before anybody led them in their places.
+pub fn with_paused(mut list: Vec<(Shard, Report)>, paused: Vec<Shard>) -> Vec<(Shard, Report)> {
+    let mut names: BTreeSet<Shard> = paused.into_iter().collect();
+    for (listed, _) in &list {
+        names.remove(listed);
+        // It has slots, which are listed.
+        if let Some(parent) = listed.parent() {
+            names.remove(&parent);
         }
-        let mut page = page;
-        page.extend(self.0.into_iter().map(|shard| (shard, Report::default())));
-        page.sort_by(|(one, _), (other, _)| one.cmp(other));
-        page
     }
+    list.extend(names.into_iter().map(|shard| (shard, Report::default())));
+    list.sort_by(|(one, _), (other, _)| one.cmp(other));
+    list
 }
 
 /// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.

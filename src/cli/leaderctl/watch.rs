@@ -7,7 +7,7 @@
 //! all.
 
 use super::shard_notes::{Notes, pauses};
-use super::slots::{self, PausedShards, Slots};
+use super::slots::{self, Slots};
 use super::status::{Shown, as_json};
 use super::unknown::{Unknown, never_led};
 use super::{Client, list, printed, rfc3339, say_retrying};
@@ -119,7 +119,7 @@ impl Watch<'_> {
     async fn list(&self) -> Answer<Vec<(Shard, Shown)>> {
         let mut list = self.client.store.list("").await?;
         if self.flags.orders || !self.client.store.is_metered() {
-            list = PausedShards::named(slots::paused(self.client, "").await?).among(list);
+            list = slots::with_paused(list, slots::paused(self.client, "").await?);
         }
         self.with_notes(&list).await
     }
