@@ -1,4 +1,4 @@
-//! What others see of a candidate: log lines, a status line, metrics, messages to the service manager, and the query
+//! What others see of a candidate: log lines, metrics, messages to the service manager, and the query
 //! socket.
 
 #[cfg(feature = "watch")]
@@ -9,10 +9,10 @@ pub mod log;
 pub mod metrics;
 pub mod metrics_file;
 pub mod query_socket;
-pub mod status_line;
 mod stderr;
 pub mod systemd;
 pub mod terminal;
+pub mod waiting;
 
 use crate::election::{Action, Event, View};
 use crate::lease::{Deadline, Shard, Term};

@@ -24,9 +24,9 @@ use crate::observe::log;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics_file::MetricsFile;
 use crate::observe::query_socket::QuerySocket;
-use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::Notifier;
 use crate::observe::terminal;
+use crate::observe::waiting::WaitingLog;
 use crate::runner::command::Command;
 use crate::runner::driver::{self, Options};
 use crate::runner::limits;
@@ -182,15 +182,14 @@ async fn take_part(
         relinquish_after: relinquish.and_then(Relinquish::after),
         standby_tasks: !duties.are_none(),
     };
-    let Observability { notify, log_format, quiet, .. } = flags.observability;
+    let Observability { notify, .. } = flags.observability;
     tracing::debug!("a tree is killed by {containment}");
     let query_socket = QuerySocket::new(&candidate, &store.location, &containment.to_string())
         .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
-    let line = StatusLine::new(PROGRAM, &candidate, store.location.to_string(), log::is_live(log_format, quiet));
     let observers = Observers {
         query_socket: query_socket.ok(),
         notifier: Notifier::from_environment(notify, expires.then_some(timing.lease)),
-        line: Some(line),
+        waiting: Some(WaitingLog::new(&candidate, store.location.to_string())),
         ..observers
     };
     let plan = Plan {

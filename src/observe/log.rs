@@ -9,10 +9,8 @@
 use crate::election::{LogEvent, Why};
 use crate::observe::terminal::{self, priority, time};
 use clap::ValueEnum;
-use nix::sys::stat::fstat;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
-use std::io::{IsTerminal, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::Field;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
@@ -109,15 +107,6 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
             )
             .try_init(),
     };
-}
-
-/// True if standard error is a terminal that shows text and understands cursor movements.
-///
-/// False if standard output is a pipe: its reader, such as a pager, may use the whole terminal.
-pub(crate) fn is_live(format: Format, quiet: bool) -> bool {
-    let obeys = std::env::var_os("TERM").is_some_and(|terminal| !terminal.is_empty() && terminal != "dumb");
-    let piped = fstat(stdout()).is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFIFO);
-    format == Format::Text && !quiet && obeys && !piped && stderr().is_terminal()
 }
 
 /// Makes a panic in any thread log one line and end this process.

@@ -1,20 +1,16 @@
-//! What a program writes to standard error: log lines, and on a terminal at most one status line below them, which is
-//! redrawn in place.
+//! What a program writes to standard error.
 //!
 //! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`). Nothing here waits for it.
 //! Lines that it does not accept are kept up to a limit and written later in the same order. Lines beyond the limit are
-//! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment. The status
-//! line is never kept: by then something else may stand in its place.
+//! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment.
 //!
 //! Unlike tracing-appender, this does not write in a thread of its own: on a busy machine, COMMAND's first line then
 //! came before ours about its start (in 23 of 300 runs). And that crate reports a stuck reader on standard output,
 //! which is COMMAND's.
 
 use crate::observe::stderr::Outlet;
-use crate::sys;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
 use nix::sys::stat::fstat;
-use nix::unistd::{getpgrp, tcgetpgrp};
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
@@ -25,8 +21,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::Level;
 
-/// ECMA-48: to the first column, and erase the line from there.
-const ERASE: &[u8] = b"\r\x1b[K";
 /// The most bytes to keep. Lines beyond it are counted.
 const MOST_KEPT: usize = 64 * 1024;
 /// The most memory that the empty buffer may hold.
@@ -42,8 +36,6 @@ static STUCK: Notify = Notify::const_new();
 
 struct Terminal {
     outlet: Outlet,
-    /// The status line is on the terminal, as far as we know.
-    drawn: bool,
     kept: Vec<u8>,
     /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
     lost: usize,
@@ -59,16 +51,6 @@ pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
 /// Writes a line that is not part of the log.
 pub(crate) fn say(line: impl Display) {
     TERMINAL.lock().keep(format!("{line}\n").as_bytes());
-}
-
-/// Draws `line` in place of the status line before, cut to the width. Does nothing without a terminal, or while another
-/// process has it.
-pub(crate) fn draw(line: &str) {
-    TERMINAL.lock().draw(line);
-}
-
-pub(crate) fn erase() {
-    TERMINAL.lock().erase();
 }
 
 /// Waits until it is time to [`flush`] again. Cancel-safe.
@@ -87,7 +69,7 @@ pub(crate) fn flush() {
     TERMINAL.lock().flush();
 }
 
-/// Erases the status line and tries a last time to write what is kept. A process calls this last.
+/// Tries a last time to write what is kept. A process calls this last.
 pub(crate) fn close() {
     TERMINAL.lock().close();
 }
@@ -120,27 +102,10 @@ impl Write for Lines {
 impl Terminal {
     fn on(outlet: Outlet) -> Self {
         let report_lost = |lost: usize| format!("{}\n", dropped(lost));
-        Self { outlet, drawn: false, kept: Vec::new(), lost: 0, report_lost: Box::new(report_lost), retry_at: None }
-    }
-
-    fn draw(&mut self, line: &str) {
-        if !self.is_ours() || !self.flush() {
-            return;
-        }
-        let columns = sys::terminal_size(&self.outlet).map_or(0, |(_, columns)| usize::from(columns));
-        let line = cut(line, if columns == 0 { 80 } else { columns });
-        // If only a part was accepted, the next draw repeats the line.
-        self.drawn = self.outlet.write(&[ERASE, line.as_bytes()].concat()).is_ok();
-    }
-
-    fn erase(&mut self) {
-        if take(&mut self.drawn) && self.is_ours() && self.outlet.write(ERASE).ok() != Some(ERASE.len()) {
-            self.kept.extend(b"\r\n");
-        }
+        Self { outlet, kept: Vec::new(), lost: 0, report_lost: Box::new(report_lost), retry_at: None }
     }
 
     fn keep(&mut self, line: &[u8]) {
-        self.erase();
         if !self.flush() && (self.lost > 0 || self.kept.len() + line.len() > MOST_KEPT) {
             self.lost += 1;
             return;
@@ -175,17 +140,10 @@ impl Terminal {
     }
 
     fn close(&mut self) {
-        self.erase();
         let until = Instant::now() + LAST_MOMENT;
         while !self.flush() && Instant::now() < until {
             std::thread::sleep(PAUSE);
         }
-    }
-
-    /// True if the last line of the terminal is ours. It belongs to the shell that put us into the background, and to
-    /// COMMAND while COMMAND has the terminal.
-    fn is_ours(&self) -> bool {
-        tcgetpgrp(&self.outlet) == Ok(getpgrp())
     }
 }
 
@@ -216,29 +174,4 @@ fn is_journal(stream: Option<&str>) -> bool {
 
 pub(crate) fn dropped(lost: usize) -> String {
     format!("{lost} log lines were dropped because standard error did not take them")
-}
-
-/// The part of `line` that certainly fits on one row. Only the terminal knows the width of a character outside ASCII,
-/// which is at most two columns.
-fn cut(line: &str, columns: usize) -> &str {
-    let mut taken = 0;
-    let end = line.char_indices().find(|(_, letter)| {
-        taken += if letter.is_ascii() { 1 } else { 2 };
-        taken >= columns
-    });
-    end.map_or(line, |(at, _)| &line[..at])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_in_any_script_is_cut_before_the_last_column() {
-        assert_eq!(cut("abcdef", 80), "abcdef");
-        assert_eq!(cut("abcdef", 4), "abc");
-        assert_eq!(cut("日本語", 5), "日本");
-        assert_eq!(cut("日本語", 4), "日");
-        assert_eq!(cut("a", 1), "");
-    }
 }

@@ -49,11 +49,6 @@ pub trait Host {
     /// tasks, except for the start.
     fn carry_out(&mut self, action: &Action);
 
-    /// Whether the log is the only place that shows people whom a standby waits for.
-    fn logs_waiting(&self) -> bool {
-        false
-    }
-
     /// Shows people an event before the election handles it.
     fn saw(&mut self, _event: &Event) {}
 
@@ -233,7 +228,7 @@ impl Driver {
             | Action::SeizeStandbyTasks
             | Action::LeaderChanged(_)
             | Action::ReleaseOver { .. } => {}
-            Action::Say(notice) => self.log.say(&notice, &requests.leader().shard, host.logs_waiting()),
+            Action::Say(notice) => self.log.say(&notice, &requests.leader().shard),
             Action::End(outcome) => self.outcome = Some(outcome),
         }
     }

@@ -70,7 +70,7 @@ impl Log {
     }
 
     /// `led` is the shard that the candidate leads, if it does.
-    pub fn say(&mut self, notice: &Notice, led: &Shard, logs_waiting: bool) {
+    pub fn say(&mut self, notice: &Notice, led: &Shard) {
         if let Notice::Leading(term) = notice {
             self.term = Some(*term);
             self.led = led.clone();
@@ -96,7 +96,7 @@ impl Log {
                 self.waiting = true;
                 tracing::error!(event, shard, owner, "{notice}, and this runs inside its command: it waits for itself");
             }
-            Notice::Waiting(_) if logs_waiting && !self.waiting => {
+            Notice::Waiting(_) if !self.waiting => {
                 self.waiting = true;
                 tracing::info!(event, shard, owner, "{notice}");
             }

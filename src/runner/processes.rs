@@ -13,8 +13,8 @@ use crate::lease::{Candidate, Deadline, Term};
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics_file::MetricsFile;
 use crate::observe::query_socket::QuerySocket;
-use crate::observe::status_line::StatusLine;
 use crate::observe::systemd::Notifier;
+use crate::observe::waiting::WaitingLog;
 use crate::observe::{Observer, terminal};
 use crate::runner::command::Command;
 use crate::runner::driver::Host;
@@ -48,12 +48,12 @@ pub struct Observers {
     pub notifier: Option<Notifier>,
     pub metrics: Option<Arc<Metrics>>,
     pub metrics_file: Option<MetricsFile>,
-    pub(crate) line: Option<StatusLine>,
+    pub(crate) waiting: Option<WaitingLog>,
 }
 
 impl Observers {
     fn tell(&mut self, mut tell: impl FnMut(&mut dyn Observer)) {
-        self.line.iter_mut().for_each(|line| tell(line));
+        self.waiting.iter_mut().for_each(|waiting| tell(waiting));
         self.query_socket.iter_mut().for_each(|query_socket| tell(query_socket));
         self.notifier.iter_mut().for_each(|notifier| tell(notifier));
         self.metrics.iter_mut().for_each(|metrics| tell(metrics));
@@ -270,8 +270,8 @@ impl Host for Processes {
                     terminal::flush();
                     None
                 }
-                () = or_never(self.observers.line.as_ref().map(StatusLine::due)) => {
-                    self.observers.line.as_mut().expect("it was due").redraw();
+                () = or_never(self.observers.waiting.as_ref().map(WaitingLog::due)) => {
+                    self.observers.waiting.as_mut().expect("it was due").say();
                     None
                 }
                 () = or_never(self.observers.notifier.as_ref().map(Notifier::due)) => {
@@ -321,10 +321,6 @@ impl Host for Processes {
             priority::raise_below_helpers(self.command.containment.means.scheduling);
         }
         Ok(())
-    }
-
-    fn logs_waiting(&self) -> bool {
-        self.observers.line.as_ref().is_some_and(StatusLine::is_logged)
     }
 
     fn saw(&mut self, event: &Event) {

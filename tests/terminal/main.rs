@@ -1,6 +1,5 @@
 //! Job control in a real shell on a real terminal (tmux): as if COMMAND ran alone.
 
-mod status_line;
 #[path = "../support/mod.rs"]
 mod support;
 

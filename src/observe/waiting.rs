@@ -1,12 +1,11 @@
-//! The status line that a standby shows on a terminal: one line, redrawn every second. Without a terminal it is a log
-//! line, once in a long while.
+//! A log line, once in a long while, about what a standby waits for.
 //!
 //! The hazard: what a standby knows of the holder is as old as its last look, and it seldom looks if the store reports
 //! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
 use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
-use crate::observe::{Observer, terminal};
+use crate::observe::Observer;
 use crate::store::{Claim, Observation};
 use crate::text::on_one_line;
 use crate::time::BootInstant;
@@ -14,21 +13,17 @@ use std::mem::take;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-const EVERY: Duration = Duration::from_secs(1);
 /// When the log says that the store has not answered the first request. The request may take much longer.
-const FIRST_IN_LOG: Duration = Duration::from_secs(2);
+const FIRST: Duration = Duration::from_secs(2);
 /// Rare enough not to fill a log, and frequent enough that today's log has one.
-const EVERY_IN_LOG: Duration = Duration::from_hours(1);
+const EVERY: Duration = Duration::from_hours(1);
 
-/// The line. Dropping it erases it.
-pub(crate) struct StatusLine {
-    program: &'static str,
+pub(crate) struct WaitingLog {
     shard: String,
     owner: String,
     store: String,
-    logged: bool,
     answered: bool,
-    /// The next line in the log says only that the store has not answered.
+    /// The next line says only that the store has not answered.
     early: bool,
     /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,
@@ -43,15 +38,13 @@ struct Heard {
     orders: BootInstant,
 }
 
-impl StatusLine {
-    pub(crate) fn new(program: &'static str, candidate: &Candidate, store: String, live: bool) -> Self {
+impl WaitingLog {
+    pub(crate) fn new(candidate: &Candidate, store: String) -> Self {
         let now = BootInstant::now();
         Self {
-            program,
             shard: candidate.shard.to_string(),
             owner: candidate.owner.clone(),
             store,
-            logged: !live,
             answered: false,
             early: false,
             waits: None,
@@ -60,21 +53,7 @@ impl StatusLine {
         }
     }
 
-    pub(crate) fn is_logged(&self) -> bool {
-        self.logged
-    }
-
-    fn every(&self) -> Duration {
-        if self.logged { EVERY_IN_LOG } else { EVERY }
-    }
-
-    fn hide(&mut self) {
-        if self.waits.take().is_some() && !self.logged {
-            terminal::erase();
-        }
-    }
-
-    /// Waits until it is time for [`StatusLine::redraw`]. Cancel-safe.
+    /// Waits until it is time for [`WaitingLog::say`]. Cancel-safe.
     pub(crate) async fn due(&self) {
         if self.waits.is_none() {
             std::future::pending::<()>().await;
@@ -82,9 +61,9 @@ impl StatusLine {
         sleep_until(self.next).await;
     }
 
-    pub(crate) fn redraw(&mut self) {
+    pub(crate) fn say(&mut self) {
         let now = BootInstant::now();
-        self.next = Instant::now() + self.every();
+        self.next = Instant::now() + EVERY;
         if take(&mut self.early) && self.answered {
             return;
         }
@@ -97,19 +76,14 @@ impl StatusLine {
             };
             let shard = &self.shard;
             let owner = &self.owner;
-            if self.logged {
-                tracing::info!(event = LogEvent::Waiting.into_str(), shard, owner, "{line}");
-            } else {
-                terminal::draw(&format!("{}: {shard}: {line}", self.program));
-            }
+            tracing::info!(event = LogEvent::Waiting.into_str(), shard, owner, "{line}");
         }
     }
 }
 
-impl Observer for StatusLine {
-    /// From here on the terminal may be COMMAND's.
+impl Observer for WaitingLog {
     fn began(&mut self, _: &Shard, _: Term, _: Deadline) {
-        self.hide();
+        self.waits = None;
     }
 
     fn saw(&mut self, event: &Event) {
@@ -127,24 +101,14 @@ impl Observer for StatusLine {
             (Role::Standby(_), Some((shown, _))) => shown.clone_from(view),
             (Role::Standby(_), None) => {
                 self.waits = Some((view.clone(), BootInstant::now()));
-                self.early = self.logged && !self.answered;
-                // A candidate that leads at once does not need the line, which would only flash.
-                self.next = Instant::now() + if self.early { FIRST_IN_LOG } else { self.every() };
+                self.early = !self.answered;
+                self.next = Instant::now() + if self.early { FIRST } else { EVERY };
             }
-            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.hide(),
+            (Role::Leader(_) | Role::Restarting { .. } | Role::Leaving, _) => self.waits = None,
         }
     }
 }
 
-impl Drop for StatusLine {
-    fn drop(&mut self) {
-        if !self.logged {
-            terminal::erase();
-        }
-    }
-}
-
-/// The text of the line. The most important part comes first, because a narrow terminal cuts the end off.
 fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     let waited = show(Duration::from_secs(now.since(since).as_secs()));
     let obstacle = match &view.role {
@@ -201,20 +165,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_terminal_a_standby_says_once_an_hour_that_it_waits() {
-        let mut line = StatusLine::new("leaderrun", &Candidate::example(), "the store".to_owned(), false);
+    async fn a_standby_says_once_an_hour_that_it_waits() {
+        let mut line = WaitingLog::new(&Candidate::example(), "the store".to_owned());
         let began = Instant::now();
-        let waited = async |line: &StatusLine| {
+        let waited = async |line: &WaitingLog| {
             line.due().await;
             (Instant::now() - began).as_secs().div_ceil(60)
         };
         line.show(&View { role: Role::Standby(None), ..waiting_for("") });
         assert_eq!((waited(&line).await, began.elapsed().as_secs()), (1, 2), "there may be no answer");
         line.answered = true;
-        line.redraw();
+        line.say();
         line.show(&waiting_for("db3"));
         assert_eq!(waited(&line).await, 61);
-        line.redraw();
+        line.say();
         line.show(&waiting_for("db4"));
         assert_eq!(waited(&line).await, 121, "another leader is not another wait");
         line.show(&View { role: Role::Leader(Term(8)), ..waiting_for("") });
