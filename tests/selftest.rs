@@ -254,7 +254,7 @@ fn interrupted_on_a_remote_store_it_leaves_nothing_and_releases_the_lease() {
     let bench = Bench::remote(Box::new(support::redis::Server::start()));
     for (fault, signal) in [("freeze", Signal::SIGINT), ("partition", Signal::SIGTERM), ("slow", Signal::SIGHUP)] {
         let said = interrupted(&bench, fault, signal).ended(128 + signal as i32);
-        said.tells("the store keeps the last term of the scratch shard");
+        said.tells("nothing is left of the scratch shard");
         bench.assert_is_left_clean();
     }
 }

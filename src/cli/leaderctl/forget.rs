@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// A store keeps a term until its clock has passed that term; most terms are milliseconds.
-const TERMS_APART: Duration = Duration::from_millis(3);
+pub const TERMS_APART: Duration = Duration::from_millis(3);
 
 #[derive(Debug, Args)]
 pub struct ForgetFlags {

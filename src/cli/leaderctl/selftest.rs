@@ -15,19 +15,20 @@ mod table;
 
 pub use programs::run_if_respawned;
 
+use super::forget::TERMS_APART;
 use super::operator::LOOK_EVERY;
+use super::own_lease::{OwnLease, Taking};
 use super::{Client, PROGRAM, fail, next_stop, printed, say};
 use crate::cli::flags::{self, NamedStore};
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
-use crate::lease::{Candidate, Session, Shard, Timing, TimingRequest, show, show_seconds};
-use crate::notes::standbys;
+use crate::lease::{Session, Shard, Timing, TimingRequest, show, show_seconds};
 use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::url::Secret;
-use crate::store::{Answer, Claim, Location, Page, Store, StoreError, within};
-use crate::text::{self, in_words};
+use crate::store::{Answer, Location, StoreError};
+use crate::text::{self, in_words, on_one_line};
 use crate::time::BootInstant;
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, TestError, Verdict};
@@ -43,7 +44,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 use table::Row;
 use tokio::time::{sleep, timeout};
@@ -112,18 +112,22 @@ impl SelftestFlags {
         nix::sys::prctl::set_child_subreaper(true)?;
         let name = format!("leaderrun-selftest/{}", Session::random()?.as_str());
         let shard = Shard::from_str(&name).expect("it is in the alphabet of shards");
-        let candidate = Candidate::here(shard.clone(), Some(format!("{PROGRAM}-selftest")), timing.lease)?;
+        let lease = timing.lease;
+        let store = match named.location.open(request_timeout).await {
+            Ok(store) => store,
+            Err(error) => return Ok(fail(error.exit_status(), &error.message)),
+        };
+        let client = Client { store: &*store, location: &named.location, patience: request_timeout };
         let tried = tokio::select! {
-            tried = try_out(named, &candidate, request_timeout) => tried,
+            tried = try_out(client, &shard, lease) => tried,
             signal = next_stop(&mut signals) => {
                 self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
                 return Ok(ended_by(signal));
             }
         };
-        let store = match tried {
-            Ok(store) => store,
-            Err(error) => return Ok(fail(error.exit_status(), &error.message)),
-        };
+        if let Err(error) = tried {
+            return Ok(fail(error.exit_status(), &error.message));
+        }
         let environment = environment_without_ours();
         let setting = Setting {
             timing,
@@ -156,8 +160,7 @@ impl SelftestFlags {
             Ok(Some(signal)) => Ok(ended_by(signal)),
             Err(error) => Err(error),
         };
-        let client = Client { store: &*store, location: &named.location, patience: request_timeout };
-        let written = self.say(&left_behind(client, &setting.shard).await);
+        let written = self.say(&left_behind(client, &setting.shard, lease).await);
         match (status, written) {
             (Ok(status), Ok(())) => Ok(status),
             // A reader that closed the pipe has read enough.
@@ -166,13 +169,11 @@ impl SelftestFlags {
         }
     }
 
-    /// A remark, not a row.
     fn say(&self, text: &str) -> io::Result<()> {
         if self.json { writeln!(stderr(), "{PROGRAM}: {text}") } else { writeln!(stdout(), "{text}") }
     }
 }
 
-/// Where the faults are injected, and the results so far.
 struct Bench<'a> {
     json: bool,
     named: &'a NamedStore,
@@ -314,30 +315,30 @@ impl Drop for Scratch {
     }
 }
 
-async fn try_out(named: &NamedStore, candidate: &Candidate, patience: Duration) -> Answer<Arc<dyn Store>> {
-    let store = named.location.open(patience).await?;
-    let give_up = BootInstant::now().plus(candidate.lease * 3);
+/// Takes the lease once, and gives it back.
+async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<()> {
+    let give_up = BootInstant::now().plus(lease * 3);
     let mut told = false;
     loop {
-        match within(patience, store.claim(candidate)).await? {
-            Claim::Granted(grant) => {
-                within(patience, store.release(candidate, grant.term)).await?;
-                // The candidates will wait for that.
-                if let Some(wait) = grant.start_after.map(|until| until.since(BootInstant::now())) {
-                    say_wait(wait, "the store may have forgotten a leader");
-                }
-                return Ok(store);
+        match OwnLease::take(client, shard, lease, "selftest").await? {
+            Taking::Taken(own) => {
+                own.give_back().await;
+                return Ok(());
+            }
+            // The candidates will wait for that.
+            Taking::Later(wait) => {
+                say_wait(wait, "the store may have forgotten a leader");
+                return Ok(());
             }
             // A young store may have forgotten a lease, and makes every candidate wait for as long as one lasts.
-            Claim::Refused(holder) if BootInstant::now() < give_up => {
+            Taking::Held(holder) if BootInstant::now() < give_up => {
                 if !std::mem::replace(&mut told, true) {
-                    let wait = holder.expires_in.unwrap_or(candidate.lease);
-                    say_wait(wait, &format!("{holder} has the lease"));
+                    say_wait(holder.expires_in.unwrap_or(lease), &format!("{holder} has the lease"));
                 }
                 sleep(LOOK_EVERY).await;
             }
-            Claim::Refused(holder) => {
-                return Err(StoreError::unknown(format!("the scratch shard {} is held: {holder}", candidate.shard)));
+            Taking::Held(holder) => {
+                return Err(StoreError::unknown(format!("the scratch shard {shard} is held: {holder}")));
             }
         }
     }
@@ -359,42 +360,23 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::of_signal(signal as i32))
 }
 
-async fn left_behind(client: Client<'_>, shard: &Shard) -> String {
-    // Notes that cannot be removed now expire, or are a few lines.
-    let _ = client.several(remove_notes(client.store, shard)).await;
-    #[allow(irrefutable_let_patterns, reason = "a build without remote stores has no others")]
-    if let Location::File { directory } = client.location {
-        remove_files(directory, shard);
-    }
-    match client.inspect(shard).await {
-        Ok(report) => match (report.holder, report.last_term) {
-            (Some(holder), _) => {
+/// Forgets the scratch shard, and says what the store keeps of it.
+async fn left_behind(client: Client<'_>, shard: &Shard, lease: Duration) -> String {
+    let forgotten = async {
+        Ok::<_, StoreError>(match OwnLease::take(client, shard, lease, "selftest").await? {
+            Taking::Taken(own) => {
+                sleep(TERMS_APART).await;
+                client.several(client.store.forget(&own.candidate, own.term)).await?;
+                format!("nothing is left of the scratch shard {shard}")
+            }
+            Taking::Held(holder) => {
                 format!("the store keeps the scratch shard {shard}, held by {holder} until that lease has ended")
             }
-            (None, Some(term)) => format!("the store keeps the last term of the scratch shard {shard}: {term}"),
-            (None, None) => format!("nothing is left of the scratch shard {shard}"),
-        },
-        Err(error) => format!("the store may keep records of the scratch shard {shard}: {}", error.message),
-    }
-}
-
-async fn remove_notes(store: &dyn Store, shard: &Shard) -> Answer<()> {
-    let standbys = standbys::announced(store, shard.as_str()).await?.standbys;
-    let standbys = standbys.into_iter().map(|(_, standby)| Page::Standby(standby.session));
-    for page in standbys.chain([Page::Orders, Page::History]) {
-        if let Some(note) = store.read(shard, &page).await? {
-            store.replace(shard, &page, Some(&note.text), None).await?;
-        }
-    }
-    Ok(())
-}
-
-/// No two shards share a file, and nobody else uses this shard.
-fn remove_files(directory: &std::path::Path, shard: &Shard) {
-    let prefix = format!("{}.", shard.as_str().replace('/', "="));
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+            Taking::Later(_) => format!("the store keeps records of the scratch shard {shard}"),
+        })
+    };
+    forgotten.await.map_or_else(
+        |error| format!("the store may keep records of the scratch shard {shard}: {}", error.message),
+        on_one_line,
+    )
 }
