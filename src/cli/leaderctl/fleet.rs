@@ -6,19 +6,17 @@
 mod counters;
 pub mod reader;
 
-use super::shares::{self, Told};
 use super::status::Shown;
 use super::timeline::Present;
 use crate::election::Reason;
 use crate::lease::Shard;
 use crate::notes::history::Entry;
 use crate::notes::jobs::index::Indexed;
-use crate::notes::orders::PauseOrder;
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::{BootInstant, wall_clock_millis};
 pub use counters::{Counters, Job};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// A leader that has used more of its lease than this since its last renewal is late.
@@ -27,7 +25,6 @@ const LATE: f64 = 0.6;
 /// The most hosts that have a number of their own. Containers may have a new name each time.
 const MOST_HOSTS: usize = 4096;
 
-/// What is known of the fleet, shared between its reader and those who show it.
 pub type Fleet = Mutex<Snapshot>;
 
 #[derive(Debug, Default)]
@@ -37,15 +34,10 @@ pub struct Snapshot {
     pub reading: Option<Reading>,
     /// Some while the store does not answer.
     pub trouble: Option<Trouble>,
-    /// How many requests failed, by what is known of them.
     pub errors: HashMap<ErrorKind, u64>,
     pub readings: u64,
-    /// Rises whenever the snapshot changes by more than its age.
-    pub revision: u64,
     /// A number for each host, in the order in which they were seen.
     hosts_seen: HashMap<String, usize>,
-    waiting: BTreeSet<String>,
-    held: BTreeMap<String, PauseOrder>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +63,6 @@ pub struct Seen {
     pub counters: Counters,
     /// When the lease was last seen to change; None if it has been the same since the first reading.
     changed: Option<BootInstant>,
-    /// When the notes were last read; None before.
     noted: Option<BootInstant>,
 }
 
@@ -80,16 +71,13 @@ pub struct Seen {
 #[strum(const_into_str, serialize_all = "snake_case")]
 pub enum Condition {
     Led,
-    /// A job between two runs.
     Idle,
-    /// Led, and no standby could take over.
     #[strum(serialize = "no_standby")]
     Alone,
     /// Nobody leads and nobody waits: its last COMMAND has ended.
     Free,
     Paused,
     Failed,
-    /// The leader has not renewed for long.
     Late,
     /// Nobody leads, although the shard should have a leader.
     #[strum(serialize = "no_leader")]
@@ -106,19 +94,11 @@ impl Condition {
     }
 }
 
-impl Snapshot {
-    pub fn shares(&self) -> Option<Told> {
-        let shards = self.shards.iter().map(|(shard, seen)| (shard, &seen.shown));
-        shares::told(shards, self.waiting.iter().map(String::as_str), &self.held)
-    }
-}
-
 impl Seen {
     pub fn holder(&self) -> Option<&Holder> {
         self.shown.report.holder.as_ref()
     }
 
-    /// Whether the name of the shard, of its leader or of the leader's host contains these words.
     pub fn is_called(&self, shard: &Shard, words: &str) -> bool {
         let words = words.to_lowercase();
         let has = |text: &str| text.to_lowercase().contains(&words);
@@ -126,7 +106,6 @@ impl Seen {
         has(shard.as_str()) || self.holder().is_some_and(of_holder)
     }
 
-    /// The last run of the job that ran last.
     fn last_run_failed(&self) -> bool {
         let Shown { ledger, jobs, report, .. } = &self.shown;
         let periodic = ledger.as_ref().map(Indexed::of_period);
@@ -134,7 +113,6 @@ impl Seen {
         last.is_some_and(|job| job.status != Some(0) && !report.leads(job.term))
     }
 
-    /// Whether the history has the last leadership.
     fn is_told(&self) -> bool {
         let Shown { report, .. } = &self.shown;
         let term = report.holder.as_ref().map_or(report.last_term, |holder| holder.term);
@@ -189,14 +167,12 @@ impl Snapshot {
         self.count(error.kind);
         let message = error.message.clone();
         match &mut self.trouble {
-            Some(trouble) if trouble.message == message => return,
             Some(trouble) => trouble.message = message,
             None => {
                 let (since, since_millis) = (BootInstant::now(), wall_clock_millis());
                 self.trouble = Some(Trouble { since, since_millis, message });
             }
         }
-        self.revision += 1;
     }
 
     fn see_hosts(&mut self, shard: &Shard) {

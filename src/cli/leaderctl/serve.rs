@@ -18,6 +18,7 @@ use crate::observe::http::{self, METRICS};
 use crate::observe::listen::Address;
 use crate::observe::log;
 use crate::text::in_words;
+use crate::time::wall_clock_millis;
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -152,16 +153,16 @@ async fn with_policies(mut answer: Response) -> Response {
     answer
 }
 
-async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery) -> Response {
     let wish = page::Wish::read(&query.unwrap_or_default());
-    page(&headers, &board.fleet.lock(), |snapshot, now| page::fleet(snapshot, &wish, now))
+    page(page::fleet(&board.fleet.lock(), &wish, wall_clock_millis()))
 }
 
-async fn shard_page(State(board): Asked, uri: Uri, headers: HeaderMap) -> Response {
+async fn shard_page(State(board): Asked, uri: Uri) -> Response {
     let (snapshot, wish) = (board.fleet.lock(), page::Wish::read(uri.query().unwrap_or_default()));
     let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&snapshot, name));
     let Some((shard, seen)) = named else { return NOTHING.into_response() };
-    page(&headers, &snapshot, |snapshot, now| page::shard(snapshot, shard, seen, &wish, now))
+    page(page::shard(&snapshot, shard, seen, &wish, wall_clock_millis()))
 }
 
 async fn history(State(board): Asked, uri: Uri) -> Response {
@@ -188,15 +189,6 @@ fn ready(snapshot: &Snapshot) -> (StatusCode, String) {
     }
 }
 
-/// A page, or the answer that the browser already has it. Its timelines move, so a page changes every few seconds even
-/// if nothing has happened.
-fn page(headers: &HeaderMap, snapshot: &Snapshot, draw: impl FnOnce(&Snapshot, u64) -> String) -> Response {
-    const MOVES: u64 = 10_000;
-    let now = crate::time::wall_clock_millis();
-    let reading = snapshot.reading.map_or(0, |reading| reading.at_millis / MOVES);
-    let tag = format!("\"{}-{}-{}-{reading}\"", std::process::id(), snapshot.revision, now / MOVES);
-    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let (status, body) =
-        if known { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, draw(snapshot, now)) };
-    (status, [(CONTENT_TYPE, HTML), (header::ETAG, &tag)], body).into_response()
+fn page(html: String) -> Response {
+    of_type(HTML, html).into_response()
 }

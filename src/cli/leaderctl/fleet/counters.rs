@@ -21,11 +21,9 @@ pub struct Counters {
     pub jobs: BTreeMap<Option<JobId>, Job>,
 }
 
-/// What is known of a job.
 #[derive(Debug)]
 pub struct Job {
     pub last: Indexed,
-    /// Of the last run.
     pub period: Option<Turn>,
     /// The end of the last success, in milliseconds since 1970; a failure that follows does not change it.
     pub succeeded: Option<u64>,

@@ -6,7 +6,6 @@
 //! A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took
 //! long is followed by a longer rest.
 
-use super::super::shard_notes::note;
 use super::super::slots::{self, parent_pause};
 use super::super::status::Shown;
 use super::super::watch::identity;
@@ -14,14 +13,13 @@ use super::super::{Client, list};
 use super::{Fleet, Reading, Seen, Snapshot};
 use crate::lease::{Prefix, Shard};
 use crate::notes::history::{self, Entry};
-use crate::notes::hosts;
 use crate::notes::jobs::index::Indexed;
-use crate::notes::orders::{self, PauseOrder};
+use crate::notes::orders;
 use crate::notes::standbys::{Announced, Standby};
 use crate::store::{Answer, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -85,7 +83,6 @@ pub struct Reader<'a> {
 struct Known {
     /// None if they are not counted.
     standbys: Option<Vec<(Shard, Standby)>>,
-    held: BTreeMap<String, PauseOrder>,
     /// Shards that were paused before anybody led them.
     paused: Vec<Shard>,
 }
@@ -135,9 +132,7 @@ impl<'a> Reader<'a> {
             snapshot.take_in(list, announced, &self.prefix);
             snapshot.reading = Some(Reading { at: now, at_millis: wall_clock_millis(), took: now.since(begun) });
             snapshot.readings += 1;
-            if snapshot.trouble.take().is_some() {
-                snapshot.revision += 1;
-            }
+            snapshot.trouble = None;
             self.to_read(&snapshot, turn)
         };
         for some in names.chunks(self.client.store.concurrency()) {
@@ -166,13 +161,7 @@ impl<'a> Reader<'a> {
             }
             announced => {
                 let Announced { standbys, paused } = announced?;
-                let hosts: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
-                let held = if self.orders {
-                    hosts::held(self.client.store, hosts).await.unwrap_or_default()
-                } else {
-                    BTreeMap::new()
-                };
-                Ok(Known { standbys: self.standbys.then_some(standbys), held, paused })
+                Ok(Known { standbys: self.standbys.then_some(standbys), paused })
             }
         }
     }
@@ -221,11 +210,7 @@ impl Seen {
 impl Snapshot {
     fn take_in(&mut self, list: Vec<(Shard, Report)>, announced: Known, prefix: &Prefix) {
         let (now, now_millis) = (BootInstant::now(), wall_clock_millis());
-        let Known { standbys, held, paused } = announced;
-        let waiting = standbys.iter().flatten().map(|(_, standby)| standby.host.clone()).collect();
-        let ids = |held: &BTreeMap<String, PauseOrder>| held.values().map(|order| order.id.clone()).collect::<Vec<_>>();
-        self.revision += u64::from(self.waiting != waiting || ids(&self.held) != ids(&held));
-        (self.waiting, self.held) = (waiting, held);
+        let Known { standbys, paused } = announced;
         let standbys = standbys.as_deref();
         let mut list: BTreeMap<Shard, Report> = slots::with_paused(list, paused).into_iter().collect();
         // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
@@ -235,9 +220,8 @@ impl Snapshot {
                 list.insert(shard.clone(), Report::default());
             }
         }
-        let (known, is_first) = (self.shards.len(), self.reading.is_none());
+        let is_first = self.reading.is_none();
         self.shards.retain(|shard, _| list.contains_key(shard));
-        let mut changed = self.shards.len() != known;
         let list: Vec<_> = list.into_iter().collect();
         for (shard, Shown { report, standbys, .. }) in list::shown(&list, standbys, None) {
             let is_new = !self.shards.contains_key(&shard);
@@ -245,7 +229,6 @@ impl Snapshot {
             // The last term shows a leadership that came and went.
             let before = &seen.shown.report;
             if is_new || identity(before) != identity(&report) || before.last_term != report.last_term {
-                changed = true;
                 let began = report.holder.as_ref().and_then(|holder| holder.since_millis);
                 let is_recent = began.is_some_and(|began| now_millis.saturating_sub(began) < whole_millis(RECENT));
                 if !is_first || is_recent {
@@ -253,24 +236,18 @@ impl Snapshot {
                 }
                 seen.free_since = report.holder.is_none().then_some(now_millis).filter(|_| !is_first);
             }
-            let before = seen.condition();
-            changed |= seen.shown.standbys != standbys;
-            (seen.shown.report, seen.shown.standbys) = (report, standbys);
-            changed |= seen.condition() != before;
+            seen.shown.report = report;
+            seen.shown.standbys = standbys;
         }
-        self.revision += u64::from(changed);
     }
 
     fn note(&mut self, shard: &Shard, (noted, history): (Shown, Option<Vec<Entry>>)) {
         let Some(seen) = self.shards.get_mut(shard) else { return };
         let now = BootInstant::now();
-        let before = (seen.condition(), note(&seen.shown));
-        let mut changed = false;
         seen.shown.orders = noted.orders;
         seen.shown.parent_pause = noted.parent_pause;
         seen.shown.trouble = None;
         if let Some(history) = history {
-            changed = seen.history != history;
             seen.shown.ledger = noted.ledger;
             seen.shown.jobs = noted.jobs;
             seen.history = history;
@@ -290,8 +267,6 @@ impl Snapshot {
                 seen.free_since = Some(end);
             }
         }
-        changed |= before != (seen.condition(), note(&seen.shown));
-        self.revision += u64::from(changed);
         self.see_hosts(shard);
     }
 
@@ -300,10 +275,7 @@ impl Snapshot {
         self.count(error.kind);
         if let Some(seen) = self.shards.get_mut(shard) {
             seen.noted = Some(BootInstant::now());
-            if seen.shown.trouble.as_ref() != Some(&error.message) {
-                seen.shown.trouble = Some(error.message);
-                self.revision += 1;
-            }
+            seen.shown.trouble = Some(error.message);
         }
     }
 }

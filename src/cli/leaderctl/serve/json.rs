@@ -7,7 +7,6 @@ use crate::lease::Shard;
 use crate::time::{BootInstant, rfc3339};
 use serde::Serialize;
 
-/// The beginning of every answer.
 fn reading(snapshot: &Snapshot) -> impl Serialize + use<'_> {
     let now = BootInstant::now();
     object! {
@@ -21,7 +20,6 @@ fn reading(snapshot: &Snapshot) -> impl Serialize + use<'_> {
     }
 }
 
-/// A shard as `list --json` prints it, with its condition.
 fn one<'a>(shard: &'a Shard, seen: &'a Seen) -> impl Serialize + use<'a> {
     let condition = seen.condition();
     object! {

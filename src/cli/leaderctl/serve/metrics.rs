@@ -35,7 +35,6 @@ struct Metrics<'a> {
     snapshot: &'a Snapshot,
 }
 
-/// A value with at most three decimals, without an exponent.
 fn seconds(seconds: f64) -> f64 {
     (seconds.max(0.0) * 1000.0).round() / 1000.0
 }

@@ -2,7 +2,6 @@
 "use strict";
 (() => {
   const every = 1000;
-  let tag = "";
   let away = null;
 
   const coarse = (seconds) => {
@@ -72,19 +71,11 @@
     note.textContent = `This page has not been updated since ${away}: leaderctl serve does not answer, or does not have this page.`;
   };
 
-  const ask = async (asked) => {
+  const ask = async () => {
     try {
-      const answer = await fetch(asked || location.href, {
-        headers: tag && !asked ? { "If-None-Match": tag } : {},
-        cache: "no-store",
-      });
-      if (answer.status === 200) {
-        const text = await answer.text();
-        tag = answer.headers.get("ETag") || "";
-        show(text);
-      } else if (answer.status !== 304) {
-        throw new Error(answer.statusText);
-      }
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (answer.status !== 200) throw new Error(answer.statusText);
+      show(await answer.text());
       away = null;
     } catch {
       away = away || new Date().toISOString().slice(0, 19) + "Z";
@@ -98,8 +89,7 @@
     const query = new URLSearchParams();
     for (const [name, value] of new FormData(form)) if (value) query.append(name, value);
     history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
-    tag = "";
-    return ask(location.href);
+    return ask();
   };
   form.querySelector("button").hidden = true;
   form.addEventListener("submit", (event) => {

@@ -24,9 +24,7 @@ pub const ICON: &str = include_str!("icon.svg");
 
 /// The most rows of a page, unless the visitor asks for all.
 const ROWS: usize = 500;
-/// The most shards that the row of a host names.
 const NAMED: usize = 24;
-/// The width of a timeline in its own units.
 const WIDE: u64 = 1000;
 const COLOURS: usize = 12;
 
@@ -39,9 +37,7 @@ const SORTS: [(&str, &str); 4] =
 pub struct Wish {
     search: String,
     condition: String,
-    /// The place in [`SORTS`].
     sort: usize,
-    /// The place in [`RANGES`].
     range: usize,
     all: bool,
 }
@@ -126,7 +122,6 @@ fn age(millis: u64, now: u64) -> Markup {
     }
 }
 
-/// The time of the last reading, or for how long the store has not answered.
 fn reading(snapshot: &Snapshot, now: u64) -> Markup {
     html! {
         @match (&snapshot.trouble, snapshot.reading) {
@@ -207,7 +202,6 @@ fn timeline(snapshot: &Snapshot, seen: &Seen, span: u64, now: u64) -> Markup {
     }
 }
 
-/// The class, the upper edge and the height of a stretch of a timeline.
 fn band(snapshot: &Snapshot, stretch: &Stretch<'_>) -> (String, u8, u8) {
     let host = || colour(snapshot, stretch.host);
     match stretch.state {
@@ -258,9 +252,6 @@ pub fn fleet(snapshot: &Snapshot, wish: &Wish, now: u64) -> String {
     let main = html! {
         (reading(snapshot, now))
         (counts(snapshot, wish))
-        @if let Some(told) = snapshot.shares().filter(|told| told.needs_attention) {
-            p #shares { (plain(told.words)) }
-        }
         section #shards {
             h2 { "Shards" }
             table {
@@ -517,17 +508,4 @@ fn title(stretch: &Stretch<'_>) -> String {
         (State::Idle, _) => "between two runs".to_owned(),
     };
     on_one_line(format!("{from}, {span}: {what}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_visitor_asks_for_is_read_and_leads_there_again() {
-        for query in ["?", "?q=a%26b+c&state=no_leader&sort=host&range=7d&all=1"] {
-            assert_eq!(Wish::read(&query[1..]).query(), query);
-        }
-        assert_eq!(Wish::read("sort=x&range=&nothing=1"), Wish::default());
-    }
 }

@@ -78,7 +78,6 @@ impl View {
     }
 }
 
-/// How long ago a time was, by this host's clock.
 fn age(millis: u64) -> String {
     coarse(Duration::from_millis(wall_clock_millis().saturating_sub(millis)))
 }
@@ -92,7 +91,6 @@ fn style(condition: Condition) -> Style {
     }
 }
 
-/// The counts, or for how long the store has not answered.
 fn head(snapshot: &Snapshot) -> Line<'static> {
     if let Some(trouble) = &snapshot.trouble {
         let known = snapshot.reading.map(|reading| format!("; known at {}", rfc3339_seconds(reading.at_millis)));
@@ -104,8 +102,7 @@ fn head(snapshot: &Snapshot) -> Line<'static> {
     let counts = counts.collect::<Vec<_>>().join(", ");
     let all = snapshot.shards.len();
     let name = if all == 1 { "shard" } else { "shards" };
-    let shares = snapshot.shares().map(|told| format!("  {}", told.words)).unwrap_or_default();
-    Line::from(format!("{all} {name}: {counts}  {}{shares}", rfc3339_seconds(reading.at_millis)))
+    Line::from(format!("{all} {name}: {counts}  {}", rfc3339_seconds(reading.at_millis)))
 }
 
 fn table(found: &[(&Shard, &Seen)]) -> Table<'static> {
@@ -197,22 +194,5 @@ mod tests {
         view.search = "X".to_owned();
         lines(&mut view, &after, 80, 10);
         assert_eq!(view.chosen.as_ref().unwrap().as_str(), "b");
-    }
-
-    #[test]
-    fn the_chosen_shard_is_shown_whatever_the_size() {
-        let names: Vec<String> = (0..50).map(|number| format!("shard/{number:02}")).collect();
-        let shards: Vec<_> = names.iter().map(|name| (name.as_str(), Some("an owner with a long name"))).collect();
-        let snapshot = snapshot(&shards);
-        for (columns, rows) in [(60, 4), (80, 24), (200, 10)] {
-            for mode in [Mode::Table, Mode::Detail, Mode::Search] {
-                let mut view = View { mode, ..View::default() };
-                view.go(49);
-                let shown = lines(&mut view, &snapshot, columns, rows).join("\n");
-                assert!(shown.contains("shard/49"), "{columns} {rows}: {shown}");
-            }
-        }
-        // Nothing panics where there is no room at all.
-        lines(&mut View::default(), &snapshot, 1, 1);
     }
 }
