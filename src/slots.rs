@@ -97,7 +97,6 @@ pub struct Slots {
 
 struct State {
     claimed: Option<Claimed>,
-    /// Where the next claim begins.
     first: usize,
     holds: Holds,
 }
@@ -157,7 +156,6 @@ impl InTheWay {
 pub struct Campaign {
     store: Arc<dyn Store>,
     slots: Option<Slots>,
-    /// How the leadership before ours ended.
     takeover: Mutex<Option<Takeover>>,
     /// Nothing has held the host back since the last claim.
     host_may_lead: AtomicBool,
@@ -204,7 +202,6 @@ impl Campaign {
         claim
     }
 
-    /// How the leadership ended that was before the one of the last grant.
     pub fn takeover(&self) -> Option<Takeover> {
         *self.takeover.lock()
     }
@@ -270,7 +267,6 @@ impl Slots {
         Ok(Self { inner, candidate: candidate.clone(), shards: slots, patience, state })
     }
 
-    /// The slot in which the candidate leads.
     pub fn slot(&self) -> Option<Shard> {
         self.led().map(|(slot, _)| self.shards[slot].clone())
     }
@@ -290,7 +286,6 @@ impl Slots {
         Candidate { shard: self.shards[slot].clone(), ..candidate.clone() }
     }
 
-    /// The slot and the term of the candidate. Some while it leads.
     fn led(&self) -> Option<(usize, Term)> {
         self.state.lock().claimed.and_then(|claimed| Some((claimed.slot, claimed.term?)))
     }

@@ -23,7 +23,6 @@ impl Program {
         }
     }
 
-    /// Its options with their variables.
     pub fn command(self) -> Command {
         self.options().mut_args(|arg| match variable_of(&arg) {
             Some(variable) => arg.env(variable),

@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The longest store URL in a file, which is one line.
 const LONGEST_URL: u64 = 64 * 1024;
 /// A thousand million years, as humantime counts them: nobody waits for longer.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
@@ -142,7 +141,6 @@ pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<
     Ok(())
 }
 
-/// Refuses a password in an option of the command line that would show it.
 fn refuse_secrets(command: &Command, line: &ArgMatches) -> Result<(), String> {
     for arg in command.get_arguments() {
         let called = arg.get_long().map_or_else(|| arg.to_string(), |name| format!("--{name}"));

@@ -68,7 +68,6 @@ const PROGRAM: &str = "leaderctl";
 /// The heading in help of the options that every verb has.
 const COMMON: &str = "Common options";
 
-/// How often to check whether the output still has a reader.
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
 
 const AFTER_HELP: &str = "\
@@ -278,7 +277,6 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The store that a verb is about, and how long one request to it may take.
 struct Target {
     named: NamedStore,
     patience: Duration,
@@ -307,7 +305,6 @@ impl Target {
     }
 }
 
-/// A store, and how long one request to it may take.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     store: &'a dyn Store,

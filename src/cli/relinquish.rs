@@ -90,7 +90,6 @@ fn brief(said: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz;
     use crate::time::{millis_of_rfc3339, rfc3339_seconds};
 
     fn schedule(text: &str) -> Schedule {
@@ -125,23 +124,5 @@ mod tests {
         assert_eq!(autumn, ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
         let daily = times("0 4 * * * Europe/Berlin", "2026-10-24T12:00:00Z", 2);
         assert_eq!(daily, ["2026-10-25T03:00:00Z", "2026-10-26T03:00:00Z"]);
-    }
-
-    #[test]
-    fn a_million_specifications_are_read_or_refused_in_one_line() {
-        let seeds =
-            ["@every 1h", "@daily", "*/5 0-6,22 1,15W L * Europe/Berlin", "0 12 L * 5#3", "1h30m", "0 0 29 2 7"];
-        fuzz::bent_text("relinquish", &seeds, |text, source| {
-            let read = Relinquish::parse(text);
-            match &read {
-                Ok(Relinquish::After(after)) => assert!(*after >= SHORTEST),
-                Ok(Relinquish::At(schedule)) => {
-                    let now = source.number();
-                    assert!(schedule.next(now).is_none_or(|next| next > now.min(LATEST_MILLIS)));
-                }
-                Err(message) => fuzz::assert_is_one_line(message),
-            }
-            (&read).into()
-        });
     }
 }

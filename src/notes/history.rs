@@ -103,7 +103,6 @@ impl Entry {
         self.reason.as_deref()?.parse().ok()
     }
 
-    /// Whether COMMAND ended by itself, without a failure.
     pub fn is_success(&self) -> bool {
         self.known_reason() == Some(Reason::Ended) && self.exit_status == Some(0)
     }
@@ -143,7 +142,6 @@ impl Entry {
     }
 }
 
-/// The history, oldest leadership first.
 pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Vec<Entry>> {
     entries(shard, store.read(shard, &Page::History).await?.as_ref())
 }
@@ -154,7 +152,6 @@ fn entries(shard: &Shard, note: Option<&Note>) -> Answer<Vec<Entry>> {
     })
 }
 
-/// Records that the candidate of `term` was killed.
 pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let Ok(history) = entries(shard, standing) else { return Ok(Edit::Leave(())) };

@@ -18,7 +18,6 @@ pub fn shard_of(host: &str) -> Option<Shard> {
     if host.is_empty() || host.contains(['/', '#']) { None } else { format!("leaderctl/host/{host}").parse().ok() }
 }
 
-/// What holds a candidate back with its host.
 pub async fn pause(store: &dyn Notes, candidate: &Candidate) -> Answer<Option<Pause>> {
     let Some(shard) = shard_of(&candidate.host) else { return Ok(None) };
     let order = match orders::read(store, &shard).await {
@@ -29,7 +28,6 @@ pub async fn pause(store: &dyn Notes, candidate: &Candidate) -> Answer<Option<Pa
     Ok(order.map(|order| Pause { keep: true, left: order.left, said: order.said_of(&candidate.host) }))
 }
 
-/// The hosts among these that are held back.
 pub async fn held<'a>(
     store: &dyn Store,
     hosts: impl IntoIterator<Item = &'a str>,

@@ -29,7 +29,6 @@ use serde::{Deserialize, Serialize};
 
 const LONGEST_END: usize = 100;
 
-/// A job that is due, and how often it may fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub frequency: Frequency,
@@ -118,12 +117,10 @@ impl Run {
         self.status == Some(0)
     }
 
-    /// How the run ended, as far as anybody knows.
     pub fn end(&self) -> &str {
         self.ended.as_deref().unwrap_or("nobody wrote down how it ended")
     }
 
-    /// When the run ended, or began if it has no end.
     fn when(&self) -> String {
         rfc3339_seconds(self.to_millis.unwrap_or(self.from_millis))
     }

@@ -99,7 +99,6 @@ impl HandoverOrder {
 }
 
 impl Orders {
-    /// What the orders mean for one candidate.
     pub fn directives(&self, candidate: &Candidate) -> Directives {
         Directives {
             pause: self.pause.as_ref().map(|pause| Pause { keep: pause.keep, left: pause.left, said: pause.said() }),
@@ -128,7 +127,6 @@ impl Orders {
         Ok(orders)
     }
 
-    /// The orders as a note. None if there are none.
     fn note(&self) -> Option<Note> {
         let handover = self.handover.as_ref();
         let handover_lasts = handover.map(|handover| HANDOVER_LASTS + Duration::from_millis(handover.hold_millis));

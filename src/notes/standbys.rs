@@ -91,7 +91,6 @@ pub async fn announce_pause(store: &dyn Notes, shard: &Shard, id: &Session, last
     store.replace(shard, &Page::Standby(id.clone()), None, Some(&draft)).await.map(drop)
 }
 
-/// Withdraws that announcement, if there is one.
 pub async fn withdraw_pause(store: &dyn Notes, shard: &Shard, id: &Session) -> Answer<()> {
     store.replace(shard, &Page::Standby(id.clone()), Some(&pause_text(id)), None).await.map(drop)
 }
@@ -116,7 +115,6 @@ pub async fn announced(store: &dyn Notes, prefix: &str) -> Answer<Announced> {
     Ok(announced)
 }
 
-/// How many other candidates wait for the shard of `candidate`.
 pub async fn others(store: &dyn Notes, candidate: &Candidate) -> Answer<usize> {
     let all = announced(store, candidate.shard.as_str()).await?.standbys;
     let others =

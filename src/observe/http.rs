@@ -32,9 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// How many clients are served at once.
 pub const MOST: usize = 32;
-/// From one accepted connection to the next.
 const PACE: Duration = Duration::from_millis(1);
 /// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
@@ -43,13 +41,11 @@ const LONGEST_HEAD: usize = 8192;
 
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub const REFUSED: (StatusCode, &str) = (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n");
-/// The most time for a connection of a probe.
 pub const OF_A_PROBE: Duration = Duration::from_secs(5);
 
 /// A running server. Dropping it stops it.
 pub struct Listening {
     task: JoinHandle<()>,
-    /// Where it listens, with the port that the kernel chose for port 0.
     pub address: String,
     /// Some if a socket in the file system is ours to remove: its path, device and inode.
     socket: Option<(PathBuf, u64, u64)>,
@@ -129,7 +125,6 @@ enum Listener {
 }
 
 impl Listener {
-    /// Waits for a client, and answers it in a task of its own.
     async fn accept_one(&self, routes: &Router, patience: Duration) -> io::Result<AbortHandle> {
         let routes = routes.clone();
         let task = match self {

@@ -42,7 +42,6 @@ pub struct MetricsFile {
 #[derive(Clone, Copy, Debug)]
 enum News {
     Run(Run),
-    /// The candidate ends with this status.
     End(u8, Why),
 }
 
@@ -55,7 +54,6 @@ struct Run {
     status: u8,
 }
 
-/// The most bytes that the file takes.
 const ROOM: usize = 4096;
 
 impl MetricsFile {
@@ -151,7 +149,6 @@ fn labels(shard: &Shard, once: Option<&JobId>) -> String {
     format!("{{shard=\"{shard}\",once=\"{}\"}}", once.map_or("", JobId::as_str))
 }
 
-/// The name of the next version, beside the file. The collector ignores it.
 fn draft_of(path: &Path) -> PathBuf {
     path.with_extension(format!("prom.{}", std::process::id()))
 }

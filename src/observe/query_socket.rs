@@ -67,7 +67,6 @@ pub struct Leads {
     /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero once the
     /// tree is being killed, or stopped because the lease is lost.
     pub left: Option<Duration>,
-    /// The worst lateness of guard and backstop, for people. None while they are in time.
     pub late: Option<String>,
     /// The processes of backstop and guard, once they run.
     pub helpers: Option<[i32; 2]>,
@@ -78,7 +77,6 @@ pub struct Leads {
 pub struct Standing {
     /// `standby`, `leader` or `leaving`.
     pub role: String,
-    /// The leader or the hold that a standby waits for.
     pub obstacle: Option<String>,
     /// The store's last error, and how long the trouble has lasted.
     pub trouble: Option<(String, Duration)>,
@@ -118,7 +116,6 @@ pub struct QuerySocket {
 }
 
 struct Leadership {
-    /// The candidate's shard, or one of its slots.
     shard: Shard,
     term: Term,
     deadline: Deadline,

@@ -118,7 +118,6 @@ fn write_where_room(stderr: &Stderr, part: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Opens standard error again, as an open file of our own.
 fn reopened() -> Option<File> {
     let shared = fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -33,7 +33,6 @@ pub const SOCKET: &str = "NOTIFY_SOCKET";
 /// The variables with the watchdog's timeout in microseconds and the process that it watches, sd_watchdog_enabled(3).
 pub const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// When to try again after the service manager's queue was full.
 const RETRY: Duration = Duration::from_millis(500);
 /// systemd ignores a message of more than 4096 bytes.
 const LONGEST_STATUS: usize = 2000;
@@ -67,7 +66,6 @@ pub struct Notifier {
     complained: bool,
 }
 
-/// What the service manager knows, or will know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
     ready: bool,
@@ -118,7 +116,6 @@ impl Notifier {
         })
     }
 
-    /// True if COMMAND reports to the service manager as well.
     pub fn is_commands(&self) -> bool {
         self.readiness == Readiness::Command
     }
@@ -197,7 +194,6 @@ impl Observer for Notifier {
     }
 }
 
-/// The lines with what the service manager does not know yet.
 fn message(known: &Known, wanted: &Known, feeds: bool) -> String {
     let status = format!("STATUS={}", wanted.status);
     let lines = [
@@ -268,7 +264,6 @@ mod tests {
         view(Role::Standby(Some(Obstacle::Holder(holder))))
     }
 
-    /// A notifier and the service manager that it talks to.
     fn notifier_to(readiness: Readiness, lease: Option<Duration>) -> (Notifier, UnixDatagram, tempfile::TempDir) {
         let scratch = tempfile::TempDir::new().unwrap();
         let path = scratch.path().join("notify");

@@ -21,13 +21,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::Level;
 
-/// The most bytes to keep. Lines beyond it are counted.
 const MOST_KEPT: usize = 64 * 1024;
-/// The most memory that the empty buffer may hold.
 const SPARE: usize = 4096;
-/// When to try again if no line comes before that.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a process that is ending keeps trying.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -64,7 +60,6 @@ pub(crate) async fn due() {
     }
 }
 
-/// Writes as much as possible of what is kept.
 pub(crate) fn flush() {
     TERMINAL.lock().flush();
 }

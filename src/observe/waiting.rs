@@ -23,11 +23,9 @@ pub(crate) struct WaitingLog {
     owner: String,
     store: String,
     answered: bool,
-    /// The next line says only that the store has not answered.
     early: bool,
     /// Some while the candidate waits: its view, and since when.
     waits: Option<(View, BootInstant)>,
-    /// When the latest news of the holder and of the orders came.
     heard: Heard,
     next: Instant,
 }
@@ -129,7 +127,6 @@ fn line(view: &View, since: BootInstant, heard: Heard, now: BootInstant) -> Stri
     on_one_line(format!("waiting {waited}: {why}{takeover_warning}"))
 }
 
-/// The obstacle, with the time that is left of it by now.
 fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootInstant) -> String {
     match obstacle {
         Obstacle::Holder(holder) => match holder.expires_in {

@@ -15,7 +15,6 @@ use std::time::Duration;
 /// From one look at the orders that hold a slot to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The known holds that keep the candidate from claiming slots.
 pub(super) struct Holds {
     unread: BTreeSet<usize>,
     on_hold: BTreeMap<usize, Hold>,
@@ -23,7 +22,6 @@ pub(super) struct Holds {
     yielding: BTreeMap<usize, Yielding>,
 }
 
-/// A hold that was there when the orders were last read.
 struct Hold {
     said: String,
     /// When to read the orders again. The slot is not claimed before that.
@@ -121,7 +119,6 @@ impl Slots {
         Ok(self.state.lock().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
     }
 
-    /// Waits until orders allow a claim of a slot.
     pub(super) async fn opened(&self, slot: usize) -> Answer<usize> {
         loop {
             match self.gate(slot).await {

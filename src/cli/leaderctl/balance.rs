@@ -79,14 +79,12 @@ struct LeftAlone {
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Even,
-    /// Uneven, and no shard can be moved now.
     Impossible,
     Planned,
     Moved,
     Stopped,
 }
 
-/// Why it stopped, and with which status.
 struct Stop(u8, String);
 
 impl From<StoreError> for Stop {
@@ -372,7 +370,6 @@ impl Fleet {
     }
 }
 
-/// Why a leader is not moved. None if it may be.
 fn stays(holder: &Holder, shown: &Shown) -> Option<String> {
     if holder.term.is_none() || holder.session.is_none() {
         return Some(takes_no_orders(holder));
@@ -422,7 +419,6 @@ async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>
     Ok(done)
 }
 
-/// Renews the lease until it is lost, and says why that is.
 async fn keep(turn: &mut OwnLease<'_>) -> String {
     loop {
         sleep(LEASE / 5).await;

@@ -87,7 +87,6 @@ fn records_nothing(stranger: &Holder) -> String {
     format!("{stranger} leads, and records nothing here")
 }
 
-/// What each line of `history --json` prints.
 pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> impl Serialize + use<'a> {
     object! {
         shard: shard.as_str(),
@@ -120,7 +119,6 @@ pub fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
     entry.ended.as_deref().or(untold)
 }
 
-/// In one line.
 pub fn as_text(entry: &Entry, ended: Option<&str>) -> String {
     let to = match (entry.to_millis, ended) {
         (Some(to), _) => dated(to),
@@ -132,7 +130,6 @@ pub fn as_text(entry: &Entry, ended: Option<&str>) -> String {
     on_one_line(format!("{from} to {to}: term {term}, {owner} on {host}: {how}{}", cause_in_words(entry)))
 }
 
-/// To whom, by whom and why an operator ended it; empty if none did.
 pub fn cause_in_words(entry: &Entry) -> String {
     let cause = entry.cause().map(|Ordered { by, reason, to, .. }| {
         let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();

@@ -152,7 +152,6 @@ fn row(shard: &Shard, shown: &Shown) -> [String; 10] {
     [shard, owner, host, pid, term, since, renewed, expires, standbys, note(shown)]
 }
 
-/// The columns of the terminal, or of a VT100.
 pub fn columns() -> usize {
     match crate::sys::terminal_size(stdout()) {
         Some((rows, columns)) if rows >= 3 && columns > 0 => usize::from(columns),

@@ -19,10 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most shards whose notes are read without being asked for.
 const MOST: usize = 1000;
 
-/// The orders, the last run and the jobs of one shard, or why they cannot be read.
 type NotesRead = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;
 
-/// The notes of many shards, and of the shards that they are slots of.
 #[derive(Debug)]
 pub struct Notes {
     read: BTreeMap<Shard, NotesRead>,
@@ -103,7 +101,6 @@ pub fn pauses(Shown { orders, parent_pause, .. }: &Shown) -> impl Iterator<Item 
     own.into_iter().chain(above)
 }
 
-/// Who paused it, when, for how long and why.
 fn paused(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> String {
     let until = left.map_or("until it is resumed".to_owned(), |left| format!("for another {}", show_seconds(left)));
     let keep = if *keep { ", the leader goes on" } else { "" };

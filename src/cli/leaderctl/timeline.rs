@@ -14,7 +14,6 @@ use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
 use std::collections::BTreeMap;
 
-/// What was so for a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Led,
@@ -49,7 +48,6 @@ pub struct Stretch<'a> {
     pub host: &'a str,
     /// None for one that the history does not have.
     pub entry: Option<&'a Entry>,
-    /// Of its end.
     pub mark: Option<Mark>,
 }
 
@@ -98,7 +96,6 @@ impl<'a> Present<'a> {
         stretches
     }
 
-    /// Adds the stretch without a leader after `last`.
     fn fill(self, stretches: &mut Vec<Stretch<'a>>, last: Option<&Entry>, to: u64) {
         let Some((entry, from)) = last.zip(stretches.last().map(|before| before.to)) else { return };
         if from >= to {

@@ -21,7 +21,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
-/// From one drawing to the next.
 const FRAME: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -56,7 +55,6 @@ impl TopFlags {
     }
 }
 
-/// Keys and changes of the terminal's size.
 fn events() -> UnboundedReceiver<Event> {
     let (send, events) = unbounded_channel();
     // This thread still waits for a key when the program ends. Nobody joins it.

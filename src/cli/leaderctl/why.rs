@@ -59,7 +59,6 @@ impl Known {
         is_silence(&self.report) || self.slots.as_ref().is_some_and(is_silence)
     }
 
-    /// Who leads the shard, or a slot of it.
     fn holders(&self) -> impl Iterator<Item = &Holder> {
         let whole = self.report.iter().filter_map(|report| report.holder.as_ref());
         whole.chain(self.slots.iter().flatten().flat_map(|slots| slots.led().map(|(_, holder)| holder)))
@@ -69,7 +68,6 @@ impl Known {
         self.holders().any(|holder| holder.host.as_deref() == Some(host))
     }
 
-    /// What is known of a candidate that does not answer.
     fn silence(&self, process: u32, host: &str) -> String {
         let is_it = |holder: &Holder| holder.pid == Some(process) && holder.host.as_deref() == Some(host);
         let who = if self.holders().any(is_it) { ", the leader," } else { "" };
@@ -278,7 +276,6 @@ impl WhyFlags {
     }
 }
 
-/// Who leads, where, since when and until when; and in which slot.
 fn led(holder: &Holder, slot: Option<&Shard>) -> String {
     let slot = slot.map(|slot| format!(" {slot}")).unwrap_or_default();
     let on = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
@@ -290,7 +287,6 @@ fn led(holder: &Holder, slot: Option<&Shard>) -> String {
     format!("{holder} leads{slot}{on}{since}{until}")
 }
 
-/// Adds the orders in force; `of` names the slot that they are for.
 fn by_orders(orders: &Orders, of: &str, because: &mut Vec<String>) {
     because.extend(orders.pause.as_ref().map(|pause| format!("{of}paused {}", status::paused(pause))));
     because.extend(orders.handover.as_ref().map(|handover| format!("{of}handover {}", status::handed_over(handover))));

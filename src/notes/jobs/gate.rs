@@ -14,7 +14,6 @@ use tokio::sync::Mutex;
 /// How long a ledger is kept at least when an end is written: its time may be over just then.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Books and settles one candidate's runs in the ledger.
 #[derive(Debug)]
 pub struct JobGate {
     job: Job,
@@ -170,7 +169,6 @@ impl JobGate {
     }
 }
 
-/// Warns if the last run was of a job with another period.
 fn point_out_another(ledger: Option<&Ledger>, period: Period, shard: &Shard) {
     let last = ledger.and_then(|ledger| ledger.period).map(|turn| Duration::from_millis(turn.every_millis));
     if let Some(last) = last.filter(|&last| last != period.every()) {

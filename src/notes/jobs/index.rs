@@ -61,7 +61,6 @@ impl Name {
     }
 }
 
-/// One word for people.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -72,7 +72,6 @@ impl Peer {
         Ok(Self { user: credentials.uid(), process })
     }
 
-    /// True for a process of our own user or of root.
     fn is_ours(self) -> bool {
         [0, nix::unistd::geteuid().as_raw()].contains(&self.user)
     }
@@ -137,7 +136,6 @@ pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
     survey
 }
 
-/// Puts the answer with the others, if there is one.
 async fn ask(name: String, answers: &Mutex<BTreeMap<String, Answer>>) {
     let Ok((stream, peer)) = reach(&name, None).await else { return };
     let Ok(text) = read_answer(stream).await else { return };

@@ -14,7 +14,6 @@ use std::io;
 /// The value of `KEY_VARIABLE`: the candidate's user and a random number.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// The candidate's user, in its own user namespace.
     pub(super) user: u32,
     number: String,
 }
@@ -40,7 +39,6 @@ impl Key {
         code.chain_update(question).chain_update(b"\0").chain_update(statement)
     }
 
-    /// The code over the question and the statement, in hexadecimal digits.
     pub(super) fn proof(&self, question: &[u8], statement: &[u8]) -> String {
         let code = self.code(question, statement).finalize().into_bytes();
         code.iter().fold(String::new(), |mut digits, byte| {

@@ -22,7 +22,6 @@ use std::time::Duration;
 pub struct Drain<'a> {
     pub host: &'a str,
     pub prefix: &'a Prefix,
-    /// How long its candidates are held back.
     pub lasts: Duration,
     pub wait: Duration,
     pub force: bool,
@@ -70,7 +69,6 @@ impl Drain<'_> {
         Ok(self.report(fleet.as_ref(), &made, &ended, &left, stopped))
     }
 
-    /// Holds the host back.
     async fn hold(&self, client: Client<'_>) -> Result<(), Failure> {
         let host = self.host;
         let refusal = |status, why: &str| Failure::Other { status, message: format!("{host}: {why}") };

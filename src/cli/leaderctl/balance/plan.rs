@@ -13,14 +13,12 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     pub led: Vec<Led>,
-    /// The number of standbys on each host.
     pub waiting: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Led {
     pub shard: Shard,
-    /// An index among the hosts.
     pub on: usize,
     pub stays: bool,
     pub term: Option<Term>,
@@ -78,9 +76,7 @@ pub fn plan(hosts: usize, families: &[Family], emptied: Option<usize>) -> Vec<Mo
 struct Count {
     now: usize,
     before: usize,
-    /// Those that stay.
     least: usize,
-    /// One for each candidate.
     most: usize,
 }
 

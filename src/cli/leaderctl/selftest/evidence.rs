@@ -68,7 +68,6 @@ impl Stamps {
 pub struct Evidence {
     pub terms: usize,
     pub terms_rise: bool,
-    /// How long two were alive at once, of all pairs together.
     pub overlap: Duration,
     /// Processes of trees that outlived all candidates.
     pub orphans: usize,
@@ -148,7 +147,6 @@ impl Evidence {
     }
 }
 
-/// How long two were alive at once, of all pairs together.
 pub fn overlap(lives: &[Life]) -> Duration {
     let pairs =
         lives.iter().enumerate().flat_map(|(index, one)| lives[index + 1..].iter().map(move |other| (one, other)));

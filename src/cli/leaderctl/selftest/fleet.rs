@@ -48,7 +48,6 @@ pub struct Setting {
 pub struct Fleet<'a> {
     pub setting: &'a Setting,
     scratch: PathBuf,
-    /// Those that have not been reaped.
     candidates: BTreeMap<String, Pid>,
     /// By candidate; empty if they connect to the store directly.
     ways: BTreeMap<String, Proxy>,
@@ -129,7 +128,6 @@ impl<'a> Fleet<'a> {
         self.scratch.join(format!("{owner}.clock"))
     }
 
-    /// Sets a candidate's wall clock this many seconds off.
     pub fn set_wall_clock(&self, owner: &str, seconds: i64) -> io::Result<()> {
         let beside = self.scratch.join("clock.new");
         fs::write(&beside, seconds.to_string())?;
@@ -146,7 +144,6 @@ impl<'a> Fleet<'a> {
         self.ways.values().for_each(|way| way.set(fault));
     }
 
-    /// Sends a signal to a candidate, unless it has ended.
     pub fn signal(&self, owner: &str, signal: Signal) {
         if let Some(&pid) = self.candidates.get(owner) {
             let _ = kill(pid, signal);
@@ -172,12 +169,10 @@ impl<'a> Fleet<'a> {
         self.setting.timing.lease * 3 + self.setting.timing.retry_interval + SLACK
     }
 
-    /// Waits until some tree is alive, and returns its life.
     pub async fn leader(&mut self) -> Result<Life, TestError> {
         self.leader_where("nobody led", |_| true).await
     }
 
-    /// Another tree took over from this one.
     pub async fn successor(&mut self, leader: &Life) -> Result<Life, TestError> {
         self.leader_where("nobody took over", |life| life.term > leader.term).await
     }
@@ -306,7 +301,6 @@ fn commands_of(stamps: &Path) -> usize {
 const COMMAND: &[u8] = programs::COMMAND.as_bytes();
 const NAME: &[u8] = programs::COMMAND_NAME.as_bytes();
 
-/// A direct child of a process, which has one at most.
 fn child_of(parent: Pid) -> Option<Pid> {
     numbers().find(|pid| parent_of(pid.as_raw().cast_unsigned()) == Some(parent.as_raw().cast_unsigned()))
 }

@@ -64,7 +64,6 @@ fn be_candidate() -> ExitCode {
     leaderrun::main()
 }
 
-/// The wall clock, wrong by as many seconds as the file says.
 fn stepped_wall_clock() -> u64 {
     let text = CLOCK_FILE.get().and_then(|path| std::fs::read_to_string(path).ok());
     let seconds = text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
@@ -83,7 +82,6 @@ fn be_command(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     stamp(&path, BootInstant::from_nanos(until))
 }
 
-/// In a session of its own, and nobody's child.
 fn make_daemon(path: &OsString, until: u64) -> io::Result<()> {
     let single_thread = SingleThread::prove()?;
     if let Some(child) = single_thread.fork()? {

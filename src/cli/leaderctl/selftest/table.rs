@@ -40,7 +40,6 @@ impl Row {
         })
     }
 
-    /// Six columns, of which the last goes on to the end of the line.
     pub fn as_text(&self) -> String {
         let evidence = self.evidence.as_ref();
         let terms = evidence.map(|evidence| match evidence.terms {
