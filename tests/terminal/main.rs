@@ -350,7 +350,7 @@ fn the_modes_that_a_killed_command_had_set_are_put_back() {
     wait_until("it runs", || shell.file().contains("up"));
     assert!(leaderctl().args(["pause", "s", "--store", &shell.files()]).status().unwrap().success());
     // The candidate is in the foreground again, and waits.
-    shell.wait_for("s: waiting ");
+    shell.wait_for("waiting: paused");
     shell.keys(&["C-c"]);
     shell.status(130);
 }
