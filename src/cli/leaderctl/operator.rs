@@ -5,7 +5,7 @@
 
 use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
-use super::unknown::{self, never_led};
+use super::unknown::{Unknown, never_led};
 use super::{Client, fail, print_lines, say_retrying};
 use crate::cli::start::Failure;
 use crate::exit;
@@ -178,14 +178,14 @@ impl Operator<'_> {
 
     /// Refuses a shard that was [`never_led`], unless it is known: a pause before its first leader makes it so.
     pub async fn refuse_never_led(&self) -> Result<(), Failure> {
-        if !unknown::is_unknown(self.client, self.shard).await? {
+        let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else {
             return Ok(());
-        }
+        };
         let is_paused = match self.orders().await {
             Err(error) if error.kind == ErrorKind::Denied => false,
             orders => orders?.pause.is_some(),
         };
-        if is_paused { Ok(()) } else { Err(unknown::refusal(self.shard)) }
+        if is_paused { Ok(()) } else { Err(unknown.refusal(self.shard)) }
     }
 
     pub fn refusal(&self, why: &str) -> Failure {

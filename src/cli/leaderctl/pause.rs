@@ -2,7 +2,7 @@
 
 use super::age::dated;
 use super::operator::{Operator, takes_no_orders};
-use super::unknown;
+use super::unknown::Unknown;
 use super::{Client, balance, fail, print_lines, say, slots};
 use crate::cli::flags;
 use crate::cli::start::Failure;
@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// The shards that an order is for.
 #[derive(Debug, Args)]
 #[group(id = "targets", required = true, multiple = false)]
 struct Targets {
@@ -54,6 +55,7 @@ impl Targets {
         fail(exit::ctl::UNKNOWN_SHARD, &format!("no shard is known whose name begins with \"{prefix}\""))
     }
 
+    /// Says how many shards an order was for, after a line about each.
     fn conclude(&self, done: &str, count: usize, all: usize, json: bool) -> ExitCode {
         let Some(prefix) = self.prefix.as_ref().filter(|_| !json) else { return ExitCode::SUCCESS };
         let of = if count == all { String::new() } else { format!(" of {all}") };
@@ -198,7 +200,7 @@ impl PauseFlags {
         let paused = |error| operator.although(&format!("paused {until}"), error);
         let leaders = operator.leaders().await.map_err(paused)?;
         if leaders.never_led {
-            unknown::warn(client, shard).await;
+            Unknown::warn(client, shard).await;
         }
         if !self.keep {
             let ordered = Ordered::now(history::PAUSE, self.reason.as_deref(), None);

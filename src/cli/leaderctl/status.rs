@@ -4,7 +4,7 @@ use super::age::dated;
 use super::jobs::{State, words};
 use super::object::{self, object};
 use super::slots::{self, ParentPause, Slots, parent_pause};
-use super::unknown::{self, never_led};
+use super::unknown::{Unknown, never_led};
 use super::{Client, print_lines, rfc3339, say};
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
@@ -37,6 +37,7 @@ pub struct StatusFlags {
 
 const MOST_JOBS: usize = 3;
 
+/// What the verbs show of one shard.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub report: Report,
@@ -94,9 +95,12 @@ impl StatusFlags {
         shown.standbys = shown.waiting.as_ref().map(Vec::len);
         let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
         let written = print_lines([text]);
-        // A name that was never led is no slip, but a pause of one may be.
-        if !self.json && shown.was_never_led() && shown.is_paused() {
-            unknown::warn(client, shard).await;
+        if !self.json && shown.was_never_led() {
+            let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
+            // A name that was never led is no slip unless it looks like one.
+            if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
+                unknown.say(shard);
+            }
         }
         Ok(written)
     }
@@ -302,6 +306,7 @@ pub fn add_line(text: &mut String, name: &str, value: Option<String>) {
     }
 }
 
+/// The most important word first: paused, led, free or never led.
 fn state(shown: &Shown) -> String {
     let advice = shown.slots.as_ref().and_then(Slots::led_as);
     let led = match (&shown.report.holder, advice) {
@@ -323,6 +328,7 @@ fn state(shown: &Shown) -> String {
     }
 }
 
+/// By whom, since when, for how long, and why.
 pub fn paused(pause: &PauseOrder) -> String {
     let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
     let keep = if pause.keep { ", the leader goes on" } else { "" };
@@ -330,10 +336,12 @@ pub fn paused(pause: &PauseOrder) -> String {
     format!("by {} since {}{left}{keep}{reason}", pause.by, dated(pause.since_millis))
 }
 
+/// The same, of all slots of a shard.
 pub fn paused_above(above: &ParentPause) -> String {
     format!("all slots of {}, {}", above.parent, paused(&above.pause))
 }
 
+/// In which period, on which host, from when to when, and how it ended.
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.leads(run.term);

@@ -2,7 +2,8 @@
 //!
 //! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod`
 //! continues; `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about leaderships of the past are
-//! refused, and those that may come before the first leader go on with a warning.
+//! refused, and those that may come before the first leader go on with a warning. Both name the nearest known shard, if
+//! the store lists them at no charge.
 
 use super::slots::{self, Slots};
 use super::{Client, say};
@@ -10,43 +11,74 @@ use crate::cli::start::Failure;
 use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
 use crate::store::{Answer, ErrorKind, Report};
+use crate::text;
+use std::collections::BTreeSet;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unknown {
+    pub nearest: Option<Shard>,
+}
 
 /// Whether neither the shard nor a slot of it was ever led, as far as the store tells.
 pub fn never_led(report: &Report, slots: &Slots) -> bool {
     *report == Report::default() && slots.hidden.is_none() && slots.names().next().is_none()
 }
 
-/// Whether a shard that was [`never_led`] is unknown: no standby waits for it, and no other slot of its shard was led.
-/// True where the store denies the answer, or charges for it.
-pub async fn is_unknown(client: Client<'_>, shard: &Shard) -> Answer<bool> {
-    if client.store.is_metered() {
-        return Ok(true);
+impl Unknown {
+    /// Warns of a shard that was [`never_led`], for a verb that goes on. It does so also where the store does not tell.
+    pub async fn warn(client: Client<'_>, shard: &Shard) {
+        if let Some(unknown) = Self::of_never_led(client, shard).await.ok().flatten() {
+            unknown.say(shard);
+        }
     }
-    let standbys = match slots::announced(client, shard.as_str()).await {
-        Err(error) if error.kind == ErrorKind::Denied => Vec::new(),
-        announced => announced?.standbys,
-    };
-    if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
-        return Ok(false);
+
+    /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
+    /// What the store denies is not known.
+    pub async fn of_never_led(client: Client<'_>, shard: &Shard) -> Answer<Option<Self>> {
+        if client.store.is_metered() {
+            return Ok(Some(Self { nearest: None }));
+        }
+        let standbys = allowed(slots::announced(client, shard.as_str()).await)?.unwrap_or_default().standbys;
+        if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
+            return Ok(None);
+        }
+        match allowed(client.several(client.store.list("")).await)? {
+            Some(list) => Ok(Self::among(shard, list.iter().map(|(known, _)| known))),
+            None => Ok(Some(Self { nearest: None })),
+        }
     }
-    match shard.parent() {
-        Some(parent) => Ok(Slots::of(client, &parent).await?.names().next().is_none()),
-        None => Ok(true),
+
+    fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
+        let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), known.parent()]).flatten().collect();
+        // The first leader of a slot is nothing new where others of its shard were led.
+        if names.contains(shard) || shard.parent().is_some_and(|parent| names.contains(&parent)) {
+            return None;
+        }
+        let nearest = text::nearest(shard.as_str(), names.iter().map(Shard::as_str));
+        Some(Self { nearest: nearest.and_then(|nearest| names.iter().find(|name| name.as_str() == nearest)).cloned() })
+    }
+
+    pub fn say(&self, shard: &Shard) {
+        say(self.told(shard));
+    }
+
+    /// The refusal of a verb that does not go on.
+    pub fn refusal(&self, shard: &Shard) -> Failure {
+        Failure::Other { status: UNKNOWN_SHARD, message: self.told(shard) }
+    }
+
+    fn told(&self, shard: &Shard) -> String {
+        match &self.nearest {
+            Some(near) => format!("nobody has led {shard} so far; did you mean {near}?"),
+            None => format!("nobody has led {shard} so far; leaderctl list shows the shards that were led"),
+        }
     }
 }
 
-/// Warns of a shard that was [`never_led`], for a verb that goes on. It does so also where the store does not tell.
-pub async fn warn(client: Client<'_>, shard: &Shard) {
-    if is_unknown(client, shard).await.unwrap_or(false) {
-        say(told(shard));
+/// None if the store denied it.
+fn allowed<T>(answer: Answer<T>) -> Answer<Option<T>> {
+    match answer {
+        Err(error) if error.kind == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
     }
-}
-
-/// The refusal of a verb that does not go on.
-pub fn refusal(shard: &Shard) -> Failure {
-    Failure::Other { status: UNKNOWN_SHARD, message: told(shard) }
-}
-
-fn told(shard: &Shard) -> String {
-    format!("nobody has led {shard} so far; leaderctl list shows the shards that were led")
 }

@@ -8,7 +8,7 @@
 use super::Client;
 use super::operator::{Operator, look_until};
 use super::slots::Slots;
-use super::unknown::{self, never_led};
+use super::unknown::{Unknown, never_led};
 use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
 use crate::cli::start::Failure;
@@ -59,7 +59,7 @@ impl WaitFlags {
             if self.free {
                 operator.refuse_never_led().await?;
             } else {
-                unknown::warn(client, &self.shard).await;
+                Unknown::warn(client, &self.shard).await;
             }
         }
         let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;

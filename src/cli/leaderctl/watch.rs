@@ -9,7 +9,7 @@
 use super::shard_notes::{Notes, pauses};
 use super::slots::{self, Slots};
 use super::status::{Shown, as_json};
-use super::unknown::{self, never_led};
+use super::unknown::{Unknown, never_led};
 use super::{Client, list, printed, rfc3339, say_retrying};
 use crate::lease::{Session, Shard};
 use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
@@ -53,7 +53,7 @@ pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
     if !flags.shards.is_empty() && !client.store.is_metered() {
         for (shard, shown) in list.iter().filter(|(_, shown)| shown.report == Report::default()) {
             if Slots::of(client, shard).await.is_ok_and(|slots| never_led(&shown.report, &slots)) {
-                unknown::warn(client, shard).await;
+                Unknown::warn(client, shard).await;
             }
         }
     }
