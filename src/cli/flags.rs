@@ -12,7 +12,7 @@ use crate::store::url::Secret;
 use crate::store::{Location, SCHEMES};
 use crate::sys;
 use crate::text::{self, in_words};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Parser};
 use std::ffi::OsString;
@@ -277,9 +277,17 @@ pub fn parse<T: Options>(
                 start::printed(T::FIRST_PAGE.of(T::command()).print_help(), fail)
             }
             ErrorKind::DisplayHelp => start::printed(error.print(), fail),
-            _ => usage(program, &mistakes::told(&error)),
+            _ => usage(program, &verb_of_a_verb(&error, &command).unwrap_or_else(|| mistakes::told(&error))),
         }),
     }
+}
+
+/// What to write for `init`, which is a verb of `store`.
+fn verb_of_a_verb(error: &clap::Error, command: &Command) -> Option<String> {
+    let ContextValue::String(word) = error.get(ContextKind::InvalidSubcommand)? else { return None };
+    let verb = command.get_subcommands().find(|verb| verb.find_subcommand(word).is_some())?;
+    let (program, verb) = (command.get_name(), verb.get_name());
+    Some(format!("unrecognized subcommand '{word}'; write {program} {verb} {word}"))
 }
 
 /// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a

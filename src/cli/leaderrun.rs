@@ -80,13 +80,12 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
     }
     limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
-    // A COMMAND that is not there is refused before anything is acquired.
-    let program = &invocation.words[0];
-    find(program).map_err(|error| not_started(program, error))?;
+    find_command(&invocation)?;
     invocation.store.confirm(PROGRAM)?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
-    if let Some(doubt) = Flags::timing_doubt(&invocation.timing, &invocation.store.location) {
+    flags.health_doubt().into_iter().for_each(|doubt| tracing::warn!("{doubt}"));
+    if let Some(doubt) = flags.timing_doubt(&invocation.timing, &invocation.store.location) {
         tracing::warn!("{doubt}");
     }
     let containment = make_room(containment, flags)?;
@@ -345,6 +344,20 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         _ => format!("cannot start {name}: {error}"),
     };
     Failure::Other { status, message }
+}
+
+/// Refuses a COMMAND that is not there, before anything is acquired.
+fn find_command(invocation: &Invocation) -> Result<(), Failure> {
+    let program = &invocation.words[0];
+    let Err(error) = find(program) else { return Ok(()) };
+    let status = error.exit_status();
+    match options::meant_verb(&invocation.shard) {
+        Some(meant) if status == exit::NOT_FOUND => {
+            let name = text::shown(&program.to_string_lossy());
+            Err(Failure::Other { status, message: format!("{name}: command not found; {meant}") })
+        }
+        _ => Err(not_started(program, error)),
+    }
 }
 
 /// Looks COMMAND up as execvp(3) will.

@@ -78,6 +78,13 @@ impl Settings {
         Ok(all)
     }
 
+    /// Whether a variable or the configuration file sets the option `name`, which the command line sets too.
+    pub fn is_overruled(name: &str, line: &ArgMatches, command: &Command) -> Result<bool, String> {
+        let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
+        let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
+        Ok([environment, of_shard, of_all].iter().any(|layer| layer.get(name).is_some()))
+    }
+
     /// What the configuration file sets for the shard, and for all shards.
     fn of_file(line: &ArgMatches, on_line: &Self, environment: &Self) -> Result<(Self, Self), String> {
         let named = on_line.0.get(CONFIG).or(environment.0.get(CONFIG)).map(PathBuf::from);

@@ -147,6 +147,21 @@ impl TimingOptions {
             hooks: TimeForHooks::default(),
         }
     }
+
+    /// The shortest lease, in whole seconds, with which these options leave a quarter of it for an outage of the store.
+    /// None if they do so already, or no lease would. Defaults grow with the lease, so each lease is tried.
+    pub fn lease_that_leaves_a_quarter(self, frugal: bool, hooks: TimeForHooks) -> Option<Duration> {
+        let leaves_a_quarter = |lease: &Duration| {
+            let chosen = Self { lease: Some(*lease), ..self };
+            let timing = Timing::new(TimingRequest { hooks, ..chosen.request(frugal) });
+            timing.is_ok_and(|timing| timing.outage() >= *lease / 4)
+        };
+        let now = self.request(frugal).lease;
+        if leaves_a_quarter(&now) {
+            return None;
+        }
+        (now.as_secs() + 1..=MOST_LEASE.as_secs()).map(Duration::from_secs).find(leaves_a_quarter)
+    }
 }
 
 impl Timing {
@@ -336,6 +351,29 @@ mod tests {
                 assert!(timing.outage() > lease / 4 + Duration::from_millis(50), "{timing:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_lease_that_a_warning_names_leaves_a_quarter_and_no_shorter_one_does() {
+        let hooks = TimeForHooks::default();
+        let of = |seconds_of_lease, renew| TimingOptions {
+            lease: Some(seconds(seconds_of_lease)),
+            renew: Some(seconds(renew)),
+            ..TimingOptions::default()
+        };
+        for asked in [of(15, 9), of(30, 21), of(7, 4), of(600, 500)] {
+            let timing = Timing::new(asked.request(false)).expect("it fits");
+            assert!(timing.outage() < timing.lease / 10, "{timing:?}");
+            let better = asked.lease_that_leaves_a_quarter(false, hooks).expect("there is one");
+            let outage = |lease| {
+                let request = TimingOptions { lease: Some(lease), ..asked }.request(false);
+                Timing::new(request).map_or(Duration::ZERO, |timing| timing.outage())
+            };
+            assert!(outage(better) >= better / 4 && better > timing.lease, "{better:?}");
+            assert!(outage(better - seconds(1)) < (better - seconds(1)) / 4, "{better:?}");
+        }
+        assert_eq!(of(15, 5).lease_that_leaves_a_quarter(false, hooks), None);
+        assert_eq!(of(15, 70_000).lease_that_leaves_a_quarter(false, hooks), None, "it would be longer than a day");
     }
 
     #[test]

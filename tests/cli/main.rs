@@ -89,6 +89,32 @@ fn local() -> (TempDir, String) {
 }
 
 #[test]
+fn announce_is_refused_on_the_command_line_where_it_changes_nothing() {
+    let scratch = TempDir::new().unwrap();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let always = ["--store", &store, "--announce", "always"];
+    run_with(&always, "s", |_| {}).refused(64, "--announce always changes nothing here");
+    #[cfg(feature = "dynamodb")]
+    run_with(&["--store", "dynamodb://locks", "--announce", "never"], "s", |_| {})
+        .refused(64, "--announce never changes nothing here");
+    // What it overrules is another value, or the same for all stores.
+    let file = scratch.path().join("leaderrun.toml");
+    fs::write(&file, "announce = \"never\"\n").unwrap();
+    for (flags, variable, value) in [
+        (&always[..], "LEADERRUN_ANNOUNCE", OsStr::new("never")),
+        (&always, "LEADERRUN_CONFIG", file.as_os_str()),
+        (&["--store", &store, "--announce", "never"], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
+        (&["--store", &store, "--announce", "auto"], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
+        (&["--store", &store], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
+    ] {
+        let ran = run_with(flags, "s", |command| {
+            command.env(variable, value);
+        });
+        assert!(ran.code == 0 && ran.started, "{flags:?} {variable}: {}", ran.err);
+    }
+}
+
+#[test]
 fn wrong_flags_are_usage_errors() {
     let (scratch, store) = local();
     for (flags, words) in [
@@ -564,6 +590,10 @@ fn a_verb_of_leaderctl_in_the_place_of_shard_is_named() {
         .args(["--store", &store, "list"])
         .said()
         .refused(64, "no COMMAND after SHARD \"list\": did you mean leaderctl list?");
+    for word in ["no-such-command", "no/such/command"] {
+        let advice = format!("{word}: command not found; did you mean leaderctl status?");
+        leaderrun().args(["--store", &store, "status", word]).said().refused(127, &advice);
+    }
 }
 
 #[test]
@@ -1209,8 +1239,8 @@ fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
     // Nothing listens there.
     let redis = "redis://127.0.0.1:1";
     let said = start(redis, &["--lease", "15s", "--renew", "9s"]);
-    let warning = "with a lease of 15s, a store outage of 1s 150ms already stops COMMAND: raise --lease, or lower --renew \
-                   or --kill-after";
+    let warning = "with a lease of 15s, a store outage of 1s 150ms already stops COMMAND: raise --lease to 19s, which \
+                   allows a quarter of it, or lower --renew or --kill-after";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
     for (store, options) in [
         (redis, &["--lease", "19s", "--renew", "9s"][..]),

@@ -263,8 +263,13 @@ fn checks_without_time_or_words_are_usage_errors_and_useless_ones_are_pointed_ou
         assert!(refused(&[option, "1"]).contains(&format!("{option} needs --health")));
     }
     let place = Place::local();
+    let run = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut command: Command = leaderrun();
+        command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).envs(environment.iter().copied());
+        command.said().ended(0).err
+    };
+    let said = run(&["--health", "x", "--max-run", "10s"], &[]);
+    assert!(said.contains("the first --health check comes after 10s, and --max-run stops COMMAND after 10s"), "{said}");
     // The environment may say it for services in general.
-    let mut command: Command = leaderrun();
-    command.args(["--store", &place.url, "shard", "true"]).env("LEADERRUN_HEALTH_INTERVAL", "1s");
-    assert!(!command.said().ended(0).err.contains("health"));
+    assert!(!run(&[], &[("LEADERRUN_HEALTH_INTERVAL", "1s")]).contains("health"));
 }

@@ -17,7 +17,7 @@ use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::policy::checks::CheckTimes;
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
-use crate::lease::{JobId, Shard};
+use crate::lease::{JobId, Shard, show};
 use crate::observe::listen;
 use crate::observe::log::{self, Format};
 use crate::observe::systemd::Readiness;
@@ -387,6 +387,16 @@ impl Flags {
         })
     }
 
+    /// A line about checks that never come.
+    pub(super) fn health_doubt(&self) -> Option<String> {
+        let interval = self.health()?.times.interval;
+        let most = self.stopping.max_run?;
+        (interval >= most).then(|| {
+            let [interval, most] = [interval, most].map(show);
+            format!("the first --health check comes after {interval}, and --max-run stops COMMAND after {most}")
+        })
+    }
+
     pub(super) fn duties(&self, grace: Duration, containment: &Arc<Containment>) -> Duties {
         Duties {
             containment: Arc::clone(containment),
@@ -424,7 +434,7 @@ impl Flags {
 }
 
 /// What was probably meant where a verb of `leaderctl` is in the place of SHARD.
-fn meant_verb(shard: &Shard) -> Option<String> {
+pub(super) fn meant_verb(shard: &Shard) -> Option<String> {
     let leaderctl = Program::Leaderctl.options();
     leaderctl.find_subcommand(shard.as_str()).map(|verb| format!("did you mean leaderctl {}?", verb.get_name()))
 }

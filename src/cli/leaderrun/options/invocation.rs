@@ -2,16 +2,17 @@
 //!
 //! The hazard: two options that do not fit each other would be obeyed in part. Each such pair is refused here.
 
-use super::{AfterEnd, FORM, Flags, HealthFlags, meant_verb};
+use super::{AfterEnd, Announce, FORM, Flags, HealthFlags, meant_verb};
 use crate::cli::flags::NamedStore;
+use crate::cli::settings::Settings;
 use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
 use crate::notes::jobs::period::Period;
 use crate::notes::jobs::{Frequency, Job};
 use crate::slots;
 use crate::store::{Delivery, Location};
 use crate::time::wall_clock_millis;
-use clap::ArgMatches;
 use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _};
 use std::ffi::{OsStr, OsString};
 
 pub struct Invocation {
@@ -91,28 +92,57 @@ impl Flags {
             return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
         }
         self.health.refuse_zeros()?;
+        if let Ok(store) = &store {
+            self.refuse_useless_announcement(&store.location, matches)?;
+        }
         let frugal = store.as_ref().is_ok_and(|store| store.location.is_frugal());
-        let chosen = TimingOptions {
+        let chosen = self.chosen_timing().request(frugal);
+        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen })?;
+        Ok(Invocation { shard, timing, store: store?, words, job: self.job()? })
+    }
+
+    fn chosen_timing(&self) -> TimingOptions {
+        TimingOptions {
             lease: self.timing.lease,
             renew: self.timing.renew,
             retry: self.timing.retry,
             kill_after: self.stopping.kill_after,
         }
-        .request(frugal);
-        let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen })?;
-        Ok(Invocation { shard, timing, store: store?, words, job: self.job()? })
     }
 
     /// A doubt about options with which a short outage of the store ends a leadership.
-    pub(in super::super) fn timing_doubt(timing: &Timing, location: &Location) -> Option<String> {
-        if location.delivery() == Delivery::Kernel || timing.outage() >= timing.lease / 10 {
+    pub(in super::super) fn timing_doubt(&self, timing: &Timing, location: &Location) -> Option<String> {
+        let Timing { lease, hooks, .. } = *timing;
+        if location.delivery() == Delivery::Kernel || timing.outage() >= lease / 10 {
             return None;
         }
-        let (outage, lease) = (show(timing.outage()), show(timing.lease));
+        let better = self.chosen_timing().lease_that_leaves_a_quarter(location.is_frugal(), hooks);
+        let better =
+            better.map(|better| format!("raise --lease to {}, which allows a quarter of it, or ", show(better)));
+        let (outage, lease, better) = (show(timing.outage()), show(lease), better.unwrap_or_default());
         Some(format!(
-            "with a lease of {lease}, a store outage of {outage} already stops COMMAND: raise --lease, or lower --renew \
-             or --kill-after"
+            "with a lease of {lease}, a store outage of {outage} already stops COMMAND: {better}lower --renew or \
+             --kill-after"
         ))
+    }
+
+    /// Refuses `--announce` on the command line where it changes nothing.
+    fn refuse_useless_announcement(&self, store: &Location, matches: &ArgMatches) -> Result<(), String> {
+        let announce = self.advanced.announce;
+        let is_given = matches.value_source("announce") == Some(ValueSource::CommandLine);
+        if !is_given || announce == Announce::Auto || announce.on(store) != Announce::Auto.on(store) {
+            return Ok(());
+        }
+        if Settings::is_overruled("announce", matches, &Self::command())? {
+            return Ok(());
+        }
+        Err(if announce == Announce::Always {
+            "--announce always changes nothing here: on this store standbys always announce themselves; leave it out"
+        } else {
+            "--announce never changes nothing here: on this store a standby announces itself only with --announce always; \
+             leave it out"
+        }
+        .to_owned())
     }
 
     /// A candidate that waits long for the lease stays in the period in which it was started.
