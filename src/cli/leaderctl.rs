@@ -266,7 +266,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         #[cfg(feature = "watch")]
         Verb::Top(top) => {
             TopFlags::check()?;
-            target()?.ask(async |client| top.show(client).await)
+            let target = target()?;
+            let named = target.named.refuse_default().is_ok();
+            target.ask(async |client| top.show(client, named).await)
         }
         #[cfg(not(feature = "watch"))]
         Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(

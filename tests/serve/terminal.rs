@@ -9,7 +9,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 #[test]
-fn top_searches_shows_one_shard_and_gives_the_terminal_back() {
+fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     let shell = Shell::start();
     let store = shell.files();
     for shard in ["mail/outbox", "billing"] {
@@ -26,10 +26,29 @@ fn top_searches_shows_one_shard_and_gives_the_terminal_back() {
     shell.keys(&["Enter"]);
     shell.wait_for("= leads");
     shell.wait_for("exited with 0");
-    shell.keys(&["Enter"]);
-    shell.wait_for("found by");
+    shell.keys(&["p"]);
+    shell.wait_for("pause mail/outbox? Reason: _");
     shell.keys(&["Escape"]);
-    shell.wait_for("/ search");
+    shell.wait_for("found by");
+    shell.keys(&["p"]);
+    shell.wait_for("pause mail/outbox? Reason: _");
+    shell.keys(&["m", "o", "v", "e", "Enter"]);
+    shell.wait_for("Enter goes back.");
+    assert!(shell.screen().contains("leaderctl pause mail/outbox --reason=move"), "{}", shell.screen());
+    shell.keys(&["Enter"]);
+    shell.wait_for("1 paused");
+    shell.wait_for(": move");
+    shell.keys(&["r"]);
+    shell.wait_for("resume mail/outbox?");
+    shell.keys(&["n"]);
+    shell.wait_for("found by");
+    assert!(shell.screen().contains("1 paused"), "{}", shell.screen());
+    shell.keys(&["r"]);
+    shell.wait_for("resume mail/outbox?");
+    shell.keys(&["y"]);
+    shell.wait_for("Enter goes back.");
+    shell.keys(&["Enter"]);
+    shell.wait_for("2 shards: 2 free");
     shell.keys(&["q"]);
     shell.wait_for("ready>");
     shell.shows("clear; echo status $?; stty -a | grep -c ' icanon'", "status 0\n1");

@@ -1,22 +1,25 @@
-//! `leaderctl top`: all shards live on a terminal. It is read-only.
+//! `leaderctl top`: all shards live on a terminal, and keys that order something.
 //!
-//! The hazard: a terminal in raw mode is of no use to the next program. So it is restored however this ends.
+//! The hazard: a terminal in raw mode is of no use to the next program, and a key that is hit by mistake must not stop
+//! a leader. So the terminal is restored however this ends. A key that gives an order asks first; then the verb of that
+//! name gives it, with all its checks, outside raw mode, where the user can read its messages.
 
 mod frame;
 
-use super::Client;
-use super::asked_to_stop;
 use super::fleet::Fleet;
 use super::fleet::reader::{Reader, ReadingFlags};
+use super::{Client, Flags, Verb, asked_to_stop, say};
 use crate::cli::start::Failure;
-use crate::lease::Prefix;
+use crate::lease::{Prefix, Shard};
 use crate::text::in_words;
-use clap::Args;
+use clap::{Args, Parser};
 use frame::{Mode, View};
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use std::io::{self, IsTerminal, stdin, stdout};
+use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
@@ -41,20 +44,36 @@ impl TopFlags {
         Ok(())
     }
 
-    /// Shows the fleet until `q`.
-    pub async fn show(self, client: Client<'_>) -> Result<ExitCode, Failure> {
+    /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
+    pub async fn show(self, client: Client<'_>, named: bool) -> Result<ExitCode, Failure> {
         let reader = Reader::new(client, self.prefix, self.reading);
-        let fleet = reader.fleet();
+        let top = Top { client, fleet: reader.fleet(), named, view: View::default() };
         let shown = tokio::select! {
             () = reader.run() => unreachable!("a reader goes on"),
-            shown = run(&fleet) => shown,
+            shown = top.run() => shown,
         };
-        ratatui::restore();
         shown.map_err(|error| Failure::of_os(format!("the terminal: {}", in_words(&error))))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// The terminal in raw mode, on its other screen. Dropping it puts it back.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        ratatui::try_init().map(Self)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.0.show_cursor();
+        ratatui::restore();
+    }
+}
+
+/// Keys and changes of the terminal's size.
 fn events() -> UnboundedReceiver<Event> {
     let (send, events) = unbounded_channel();
     // This thread still waits for a key when the program ends. Nobody joins it.
@@ -68,50 +87,133 @@ fn events() -> UnboundedReceiver<Event> {
     events
 }
 
-async fn run(fleet: &Fleet) -> io::Result<()> {
-    let mut view = View::default();
-    let mut screen = ratatui::try_init()?;
-    let mut events = events();
-    let mut stop = pin!(asked_to_stop());
-    loop {
-        screen.draw(|frame| view.draw(frame, &fleet.lock()))?;
-        let event = tokio::select! {
-            event = events.recv() => event,
-            () = sleep(FRAME) => continue,
-            () = &mut stop => return Ok(()),
-        };
-        let Some(event) = event else { return Ok(()) };
-        let key = event.as_key_event().filter(|key| key.kind == KeyEventKind::Press);
-        if key.is_some_and(|key| leaves(&mut view, key)) {
-            return Ok(());
+fn pressed(event: Option<&Event>) -> Option<KeyEvent> {
+    event.and_then(Event::as_key_event).filter(|key| key.kind == KeyEventKind::Press)
+}
+
+struct Top<'a> {
+    client: Client<'a>,
+    fleet: Arc<Fleet>,
+    named: bool,
+    view: View,
+}
+
+enum Next {
+    Stay,
+    Leave,
+    /// Carry out a verb with these words.
+    Order(Vec<String>),
+}
+
+impl Top<'_> {
+    async fn run(mut self) -> io::Result<()> {
+        let mut screen = Screen::enter()?;
+        let mut events = events();
+        let mut stop = pin!(asked_to_stop());
+        loop {
+            screen.0.draw(|frame| self.view.draw(frame, &self.fleet.lock()))?;
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = sleep(FRAME) => continue,
+                () = &mut stop => return Ok(()),
+            };
+            if event.is_none() {
+                return Ok(());
+            }
+            match pressed(event.as_ref()).map_or(Next::Stay, |key| self.press(key)) {
+                Next::Stay => {}
+                Next::Leave => return Ok(()),
+                Next::Order(words) => {
+                    drop(screen);
+                    self.order(&words).await?;
+                    writeln!(stdout(), "Enter goes back.")?;
+                    while let Some(event) = events.recv().await {
+                        if pressed(Some(&event)).is_some_and(|key| key.code == KeyCode::Enter) {
+                            break;
+                        }
+                    }
+                    screen = Screen::enter()?;
+                }
+            }
         }
+    }
+
+    /// Carries out a verb as the command line would.
+    async fn order(&self, words: &[String]) -> io::Result<()> {
+        let mut out = stdout();
+        writeln!(out, "leaderctl {}", words.join(" "))?;
+        let parsed = Flags::try_parse_from([super::PROGRAM].into_iter().chain(words.iter().map(String::as_str)));
+        let done = match parsed.map(|flags| flags.verb) {
+            Ok(Verb::Pause(pause)) => pause.order(self.client).await,
+            Ok(Verb::Resume(resume)) => resume.order(self.client).await,
+            Ok(Verb::StepDown(step_down)) => step_down.order(self.client).await,
+            Ok(_) => unreachable!("no key orders it"),
+            Err(error) => return write!(out, "{error}"),
+        };
+        if let Err(Failure::Usage(message) | Failure::Other { message, .. }) = done {
+            say(message);
+        }
+        Ok(())
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Next {
+        let view = &mut self.view;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Next::Leave } else { Next::Stay };
+        }
+        match (&mut view.mode, key.code) {
+            (Mode::Table, KeyCode::Char('q')) => return Next::Leave,
+            (Mode::Search, KeyCode::Enter) | (Mode::Detail, KeyCode::Enter | KeyCode::Esc | KeyCode::Char('q')) => {
+                view.mode = Mode::Table;
+            }
+            (Mode::Search, KeyCode::Esc) => {
+                view.search.clear();
+                view.mode = Mode::Table;
+            }
+            (Mode::Search, key) => write_to(&mut view.search, key),
+            (Mode::Pause { shard, reason }, KeyCode::Enter) => {
+                let mut words = vec!["pause".to_owned(), shard.to_string()];
+                if !reason.trim().is_empty() {
+                    words.push(format!("--reason={}", reason.trim()));
+                }
+                view.mode = Mode::Table;
+                return Next::Order(words);
+            }
+            (Mode::Pause { reason, .. }, key) if key != KeyCode::Esc => write_to(reason, key),
+            (Mode::Ask { verb, shard }, KeyCode::Char('y' | 'Y')) => {
+                let words = vec![(*verb).to_owned(), shard.to_string()];
+                view.mode = Mode::Table;
+                return Next::Order(words);
+            }
+            (Mode::Ask { .. } | Mode::Pause { .. } | Mode::Told(_), _) => view.mode = Mode::Table,
+            (Mode::Table, KeyCode::Char('/')) => view.mode = Mode::Search,
+            (Mode::Table, KeyCode::Esc) => view.search.clear(),
+            (Mode::Table, KeyCode::Enter) if view.chosen.is_some() => view.mode = Mode::Detail,
+            (Mode::Table | Mode::Detail, KeyCode::Char(letter @ ('p' | 'r' | 's'))) => self.ask(letter),
+            (_, KeyCode::Up | KeyCode::Char('k')) => view.go(-1),
+            (_, KeyCode::Down | KeyCode::Char('j')) => view.go(1),
+            (_, KeyCode::PageUp) => view.go(-10),
+            (_, KeyCode::PageDown) => view.go(10),
+            _ => {}
+        }
+        Next::Stay
+    }
+
+    fn ask(&mut self, letter: char) {
+        let Some(shard): Option<Shard> = self.view.chosen.clone() else { return };
+        self.view.mode = match letter {
+            _ if !self.named => Mode::Told("name the store with --store to order something"),
+            'p' => Mode::Pause { shard, reason: String::new() },
+            'r' => Mode::Ask { verb: "resume", shard },
+            _ => Mode::Ask { verb: "step-down", shard },
+        };
     }
 }
 
-/// Obeys a key. True if the user leaves.
-fn leaves(view: &mut View, key: KeyEvent) -> bool {
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return key.code == KeyCode::Char('c');
-    }
-    match (&view.mode, key.code) {
-        (Mode::Table, KeyCode::Char('q')) => return true,
-        (Mode::Search, KeyCode::Enter) | (Mode::Detail, KeyCode::Enter | KeyCode::Esc | KeyCode::Char('q')) => {
-            view.mode = Mode::Table;
-        }
-        (Mode::Search, KeyCode::Esc) => {
-            view.search.clear();
-            view.mode = Mode::Table;
-        }
-        (Mode::Search, KeyCode::Backspace) => drop(view.search.pop()),
-        (Mode::Search, KeyCode::Char(letter)) => view.search.push(letter),
-        (Mode::Table, KeyCode::Char('/')) => view.mode = Mode::Search,
-        (Mode::Table, KeyCode::Esc) => view.search.clear(),
-        (Mode::Table, KeyCode::Enter) if view.chosen.is_some() => view.mode = Mode::Detail,
-        (_, KeyCode::Up | KeyCode::Char('k')) => view.go(-1),
-        (_, KeyCode::Down | KeyCode::Char('j')) => view.go(1),
-        (_, KeyCode::PageUp) => view.go(-10),
-        (_, KeyCode::PageDown) => view.go(10),
+fn write_to(text: &mut String, key: KeyCode) {
+    match key {
+        KeyCode::Backspace => drop(text.pop()),
+        KeyCode::Char(letter) => text.push(letter),
         _ => {}
     }
-    false
 }

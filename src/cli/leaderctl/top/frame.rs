@@ -16,18 +16,21 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-#[derive(Default)]
 pub enum Mode {
     /// All shards that are searched for.
-    #[default]
     Table,
     /// The same, while the search is being written.
     Search,
     /// The chosen shard alone.
     Detail,
+    /// Asks before it pauses.
+    Pause { shard: Shard, reason: String },
+    /// Asks before it gives another order.
+    Ask { verb: &'static str, shard: Shard },
+    /// Says why it does not.
+    Told(&'static str),
 }
 
-#[derive(Default)]
 pub struct View {
     pub mode: Mode,
     pub search: String,
@@ -36,6 +39,12 @@ pub struct View {
     table: TableState,
     /// How many rows the choice moves in the next drawing.
     step: isize,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { mode: Mode::Table, search: String::new(), chosen: None, table: TableState::new(), step: 0 }
+    }
 }
 
 impl View {
@@ -69,11 +78,14 @@ impl View {
     fn foot(&self) -> String {
         match &self.mode {
             Mode::Search => format!("/{}_   Enter keeps the search, Esc ends it", self.search),
-            Mode::Detail => "Enter back  j k next".to_owned(),
+            Mode::Pause { shard, reason } => format!("pause {shard}? Reason: {reason}_   Enter pauses, Esc cancels"),
+            Mode::Ask { verb, shard } => format!("{verb} {shard}? y for yes, any other key for no"),
+            Mode::Told(why) => (*why).to_owned(),
+            Mode::Detail => "Enter back  p pause  r resume  s step-down  j k next".to_owned(),
             Mode::Table if !self.search.is_empty() => {
-                format!("found by \"{}\": Esc shows all  Enter shows one  q leave", self.search)
+                format!("found by \"{}\": Esc shows all  Enter shows one  p r s  q", self.search)
             }
-            Mode::Table => "/ search  Enter shows one  q leave".to_owned(),
+            Mode::Table => "/ search  Enter shows one  p pause  r resume  s step-down  q leave".to_owned(),
         }
     }
 }
