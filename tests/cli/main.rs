@@ -6,12 +6,11 @@ mod support;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,13 +68,6 @@ fn run(flags: &[&str], shard: &str) -> Ran {
     run_with(flags, shard, |_| {})
 }
 
-/// The same with `-w WAIT`, or with a longer one where a busy machine had no answer of the store when that was over.
-fn run_waiting(wait: &str, flags: &[&str], shard: &str) -> Ran {
-    let waits = [wait, "5", "30"];
-    let mut runs = waits.iter().map(|wait| run(&[&["-w", wait], flags].concat(), shard));
-    runs.find(|ran| !ran.err.contains("the store did not answer in time")).expect("the store answers")
-}
-
 /// Without those that say that a server takes its time, as a busy machine lets it.
 fn lines_of(ran: &Ran) -> Vec<&str> {
     ran.err.lines().filter(|line| !line.contains(" has not answered yet")).collect()
@@ -93,25 +85,10 @@ fn announce_is_refused_on_the_command_line_where_it_changes_nothing() {
     let scratch = TempDir::new().unwrap();
     let store = format!("file:{}", scratch.path().join("store").display());
     let always = ["--store", &store, "--announce", "always"];
-    run_with(&always, "s", |_| {}).refused(64, "--announce always changes nothing here");
+    run(&always, "s").refused(64, "--announce always changes nothing here");
     #[cfg(feature = "dynamodb")]
-    run_with(&["--store", "dynamodb://locks", "--announce", "never"], "s", |_| {})
+    run(&["--store", "dynamodb://locks", "--announce", "never"], "s")
         .refused(64, "--announce never changes nothing here");
-    // What it overrules is another value, or the same for all stores.
-    let file = scratch.path().join("leaderrun.toml");
-    fs::write(&file, "announce = \"never\"\n").unwrap();
-    for (flags, variable, value) in [
-        (&always[..], "LEADERRUN_ANNOUNCE", OsStr::new("never")),
-        (&always, "LEADERRUN_CONFIG", file.as_os_str()),
-        (&["--store", &store, "--announce", "never"], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
-        (&["--store", &store, "--announce", "auto"], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
-        (&["--store", &store], "LEADERRUN_ANNOUNCE", OsStr::new("always")),
-    ] {
-        let ran = run_with(flags, "s", |command| {
-            command.env(variable, value);
-        });
-        assert!(ran.code == 0 && ran.started, "{flags:?} {variable}: {}", ran.err);
-    }
 }
 
 #[test]
@@ -120,78 +97,41 @@ fn wrong_flags_are_usage_errors() {
     for (flags, words) in [
         (&["--no-such-flag"][..], "unexpected argument '--no-such-flag' found (see"),
         (&["--wiat", "5"], "unexpected argument '--wiat' found; a similar argument exists: '--wait' (see"),
-        (&["-x"], "unexpected argument '-x' found (see"),
         (&["-w", "soon"], "write a duration"),
-        (&["-w", "-5"], "write a duration"),
-        (&["-w", "99999999999999999999999999s"], "write a duration"),
         (&["-w", "584542046090y 500ms 18446744073709551615.5s"], "write a duration"),
         (&["-n", "-w", "5"], "exclude each other: use one of them"),
         (&["-q", "-v"], "exclude each other: use one of them"),
         (&["-E", "256"], "'256' for '--conflict-exit-code <CODE>': write an exit status from 0 to 255"),
-        (&["-E", "-1"], "write an exit status"),
-        (&["-E", "many"], "write an exit status"),
         (&["-s", "NOSUCH"], "write a signal"),
         (&["--lease", "0"], "--lease 0s"),
-        (&["--lease", "1000000h"], "--lease"),
         (&["--renew", "0"], "--renew 0s"),
-        (&["--retry", "0"], "--retry 0s"),
         (&["--retry", "3h"], "--retry 3h"),
         (&["--lease", "6s", "--renew", "5s", "--kill-after", "5s"], "leaves no room in a lease of 6s"),
-        (&["--kill-after", "9999999999999999"], "leaves no room"),
         (&["--kill-after", "18446744073709551615"], "write a duration"),
-        (&["--owner", ""], "printable"),
         (&["--owner", "a\nb"], "printable"),
-        (&["-s", "-1"], "'-1' for '--signal <SIGNAL>': write a signal"),
         (&["-s", "STOP"], "SIGSTOP does not end a program: write one that does"),
-        (&["--signal", "18"], "SIGCONT does not end a program"),
-        (&["-s", "sigtstp"], "SIGTSTP does not end a program"),
-        (&["--renew", "1us"], "write 1ms or more"),
         (&["--renew", "9ms"], "--renew 9ms would renew too often: use 10ms or more"),
         (&["--retry-failed", "-1"], "'-1' for '--retry-failed <N>': write a whole number"),
         (&["--slots", "-1"], "write how many may lead at once … 1 to 64"),
-        (&["--slots", "0"], "1 to 64"),
         (&["--slots", "65"], "1 to 64"),
-        (&["--slots", "two"], "1 to 64"),
-        (&["--slots", ""], "1 to 64"),
         (&["--standby", ""], "invalid value '' for '--standby <CMD>': write a command"),
-        (&["--on-leader-change", ""], "invalid value '' for '--on-leader-change <CMD>': write a command"),
         (&["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
         (&["--pre-start", " "], "write a command for the shell"),
         (&["--restart", "sometimes"], "--restart"),
         (&["--restart-limit", "3"], "--restart-limit needs --restart"),
-        (&["--restart-delay", "3s"], "--restart-delay needs --restart"),
-        (&["--restart", "never", "--restart-delay", "3s"], "--restart-delay needs --restart"),
         (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
-        (&["--restart", "always", "--restart-delay", "soon"], "--restart-delay"),
         (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
         (&["--relinquish", "soon"], "a crontab's five fields"),
-        (&["--relinquish", ""], "write a duration"),
-        (&["--relinquish", "@every"], "@every DURATION"),
-        (&["--relinquish", "@every soon"], "write a duration"),
-        (&["--relinquish", "* * * *"], "write a duration"),
-        (&["--relinquish", "* * * * * * *"], "write a duration"),
         (&["--relinquish", "* * * * 1 Nowhere/Land"], "failed to find timezone Nowhere/Land"),
-        (&["--relinquish", "5-1 * * * *"], "ascending"),
-        (&["--relinquish", "*/0 * * * *"], "not a crontab's five fields"),
-        (&["--relinquish", "\u{a0}* * * * \u{e9}"], "letters, digits"),
         (&["--relinquish", "0s", "--once", "a"], "at least 1s"),
-        (&["--relinquish", "@reboot"], "@hourly"),
-        (&["--relinquish", "61 * * * *"], "0..=59"),
         (&["--relinquish", "0 0 31 4 *", "--once", "a"], "never comes"),
         (&["--relinquish", "1h", "--every", "1h"], "exclude each other"),
-        (&["--every", "0"], "1s"),
         (&["--every", "999ms"], "1s"),
         (&["--every", "9years"], "366 days"),
-        (&["--every", "1s 1ns"], "milliseconds"),
         (&["--retry-failed", "1"], "--every or --once"),
-        (&["--done-exit-code", "1"], "--every or --once"),
         (&["--once", "a", "--done-exit-code", "256"], "0 to 255"),
-        (&["--every", "5m", "--retry-failed", "-1"], "--retry-failed"),
-        (&["--once", ""], "letters, digits"),
         (&["--once", "a/b"], "letters, digits"),
         (&["--owner", "\u{1b}[31m"], "invalid value '\\u{1b}[31m' for '--owner <NAME>'"),
-        (&["--\u{1b}[31m"], "unexpected argument '--\\u{1b}[31m' found"),
-        (&["--after-loss", "panic"], "possible values: standby, exit"),
         (&["--log-format", "xml"], "possible values: text, json"),
         (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
     ] {
@@ -206,12 +146,9 @@ fn wrong_flags_are_usage_errors() {
 fn wrong_settings_in_the_environment_are_usage_errors() {
     for (name, value, words) in [
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
-        ("LEADERRUN_CONFLICT_EXIT_CODE", "999", "for LEADERRUN_CONFLICT_EXIT_CODE: write an exit status"),
         ("LEADERRUN_STORE", "", "invalid value '' for LEADERRUN_STORE: use one of file:DIR"),
-        ("LEADERRUN_AFTER_LOSS", "dance", "for LEADERRUN_AFTER_LOSS: possible values"),
         // The value is also a word of COMMAND.
         ("LEADERRUN_VERBOSE", "touch", "'touch' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
-        ("LEADERRUN_VERBOSE", "", "'' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
         ("LEADERRUN_STORE", "file:/x ", "the store URL begins or ends with a blank"),
     ] {
         run_with(&[], "shard", |command| {
@@ -246,13 +183,9 @@ fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrul
 fn an_empty_command_for_the_shell_is_no_success() {
     let (_scratch, store) = local();
     let once = ["-q", "--store", &store, "--once", "job"];
-    for (words, variable, named) in [
-        (&["-c", "", "shard"][..], "true", "-c"),
-        (&["-c", " \n\t", "shard"], "true", "-c"),
-        (&["shard", "-c", ""], "true", "-c"),
-        (&["shard"], "", "LEADERRUN_COMMAND, or command in the file,"),
-        (&["shard"], "  ", "LEADERRUN_COMMAND, or command in the file,"),
-    ] {
+    for (words, variable, named) in
+        [(&["-c", "", "shard"][..], "true", "-c"), (&["shard"], "", "LEADERRUN_COMMAND, or command in the file,")]
+    {
         leaderrun()
             .args(once)
             .args(words)
@@ -280,33 +213,14 @@ fn a_missing_shard_does_not_make_command_the_shard() {
 }
 
 #[test]
-fn a_missing_value_is_not_blamed_on_a_variable() {
-    let said = leaderrun().arg("--lease").said().tells("'--lease <DURATION>'");
-    assert!(!said.err.contains("LEADERRUN_LEASE"), "{said:?}");
-    let scratch = TempDir::new().unwrap();
-    let file = scratch.path().join("config");
-    for (text, words) in [
-        ("store = ''", "line 1: store: use one of file:DIR"),
-        ("verbose = 300", "verbose: write how much more to log: 0, 1 or 2"),
-    ] {
-        fs::write(&file, text).unwrap();
-        run(&["--config", file.to_str().unwrap()], "shard").refused(64, words);
-    }
-}
-
-#[test]
 fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
     let (_scratch, store) = local();
-    let long = "x".repeat(100_000);
     for (words, part) in [
         (&["status", "\u{1b}[31mX"][..], "invalid value '\\u{1b}[31mX' for '<SHARD>...'"),
-        (&["status", &long], "xxx...' for "),
         (&["--request-timeout", "-1", "list"], "'-1' for '--request-timeout <DURATION>': write a duration"),
         (&["why", "--host", "", "shard"], "'--host <NAME>'"),
-        (&["revoke", "shard", "--term", "x"], "write a whole number"),
         (&["revoke", "shard", "--term", "-1"], "invalid value '-1' for '--term <N>': write a whole number"),
         (&["pause", "--prefix", ""], "the prefix is empty: it would pause every shard; name one"),
-        (&["resume", "--prefix="], "the prefix is empty: it would resume every shard; name one"),
     ] {
         let said = leaderctl().args(["--store", &store]).args(words).said().refused(64, part);
         assert!(said.err.len() < 500 && !said.err.contains('\u{1b}'), "{said:?}");
@@ -314,48 +228,9 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm() {
 }
 
 #[test]
-fn shards_that_are_no_names_are_usage_errors() {
-    for (shard, words) in [
-        ("", "empty"),
-        ("../x", "not a path"),
-        ("a/../b", "not a path"),
-        ("db/", "not a path"),
-        ("a b", "has a ' ' in it"),
-        ("straße", "has a 'ß' in it"),
-        (&"x".repeat(201), "201 bytes"),
-    ] {
-        run(&[], shard).refused(64, words);
-    }
-}
-
-#[test]
-fn missing_operands_are_usage_errors() {
-    for words in [&[][..], &["shard"], &["shard", "--"], &["shard", ""], &["--"]] {
+fn missing_operands_and_a_shard_that_is_no_name_are_usage_errors() {
+    for words in [&[][..], &["shard"], &["shard", "--"], &["shard", ""], &["../x", "true"]] {
         leaderrun().args(words).said().refused(64, "");
-    }
-}
-
-#[test]
-fn store_urls_that_cannot_be_read_are_usage_errors_without_their_secrets() {
-    for (url, words) in [
-        ("locks", "no scheme"),
-        ("zookeeper://user:hunter2@host/", "no store is called zookeeper: use one of"),
-        ("postgers://u:hunter2@h/d", "no store is called postgers: use one of"),
-        ("Redis://u:hunter2@h", "no store is called Redis: use one of"),
-        ("redis:/hunter2", "redis: lacks its // after it: write redis://HOST"),
-        ("postgres://", "names no database: write postgres://HOST/DATABASE"),
-        ("redis://h?wait=hunter2", "the option wait of redis:// is no number: write wait=N"),
-        ("dynamodb://", "names no table: write dynamodb://TABLE"),
-        ("file:db/leases", "depends on the working directory: write file:/"),
-        ("file://host/dir", "takes no host"),
-        ("dynamodb:locks", "write dynamodb://TABLE"),
-        ("dynamodb://ab", "3 to 255"),
-        ("dynamodb://user:hunter2@locks", "3 to 255"),
-        ("dynamodb://locks?zone=1", "does not know the option"),
-        ("dynamodb://locks?region=", "is empty"),
-        ("dynamodb://locks?endpoint=here", "is not a URL"),
-    ] {
-        run(&["--store", url], "shard").refused(64, words);
     }
 }
 
@@ -365,17 +240,10 @@ fn a_store_file_that_holds_anything_but_one_url_is_a_usage_error() {
     let path = scratch.path().join("store");
     let flags = ["--store-file", path.to_str().unwrap()];
     run(&flags, "shard").refused(64, "cannot be read: no such file or directory (see");
-    let more = " names a variable or an option: write the URL alone";
     for (text, words) in [
         ("", "one line"),
-        ("\n\n", "one line"),
         ("file:/a\nfile:/b\n", "one line"),
-        ("hunter2", "no scheme"),
-        ("file:/a \n", "begins or ends with a blank"),
-        ("LEADERRUN_STORE=redis://u:hunter2@h\n", more),
-        ("export LEADERRUN_STORE='redis://u:hunter2@h'", more),
-        ("store = \"redis://h\"", more),
-        ("redis//h\n", ": the store URL has no scheme: use one of"),
+        ("export LEADERRUN_STORE='redis://u:hunter2@h'", " names a variable or an option: write the URL alone"),
     ] {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -597,27 +465,6 @@ fn a_verb_of_leaderctl_in_the_place_of_shard_is_named() {
 }
 
 #[test]
-fn a_store_that_is_named_after_shard_is_told_to_go_before_it() {
-    let mut command = leaderrun();
-    command.args(["shard", "--store", "file:/nowhere", "true"]);
-    command.said().refused(127, "--store: command not found; options go before SHARD");
-}
-
-#[test]
-fn a_candidate_that_makes_the_directory_of_its_store_says_so() {
-    let scratch = TempDir::new().unwrap();
-    let directory = scratch.path().join("mistyped");
-    let store = format!("file:{}", directory.display());
-    let made = format!("made {}: no candidate has used this directory before", directory.display());
-    assert_eq!(run(&["-q", "--store", &store], "shard").err, "");
-    fs::remove_dir_all(&directory).unwrap();
-    for is_new in [true, false] {
-        let ran = run(&["--store", &store], "shard");
-        assert!(ran.started && ran.err.contains(&made) == is_new, "{}", ran.err);
-    }
-}
-
-#[test]
 fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
     let (scratch, store) = local();
     let orphan = scratch.path().join("orphan");
@@ -636,22 +483,7 @@ fn a_directory_that_cannot_be_made_is_named() {
     fs::write(&file, "").unwrap();
     let below = format!("file:{}/store", file.display());
     run(&["--store", &below], "shard").refused(78, "not a directory: name another directory");
-    let (circle, nowhere) = (scratch.path().join("circle"), scratch.path().join("nowhere"));
-    symlink(&circle, &circle).unwrap();
-    symlink("/no/such/directory", &nowhere).unwrap();
-    let long = scratch.path().join("x".repeat(300));
-    for (directory, told) in [
-        (circle, "too many levels of symbolic links: name another directory"),
-        (nowhere, "file exists: name another directory"),
-        (long, "file name too long: name another directory"),
-    ] {
-        run(&["--store", &format!("file:{}", directory.display())], "shard").refused(78, told);
-    }
-    for (file, words) in [("version", &["list"][..]), ("nowhere", &["store", "init"]), ("nowhere", &["store", "check"])]
-    {
-        let said = leaderctl().args(["--store", &format!("file:/proc/{file}")]).args(words).said().ended(78).all();
-        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
-    }
+    leaderctl().args(["--store", "file:/proc/version", "list"]).said().refused(78, "");
 }
 
 #[test]
@@ -677,23 +509,6 @@ fn a_directory_that_may_not_be_written_is_a_denied_permission() {
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
     let store = format!("file:{}", closed.display());
     command.args(["--store", &store, "shard", "true"]).said().refused(77, "permission denied");
-}
-
-/// A store that lets a user in, and lacks a permission, is a bad finding.
-#[test]
-fn a_check_without_permission_ends_with_77_where_nobody_is_let_in_and_with_78_otherwise() {
-    let users = TwoUsers::new();
-    fs::create_dir(users.directory()).unwrap();
-    let check = |mode, store: Option<&Path>| {
-        fs::set_permissions(users.directory(), fs::Permissions::from_mode(mode)).unwrap();
-        let mut command = users.nobodys("leaderctl", &["store", "check"]);
-        if let Some(store) = store {
-            command.args(["--store", &format!("file:{}", store.display())]);
-        }
-        command.said()
-    };
-    check(0o555, None).ended(78).tells("\nbad  … permission denied");
-    check(0o700, Some(&users.directory().join("below"))).refused(77, "leaderctl: cannot look for ");
 }
 
 /// Where copies of the programs lie that nobody can run: the user of that name.
@@ -767,26 +582,18 @@ fn what_is_held_is_not_waited_for_with_n_and_for_a_while_with_w() {
     for (flags, status, lines) in [
         (&["-n"][..], 75, 1),
         (&["-n", "-E", "0"], 0, 1),
-        (&["-n", "-E", "255"], 255, 1),
         (&["-w", "0"], 75, 1),
-        (&["-w", "0.3"], 75, 2),
-        (&["--nonblock"], 75, 1),
+        // Time enough for the first answer of a busy machine.
+        (&["-w", "2"], 75, 2),
         (&["-q", "-n"], 75, 0),
     ] {
-        let ran = match flags {
-            ["-w", wait @ "0.3"] => run_waiting(wait, &["--store", &store], "shard"),
-            _ => run(&[&["--store", &store], flags].concat(), "shard"),
-        };
+        let ran = run(&[&["--store", &store], flags].concat(), "shard");
         assert_eq!((ran.code, ran.started, lines_of(&ran).len()), (status, false, lines), "{}", ran.err);
         let last = ran.err.lines().last().unwrap_or_default();
         let told = last.contains("leaderrun: not started: ") && last.contains(") leads since 20");
         assert!(told || lines == 0, "{flags:?}: {last}");
     }
-    assert!(begun.elapsed() >= Duration::from_millis(300));
-    let ran = run_with(&["--store", &store], "shard", |command| {
-        command.env("LEADERRUN_NO_WAIT", "1");
-    });
-    assert_eq!(ran.code, 75);
+    assert!(begun.elapsed() >= Duration::from_secs(2));
 }
 
 #[test]
@@ -794,166 +601,6 @@ fn a_paused_shard_is_not_waited_for_with_n_and_the_line_says_who_paused_it_and_w
     let (_scratch, store) = local();
     leaderctl().args(["--store", &store, "pause", "shard", "--reason", "deploy"]).said().good();
     run(&["-n", "--store", &store], "shard").refused(75, "not started: paused by  … : deploy");
-}
-
-#[test]
-fn a_standby_without_a_terminal_says_at_its_start_whom_it_waits_for() {
-    let (_scratch, store) = local();
-    let _leader = leader_of(&store);
-    let ran = run_waiting("1", &["--retry", "100ms", "--store", &store], "shard");
-    let waiting: Vec<_> = ran.err.lines().filter(|line| line.contains("leaderrun: waiting: ")).collect();
-    assert!(waiting.len() == 1 && waiting[0].contains(") leads"), "{}", ran.err);
-}
-
-/// A request may take much longer than people wait without a word.
-#[cfg(feature = "redis")]
-#[test]
-fn a_candidate_whose_store_is_silent_says_so_while_it_waits() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = silent.local_addr().unwrap();
-    let url = format!("redis://:hunter2@{place}");
-    let ran = run(&["-n", "--store", &url], "shard");
-    let lines: Vec<&str> = ran.err.lines().map(without_time).collect();
-    assert!(ran.code == 69 && !ran.started && lines.len() == 2, "{}", ran.err);
-    // After two seconds; a busy machine may be late.
-    let first = format!("s: redis at {place} has not answered yet shard=");
-    let is_first = lines[0].starts_with("leaderrun: waiting ") && lines[0].contains(&first);
-    assert!(is_first && !ran.err.contains("hunter2"), "{}", ran.err);
-    run(&["-q", "-n", "--store", &url], "shard").refused(69, "no answer within");
-}
-
-#[test]
-fn an_option_before_its_verb_is_told_where_it_goes() {
-    for (words, advice) in [
-        (&["--json", "list"][..], "leaderctl: unexpected argument '--json' found; 'list --json' exists ("),
-        (&["--prefix", "a", "pause"], "leaderctl: unexpected argument '--prefix' found; 'pause --prefix' exists ("),
-        (&["--prefix", "list"], "leaderctl: unexpected argument '--prefix' found ("),
-    ] {
-        leaderctl().args(words).said().refused(64, advice);
-    }
-}
-
-/// `cargo test --no-default-features --features cli --test cli`
-#[cfg(not(feature = "watch"))]
-#[test]
-fn a_build_without_watch_says_in_one_line_what_it_lacks() {
-    let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
-    let scratch = TempDir::new().unwrap();
-    let store = format!("--store=file:{}", scratch.path().display());
-    for (program, words, lacks) in [
-        (ctl, &["top"][..], "this leaderctl was built without serve and top: build it with the feature watch"),
-        (
-            ctl,
-            &["serve", "--prefix", "a"],
-            "this leaderctl was built without serve and top: build it with the feature watch",
-        ),
-        (
-            run,
-            &["--listen", "127.0.0.1:0", "a", "touch", "led"],
-            "this leaderrun was built without --listen: build it with the feature watch",
-        ),
-    ] {
-        Command::new(program).arg(&store).args(words).current_dir(scratch.path()).said().refused(64, lacks);
-    }
-    assert!(!scratch.path().join("led").exists());
-}
-
-#[test]
-fn a_wait_with_its_duration_as_the_next_word_is_understood() {
-    let (_scratch, store) = local();
-    for words in
-        [&["shard", "--wait", "20s"][..], &["--wait", "20s", "shard"], &["--wait", "shard"], &["--wait=5", "shard"]]
-    {
-        let told = leaderctl().args(["--store", &store, "pause", "--force"]).args(words).said().good();
-        assert!(told.starts_with("shard: paused until it is resumed; nobody leads"), "{words:?}: {told}");
-        assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
-    }
-    // A duration is no shard.
-    leaderctl().args(["--store", &store, "pause", "--wait", "20s"]).said().ended(64);
-}
-
-#[test]
-fn a_job_that_is_skipped_is_one_line_that_says_who_ran_it_and_when() {
-    let (_scratch, store) = local();
-    assert!(run(&["--store", &store, "--every", "366d"], "shard").started);
-    run(&["--store", &store, "--every", "366d"], "shard")
-        .refused(0, "leaderrun: skipped:  …  did the run of 20 … Z; leave --every out to run besides");
-    let quiet = run(&["-q", "--every", "366d", "--store", &store], "shard");
-    assert_eq!((quiet.code, quiet.started, &*quiet.err), (0, false, ""));
-    let verbose = &run(&["-v", "--store", &store, "--every", "366d"], "shard").err;
-    let order: Vec<_> = ["leading", "released", "skipped"].map(|word| verbose.find(&format!(": {word}"))).into();
-    assert!(order.is_sorted() && order[0].is_some(), "{verbose}");
-}
-
-#[test]
-fn a_period_whose_run_failed_is_a_warning_where_nobody_may_repeat_it() {
-    let (_scratch, store) = local();
-    let failing = ["--store", &store, "--log-format", "json", "--every", "366d", "-c", "exit 3", "shard"];
-    leaderrun().args(failing).said().ended(3);
-    let log = objects(&leaderrun().args(failing).said().ended(0).err);
-    let (line, last) = (&log[0], &log[1]);
-    assert_eq!((&line["event"], &last["why"]), (&"skipped".into(), &"done".into()), "{log:?}");
-    let message = line["message"].as_str().unwrap();
-    assert!(line["level"] == "WARN" && line["shard"] == "shard", "{line}");
-    assert!(message.starts_with("skipped: the run of ") && message.contains("exited with 3"), "{line}");
-    assert!(message.ends_with("--retry-failed 1 allows another one"), "{line}");
-}
-
-#[test]
-fn log_lines_are_few_and_can_be_json() {
-    let (_scratch, store) = local();
-    let ran = run(&["--store", &store, "--owner", "me"], "shard");
-    let lines = lines_of(&ran);
-    assert!(ran.started && lines.len() == 2, "{}", ran.err);
-    let texts: Vec<_> = lines.iter().map(|line| without_time(line)).collect();
-    assert!(texts[0].starts_with("leaderrun: leading shard=\"shard\" term=") && texts[0].ends_with("owner=\"me\""));
-    assert!(texts[1].starts_with("leaderrun: released shard=\"shard\" term="), "{}", lines[1]);
-    assert!(lines.iter().zip(&texts).all(|(line, text)| line.len() == "2026-11-23T01:02:03Z ".len() + text.len()));
-    assert_eq!(run(&["-q", "--store", &store], "shard").err, "");
-    let ran = run(&["--log-format", "json", "--store", &store, "--owner", "me"], "shard");
-    let lines = objects(&lines_of(&ran).join("\n"));
-    for (object, message) in lines.iter().zip(["leading", "released", "ended"]) {
-        assert_eq!((object["message"].as_str(), object["owner"].as_str()), (Some(message), Some("me")), "{object}");
-        assert_eq!(
-            (object["event"].as_str(), object["term"].is_u64()),
-            (Some(message), message != "ended"),
-            "{object}"
-        );
-    }
-    let last = lines.last().unwrap();
-    assert_eq!((lines.len(), &last["exit_status"], &last["from"]), (3, &0.into(), &"command".into()), "{last}");
-}
-
-#[test]
-fn the_most_detailed_log_is_in_words_and_its_values_are_in_json() {
-    let (_scratch, store) = local();
-    let text = &run(&["-vv", "--store", &store], "shard").err;
-    for words in ["leaderrun: -> claim the lease\n", "leaderrun: claim: granted, term ", "leaderrun: orders: none\n"] {
-        assert!(text.contains(words), "{text}");
-    }
-    for value in ["BootInstant", "Ok(", "{ ", "event=", "heard=", "action=", "Tick"] {
-        assert!(!text.contains(value), "{value}: {text}");
-    }
-    let lines = objects(&run(&["-vv", "--log-format", "json", "--store", &store], "shard").err);
-    assert!(lines.iter().any(|line| line["action"] == "Claim" && line["message"] == "-> claim the lease"), "{lines:?}");
-    assert!(lines.iter().any(|line| line["heard"] == "Tick" && line["message"].is_null()), "{lines:?}");
-}
-
-#[test]
-fn a_host_has_the_name_that_it_is_given_and_a_leaderrun_inside_command_takes_neither_for_its_own() {
-    let (scratch, store) = local();
-    let inner = format!(
-        "{} --store {store} inner -- sh -c 'cp {}/inner.json {}'",
-        env!("CARGO_BIN_EXE_leaderrun"),
-        scratch.path().display(),
-        scratch.path().join("copy").display()
-    );
-    let words = ["--store", &store, "--owner", "me", "--host", "db-7", "shard", "-c", &inner];
-    leaderrun().args(words).said().good();
-    let history = leaderctl().args(["--store", &store, "history", "--json", "shard"]).said();
-    history.tells("\"host\":\"db-7\" … \"owner\":\"me\"");
-    let record: serde_json::Value = serde_json::from_slice(&fs::read(scratch.path().join("copy")).unwrap()).unwrap();
-    assert!(record["owner"] != "me" && record["host"] != "db-7", "{record}");
 }
 
 #[test]
@@ -993,40 +640,16 @@ fn a_slot_is_not_a_shard() {
 }
 
 #[test]
-fn the_default_owner_is_short_and_the_session_is_not() {
-    let (scratch, store) = local();
-    let leader = leader_of(&store);
-    // Its lock shows that it leads a moment before its record is there.
-    let record = scratch.path().join("shard.json");
-    wait_until("it has a record", || record.exists());
-    let record = fs::read_to_string(record).unwrap();
-    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-    let (owner, session) = (record["owner"].as_str().unwrap(), record["session"].as_str().unwrap());
-    let (place, hex) = owner.rsplit_once('-').unwrap();
-    assert!(place.ends_with(&format!("-{}", leader.id())), "{owner}");
-    assert!(hex.len() == 6 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
-    assert_eq!(session.len(), 36, "{session}");
-}
-
-#[test]
 fn with_json_every_mistake_is_one_object() {
     let (scratch, store) = local();
     let config = scratch.path().join("config.toml");
     fs::write(&config, "log-format = 'json'").unwrap();
     let (named, config) = (["--store", &store], config.to_str().unwrap());
-    let (json, text) = (&["--log-format", "json"][..], &["--log-format", "text"][..]);
+    let json = &["--log-format", "json"][..];
     for (flags, status, words) in [
-        (
-            &[json, &["--wiat", "5"]].concat()[..],
-            64,
-            "unexpected argument '--wiat' found; a similar argument exists: '--wait'",
-        ),
-        (&[&["--wiat", "--log-format=json"][..], &named].concat(), 64, "--wiat"),
-        (&[&["-vw", "soon", "--owner", "me"][..], json].concat(), 64, "write a duration"),
-        (&[json, &["--lease", "1s", "--renew", "9s"]].concat(), 64, "leaves no room"),
+        (&[&["--wiat", "--log-format=json"][..], &named].concat()[..], 64, "--wiat"),
         (json, 64, "no store named"),
         (&["--config", config], 64, "no store named"),
-        (&[json, &["-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
         (&[json, &["-q", "-n", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
         (&[json, &["-q", "-w", "1", "--store", "redis://127.0.0.1:1"]].concat(), 69, "cannot reach redis"),
         (&[json, &["--listen", "/dev/null/x", "--store", &store]].concat(), 71, "cannot listen on"),
@@ -1043,11 +666,8 @@ fn with_json_every_mistake_is_one_object() {
         command.env("LEADERRUN_LOG_FORMAT", "json");
     };
     assert!(run_with(&["--wiat"], "shard", json_in_variable).err.starts_with('{'));
-    run_with(&[text, &["--wiat"]].concat(), "shard", json_in_variable).refused(64, "--wiat");
-    // It is an option of COMMAND, or a value.
-    for words in [&["--wiat", "shard", "x", "--log-format", "json"][..], &["--owner", "--log-format", "json", "-Q"]] {
-        assert!(leaderrun().args(words).said().err.starts_with("leaderrun: "), "{words:?}");
-    }
+    // It is an option of COMMAND.
+    leaderrun().args(["--wiat", "shard", "x", "--log-format", "json"]).said().refused(64, "leaderrun: ");
     let doubted = run_with(&[json, &named].concat(), "shard", |command| {
         command.env("LEADERRUN_LEASES", "1");
     });
@@ -1068,17 +688,9 @@ fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
     };
     let directory = default_directory(&home);
     let advice = format!("no store named: use --store URL … or --store file: for file:{}", directory.display());
-    for flags in [&[][..], &["-q"], &["-q", "-n", "-E", "0", "--every", "5m"]] {
-        run_with(flags, "test/default-store", with_home).refused(64, &advice);
-    }
+    run_with(&[], "test/default-store", with_home).refused(64, &advice);
     let ran = run_with(&["-q", "--store", "file:"], "test/default-store", with_home);
     assert!(ran.started && default_directory(&home).is_dir() && ran.err.is_empty(), "{}", ran.err);
-    if !nix::unistd::geteuid().is_root() {
-        let ran = run_with(&[], "x", |command| {
-            command.env_remove("XDG_STATE_HOME").env_remove("HOME");
-        });
-        ran.refused(64, "name the store with --store");
-    }
 }
 
 #[test]
@@ -1156,50 +768,16 @@ fn an_unknown_variable_is_reported_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn variables_of_command_and_its_hooks_reach_programs_that_they_start() {
-    let (_scratch, store) = local();
-    let ctl = format!("'{}' --store '{store}' status x", env!("CARGO_BIN_EXE_leaderctl"));
-    for flags in
-        [&["--every", "366d"][..], &["--once", "job"], &["--slots", "2"], &["--pre-start", &ctl, "--post-stop", &ctl]]
-    {
-        let said = leaderrun().args(["-q", "--store", &store]).args(flags).args(["s", "-c", &ctl]).said();
-        assert_eq!(said.ended(0).err, "", "{flags:?}");
-    }
-}
-
-#[test]
-fn the_version_tells_what_is_built_in_and_how_this_host_kills() {
-    for (command, program) in [(leaderrun(), "leaderrun"), (leaderctl(), "leaderctl")] {
-        for flag in ["-V", "--version"] {
-            let mut command = Command::new(command.get_program());
-            let text = command.arg(flag).said().good();
-            let mut lines = text.lines();
-            let first = lines.next().unwrap();
-            assert!(first.starts_with(&format!("{program} {}", env!("CARGO_PKG_VERSION"))), "{text}");
-            let stores = lines.next().and_then(|line| line.strip_prefix("stores: ")).unwrap();
-            let has = |store| stores.split(", ").any(|known| known == store);
-            assert!(has("file") && has("redis") == cfg!(feature = "redis"), "{text}");
-            assert!(lines.next().unwrap().starts_with("kill methods on this host: walk"), "{text}");
-        }
-    }
-}
-
-#[test]
 fn what_cannot_be_printed_is_an_error() {
     let (_scratch, store) = local();
-    lead_once(&store, "shard");
+    run(&["-q", "--store", &store], "shard");
     let (run, ctl) = (leaderrun as fn() -> Command, leaderctl as fn() -> Command);
     for (program, words) in [
         (run, &["--help"][..]),
         (run, &["--version"]),
-        (run, &["--explain", "--store", &store, "shard"]),
-        (ctl, &["--help"]),
-        (ctl, &["-V"]),
         (ctl, &["help", "status"]),
-        (ctl, &["completions", "leaderctl", "bash"]),
         (ctl, &["--store", &store, "status", "shard"]),
         (ctl, &["--store", &store, "watch", "shard"]),
-        (ctl, &["--store", &store, "watch"]),
         (ctl, &["--store", &store, "watch", "--json"]),
     ] {
         let full = fs::File::create("/dev/full").unwrap();
@@ -1212,7 +790,6 @@ fn what_cannot_be_printed_is_an_error() {
 fn small_limits_are_errors_in_words() {
     let (_scratch, store) = local();
     for (limit, program, words, status, said) in [
-        ("-s 64", leaderctl(), "list", 71, "a stack of 64 KiB is too small"),
         ("-s 64", leaderrun(), "shard true", 71, "a stack of 64 KiB is too small"),
         ("-f 0", leaderctl(), "pause shard", 69, "file too large"),
         ("-n 60", leaderrun(), "--listen 127.0.0.1:0 shard true", 71, "64 file descriptors are needed"),
@@ -1220,89 +797,6 @@ fn small_limits_are_errors_in_words() {
         let line = format!("ulimit {limit}; exec '{}' --store {} {words}", program.get_program().display(), store);
         Command::new("sh").args(["-c", &line]).said().refused(status, said);
     }
-}
-
-#[test]
-fn the_shortest_lease_is_a_little_less_than_one_point_seven_seconds() {
-    let explain =
-        |lease: &str| leaderrun().args(["--store", "redis://h", "--lease", lease, "--explain", "shard"]).said();
-    explain("1.69s").refused(64, "leaves no room in a lease of 1s 690ms: raise --lease");
-    explain("1.70s").good();
-}
-
-#[test]
-fn a_timing_that_allows_hardly_any_outage_is_told_at_the_start() {
-    let (_scratch, kernel) = local();
-    let start = |store: &str, options: &[&str]| {
-        leaderrun().args(["-n", "--store", store]).args(options).args(["shard", "true"]).said().err
-    };
-    // Nothing listens there.
-    let redis = "redis://127.0.0.1:1";
-    let said = start(redis, &["--lease", "15s", "--renew", "9s"]);
-    let warning = "with a lease of 15s, a store outage of 1s 150ms already stops COMMAND: raise --lease to 19s, which \
-                   allows a quarter of it, or lower --renew or --kill-after";
-    assert_eq!(said.matches(warning).count(), 1, "{said}");
-    for (store, options) in [
-        (redis, &["--lease", "19s", "--renew", "9s"][..]),
-        (redis, &[]),
-        (&kernel, &["--lease", "15s", "--renew", "9s"]),
-    ] {
-        let said = start(store, options);
-        assert!(!said.contains("a store outage"), "{store} {options:?}: {said}");
-    }
-}
-
-/// Of `leaderctl list`, which succeeds.
-fn list(store: &str, words: &[&str]) -> String {
-    let said = leaderctl().args(["--store", store, "list"]).args(words).said().ended(0);
-    assert_eq!(said.err, "", "{words:?}");
-    said.out
-}
-
-/// Leads once, and leaves the shard free.
-fn lead_once(store: &str, shard: &str) {
-    leaderrun().args(["-q", "-n", "--store", store, shard, "true"]).said().good();
-}
-
-#[test]
-fn list_tells_who_leads_what_a_line_each() {
-    let (_scratch, store) = local();
-    for shard in ["db/main", "db/main:1", "db_main"] {
-        lead_once(&store, shard);
-    }
-    let leader = leader_of(&store);
-    let text = list(&store, &[]);
-    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS", "NOTE"];
-    assert_eq!(rows[0], header);
-    assert_eq!(rows[1..].iter().map(|row| row[0]).collect::<Vec<_>>(), ["db/main", "db/main:1", "db_main", "shard"]);
-    for free in &rows[1..4] {
-        assert!(free[4].parse::<u64>().is_ok(), "{text}");
-        assert_eq!((&free[1..4], &free[5..]), (&["-"; 3][..], &["-", "-", "-", "0"][..]), "{text}");
-    }
-    let led = &rows[4];
-    assert!(led[1].starts_with(&format!("{}-{}-", led[2], leader.id())), "{text}");
-    assert_eq!((led[3], &led[6..]), (leader.id().to_string().as_str(), &["-", "-", "0"][..]), "{text}");
-    // An age.
-    assert!(led[5].ends_with('s') && led[4].parse::<u64>().is_ok(), "{text}");
-    // Each column begins where its header does.
-    let starts = |line: &str| line.rfind("  ").unwrap();
-    let header = text.lines().next().unwrap();
-    assert_eq!(header.rfind("STANDBYS"), Some(starts(text.lines().last().unwrap()) + 2), "{text}");
-}
-
-#[test]
-fn list_of_a_store_in_which_nobody_ever_led_says_so_and_makes_nothing() {
-    let scratch = TempDir::new().unwrap();
-    let directory = scratch.path().join("nowhere");
-    let store = format!("file:{}", directory.display());
-    for (prefix, told) in [("", ""), ("queue/", " a shard whose name begins with queue/")] {
-        let said = leaderctl().args(["--store", &store, "list", prefix]).said().ended(0);
-        assert_eq!(said.out.lines().count(), 1, "not the header alone");
-        assert_eq!(said.err, format!("leaderctl: nobody has led{told} in {store} so far\n"));
-    }
-    assert_eq!(list(&store, &["--json"]), "");
-    assert!(!directory.exists());
 }
 
 #[test]
@@ -1318,7 +812,7 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     object["owner"] = "me\u{1b}[2J\nyou or me".into();
     object["since_millis"] = u64::MAX.into();
     fs::write(&record, object.to_string()).unwrap();
-    let text = list(&store, &[]);
+    let text = leaderctl().args(["--store", &store, "list"]).said().good();
     let words: Vec<_> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(words, ["LEADER", "something_that_writes_other_records", "me_[2J_you_or_me"]);
     let status = leaderctl().args(["--store", &store, "status", "shard"]).said().out;
@@ -1334,75 +828,17 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
 fn an_operator_who_mistypes_gets_the_known_names() {
     for (words, told) in [
         (&["statsu", "x"][..], "unrecognized subcommand 'statsu'; a similar subcommand exists: 'status' (see"),
-        (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see"),
         (&[], "requires a subcommand but one was not provided [subcommands: status, list, watch,"),
-        (&["--store", "file:"], "requires a subcommand but one was not provided [subcommands: status, list, watch,"),
-        (&["store"], "'leaderctl store' requires a subcommand but one was not provided [subcommands: init, check,"),
-        (
-            &["--store", "file:", "store", "chekc"],
-            "unrecognized subcommand 'chekc'; a similar subcommand exists: 'check'",
-        ),
-        (&["help", "nonsense"], "unrecognized subcommand 'nonsense' (see"),
         (&["status"], "required arguments were not provided: <SHARD>..."),
-        (&["revoke", "x"], "required arguments were not provided: --term <N>"),
         (&["status", "--josn", "x"], "unexpected argument '--josn' found; a similar argument exists: '--json' (see"),
-        (&["history", "x", "y"], "unexpected argument 'y' found (see"),
-        (&["completions"], "required arguments were not provided: <PROGRAM> <SHELL>"),
         (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
         (&["status", "../x"], "not a path"),
         (&["--store", "nonsense", "status", "x"], "no scheme"),
         (&["--request-timeout", "0", "status", "x"], "--request-timeout 0s leaves no time"),
         (&["list", "../x"], "no shard begins with \"../x\""),
-        (&["list", "a", "b"], "unexpected argument 'b' found"),
     ] {
         leaderctl().args(words).said().refused(64, told);
     }
-}
-
-#[test]
-fn the_first_page_of_help_fits_a_screen_and_says_where_the_rest_is() {
-    for (program, words, first) in [
-        (leaderrun as fn() -> Command, &["-h"][..], 11),
-        (leaderrun, &["-qh"], 11),
-        (leaderctl, &["-h"], 11),
-        (leaderctl, &["--store", "file:", "-h"], 11),
-    ] {
-        let help = |words: &[&str]| {
-            let said = program().args(words).said().ended(0);
-            assert_eq!(said.err, "");
-            said.out
-        };
-        let (page, all) = (help(words), help(&["--help"]));
-        let items = |text: &str| -> BTreeSet<String> {
-            let items = text
-                .lines()
-                .filter(|line| line.starts_with("  "))
-                .filter_map(|line| line.trim_start().split("  ").next().map(str::to_owned));
-            items.filter(|item| !item.starts_with("leaderrun")).collect()
-        };
-        assert!(page.lines().count() <= 24, "{page}");
-        assert_eq!(items(&page).len(), first + 2, "{page}");
-        assert!(items(&page).is_subset(&items(&all)), "{page}");
-        assert!(page.contains("--help shows") && all.lines().count() > 24, "{page}");
-    }
-}
-
-#[test]
-fn help_of_a_verb_has_the_common_options_below_a_heading_of_their_own() {
-    fn check(command: &clap::Command, words: &[&str]) {
-        // Without a verb, -h is one screen.
-        let flag = if words.is_empty() { "--help" } else { "-h" };
-        let help = leaderctl().args(words).arg(flag).said().good();
-        let (own, common) = help.split_once("\nCommon options:\n").unwrap_or_else(|| panic!("{words:?}: {help}"));
-        let options = common.split("\n\n").next().unwrap().lines();
-        let names: Vec<&str> = options.map(|line| line.split_whitespace().next().unwrap()).collect();
-        assert_eq!(names, ["--store", "--store-file", "--config", "--request-timeout"], "{words:?}: {help}");
-        assert!(names.iter().all(|name| !own.contains(&format!("{name} "))), "{words:?}: {help}");
-        for verb in command.get_subcommands() {
-            check(verb, &[words, &[verb.get_name()]].concat());
-        }
-    }
-    check(&leaderrun::internals::cli::completions::Program::Leaderctl.command(), &[]);
 }
 
 #[test]
