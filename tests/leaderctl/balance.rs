@@ -4,16 +4,14 @@
 use crate::support::evidence::Evidence;
 use crate::support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
 use crate::support::place::Place;
-use crate::support::said::{Runs as _, Said};
+use crate::support::said::Said;
 use crate::support::world::TIMING;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 /// What each candidate is called.
 fn owner(host: u32, shard: u32) -> String {
@@ -22,15 +20,11 @@ fn owner(host: u32, shard: u32) -> String {
 
 impl Place {
     fn start_on(&mut self, host: u32, shard: u32) {
-        self.start_on_with(host, shard, &[], &[ANNOUNCED]);
-    }
-
-    fn start_on_with(&mut self, host: u32, shard: u32, flags: &[&str], environment: &[(&str, &str)]) {
         let mut command = leaderrun();
         command.args(["--owner", &owner(host, shard), "--host", &format!("web{host}"), "--store", &self.url]);
-        command.args(TIMING).args(flags).arg(format!("queue/{shard}")).arg("--").arg(stamp_program());
+        command.args(TIMING).arg(format!("queue/{shard}")).arg("--").arg(stamp_program());
         command.arg(self.path(&format!("stamps.{shard}"))).arg("slowly");
-        command.envs(self.environment.iter().copied()).envs(environment.iter().copied());
+        command.envs(self.environment.iter().copied()).envs([ANNOUNCED]);
         self.fleet.launch(&owner(host, shard), command);
     }
 
@@ -148,7 +142,10 @@ fn of_two_at_once_one_moves_and_a_host_that_dies_meanwhile_ends_it_and_the_next_
     place.conclude(6);
 }
 
-fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
+#[cfg(feature = "redis")]
+#[test]
+fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
+    let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
     (1..=4).for_each(|shard| place.start_on(1, shard));
     wait_until_or("the first host leads", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 4)]));
     for (host, shard) in [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)] {
@@ -203,102 +200,6 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed(mut place: Place) {
     place.conclude(4);
 }
 
+#[cfg(feature = "redis")]
 /// Time is the subject: a candidate that would not obey has that long to do it.
 const A_WHILE: std::time::Duration = std::time::Duration::from_secs(4);
-
-on_two_stores!(a_host_is_emptied_and_leads_nothing_until_it_is_resumed);
-
-/// As cron on two hosts runs it in the same minute.
-#[test]
-fn the_crontab_of_the_manual_spreads_them_and_only_the_host_that_does_it_prints_something() {
-    let mut place = Place::local();
-    place.lopsided(2, 4);
-    let page = include_str!("../../man/leaderctl.1");
-    let block = page.split(".Bd -literal").find(|block| block.contains("*/10 * * * * ")).expect("a crontab");
-    let file = place.path("url");
-    fs::write(&file, &place.url).unwrap();
-    let block = block.replace("/etc/leaderrun/store", file.to_str().unwrap());
-    let (name, value) = block.lines().find_map(|line| line.split_once('=')).expect("a setting");
-    let line = block.lines().find_map(|line| line.strip_prefix("*/10 * * * * ")).expect("a line");
-    let run = || {
-        let mut shell = Command::new("sh");
-        let programs = Path::new(env!("CARGO_BIN_EXE_leaderctl")).parent().unwrap();
-        shell.args(["-c", line]).env_clear().env(name, value).env("LEADERRUN_CONFIG", "/dev/null");
-        shell.env("PATH", format!("{}:/usr/bin:/bin", programs.display())).env("HOME", place.fleet.scratch.path());
-        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let mail = |children: [Child; 2]| {
-        let mails = children.map(|child| {
-            let said = Said::from(child.wait_with_output().unwrap());
-            assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", place.fleet.logs());
-            said.out
-        });
-        mails.concat()
-    };
-    let told = mail([run(), run()]);
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.len(), 3, "two moves and what came of them: {told}");
-    assert!(lines[..2].iter().all(|line| line.contains(" stepped down; web")), "{told}");
-    assert!(told.ends_with("before web1 leads 4 of 4, web2 none; now web1 leads 2 of 4, web2 2\n"), "{told}");
-    assert_eq!(place.led(), BTreeMap::from([(1, 2), (2, 2)]));
-    let again = place.order(&["balance", "queue/", "--dry-run"]);
-    assert!(again.starts_with("even enough: web1 leads 2 of 4, web2 2\nqueue/"), "{again}");
-    assert!(again.contains(": stays: it has had this leader for less than 1m\n"), "{again}");
-    let even = place.object(&["balance", "queue/", "--json"]);
-    assert_eq!((&even["result"], &even["moves"]), (&"even".into(), &serde_json::json!([])), "{even}");
-    assert_eq!(mail([run(), run()]), "", "no mail where nothing is to be done");
-    place.conclude(4);
-}
-
-#[test]
-fn what_is_left_alone_is_told_and_shards_of_jobs_and_the_own_one_are_not_counted() {
-    let mut place = Place::local();
-    place.start_on(1, 1);
-    place.start_on(1, 2);
-    place.start_on_with(2, 3, &["--every", "1h"], &[]);
-    place.start_on_with(1, 4, &["--slots", "2"], &[]);
-    place.start_on_with(3, 4, &["--slots", "2"], &[]);
-    place.start_on_with(2, 4, &["--slots", "2"], &[]);
-    wait_until_or("all lead", || place.fleet.logs(), || place.led().values().sum::<u32>() == 5);
-    place.order(&["pause", "queue/2", "--keep"]);
-    let told = |shard: &str| -> Value {
-        let mut plan = place.ctl(&["balance", "queue/", "--dry-run", "--json"]);
-        plan.env("LEADERRUN_SHARD", shard).said().json()
-    };
-    let plan = told("other");
-    let slots = ["queue/4#1", "queue/4#2"];
-    let counted: u64 = plan["before"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-    assert_eq!(counted, 4, "{plan}");
-    let left: BTreeMap<&str, &str> = plan["left_alone"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|left| (left["shard"].as_str().unwrap(), left["why"].as_str().unwrap()))
-        .collect();
-    assert_eq!(left.keys().copied().collect::<Vec<_>>(), [&["queue/1", "queue/2"][..], &slots].concat(), "{plan}");
-    assert!(left["queue/2"].starts_with("paused by ") && left["queue/1"].contains("for less than 1m"), "{plan}");
-    for (own, counted) in [("queue/1", 3), ("queue/4", 2)] {
-        let plan = told(own);
-        let before: u64 = plan["before"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-        assert_eq!(before, counted, "{own}: {plan}");
-        assert!(!plan["left_alone"].to_string().contains(own), "{own}: {plan}");
-    }
-    place.order(&["resume", "queue/2"]);
-    place.fleet.end_all();
-}
-
-#[cfg(feature = "dynamodb")]
-#[test]
-fn where_no_standby_announces_itself_it_says_what_to_set() {
-    let mut place = Place::remote(Box::new(crate::support::dynamo::Server::durable()));
-    for (host, shard) in [(1, 1), (1, 2), (1, 3), (2, 4)] {
-        place.start_on_with(host, shard, &[], &[]);
-    }
-    wait_until_or("all are led", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 3), (2, 1)]));
-    place.start_on_with(2, 1, &[], &[]);
-    let said = place.ask(&["balance", "queue/"]).ended(0);
-    said.tells(" they announce themselves only with leaderrun --announce always\n");
-    let told = place.object(&["balance", "queue/", "--json"]);
-    assert_eq!((&told["result"], &told["before"]["web1"]), (&"impossible".into(), &3.into()), "{told}");
-    place.fleet.end_all();
-}

@@ -15,10 +15,8 @@ use std::time::{Duration, Instant};
 
 impl Place {
     fn forgetting(&self, shard: &str) -> Command {
-        // At least that of the candidates that are started here. A busy machine is slow to look for each slot by its name,
-        // as DynamoDB wants it, and to delete from a bucket.
-        let lease = if self.is_metered() { "12s" } else { "6s" };
-        self.ctl(&["--request-timeout", "30s", "forget", "--lease", lease, shard])
+        // At least that of the candidates that are started here.
+        self.ctl(&["--request-timeout", "30s", "forget", "--lease", "6s", shard])
     }
 
     #[track_caller]
@@ -174,7 +172,6 @@ on_two_stores!(
     the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
     candidates_that_race_with_forgetting_never_run_two_at_once,
 );
-on_a_metered_store!(the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it);
 
 #[cfg(feature = "redis")]
 remote_stories!(slow, crate::support::redis::Server::start(), [many_slots_are_forgotten_in_a_slow_store]);

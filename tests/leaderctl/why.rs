@@ -1,31 +1,23 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
 
-use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
+use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until_or};
 use crate::support::place::{Place, usual_but};
 use crate::support::said::Runs as _;
 use crate::support::squatting::{NOBODY, Squatter, as_nobody};
 use crate::support::world::TIMING;
 use leaderrun::internals::observe::query_socket;
 use leaderrun::internals::store::Location;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 impl Place {
     /// A candidate for [`Place::shard`], with a lease that a machine that stands still for a while does not lose.
     fn start_here(&mut self, owner: &str) {
-        self.start_here_with(owner, &["--lease", "30s"]);
-    }
-
-    /// `flags` are some of [`TIMING`].
-    fn start_here_with(&mut self, owner: &str, flags: &[&str]) {
         let mut command = leaderrun();
-        command.args(usual_but(&TIMING, flags)).args(["-q", "--owner", owner, "--store", &self.url]);
+        command.args(usual_but(&TIMING, &["--lease", "30s"])).args(["-q", "--owner", owner, "--store", &self.url]);
         command.args([&self.shard(), "--"]).arg(stamp_program()).arg(self.path("stamps"));
         command.envs(self.environment.iter().copied().chain([ANNOUNCED]));
         self.fleet.launch(owner, command);
@@ -74,9 +66,8 @@ fn why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for
     assert_eq!(ends, place.server.is_some(), "a kernel's lease has no end: {said}");
     assert!(!said.contains("paused") && !said.contains("trouble") && !said.contains("standby of"), "{said}");
 
-    let metered = place.is_metered();
-    let unknown = if metered { "is not known: that store was not asked" } else { "no standby of elsewhere" };
-    let said = place.why(&[shard, "--host", "elsewhere"], &[": elsewhere does not lead\n", &led_by, unknown]);
+    let signs = [": elsewhere does not lead\n", &led_by, "no standby of elsewhere"];
+    let said = place.why(&[shard, "--host", "elsewhere"], &signs);
     assert!(!said.contains("the candidate"), "{said}");
 
     place.order(&["step-down", shard, "--to", "nobody", "--for", "1h", "--force"]);
@@ -153,100 +144,7 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
     place.fleet.conclude();
 }
 
-fn why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store(mut place: Place) {
-    let name = place.shard();
-    let shard = name.as_str();
-    place.start_here_with("c0", &[]);
-    let leader = place.fleet.leader();
-    let begun = BootInstant::now();
-    place.server().freeze();
-    let ask = || place.ask(&["--request-timeout", "1s", "why", shard]);
-    let mut asked = ask();
-    wait_until_or("the candidate says so", String::new, || {
-        asked = ask();
-        asked.out.contains("c0 has had trouble with the store for ")
-    });
-    let most = BootInstant::now().since(begun);
-    let said = asked.ended(69).out;
-    assert!(said.contains("\n  the store does not answer here\n"), "{said}");
-    assert!(said.contains(&format!("the candidate c0 (process {})", place.fleet.pid("c0"))), "{said}");
-    let (_, lasting) = said.split_once("c0 has had trouble with the store for ").unwrap();
-    let (lasting, _) = lasting.split_once(": ").unwrap();
-    let lasting = humantime::parse_duration(lasting).unwrap();
-    assert!(lasting <= most, "{lasting:?} of {most:?}: {said}");
-    place.server().thaw();
-    place.fleet.leader_where(|life| life.term >= leader.term);
-    wait_until_or(
-        "it is over",
-        || place.fleet.logs(),
-        || {
-            let asked = place.ask(&["why", shard]);
-            asked.code == 0 && !asked.out.contains("trouble")
-        },
-    );
-    place.fleet.conclude();
-}
-
-on_two_stores!(
-    [why_tells_since_when_a_candidate_of_this_host_has_not_reached_the_store,]:
-    why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for,
-);
-on_a_metered_store!(why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for);
-
-/// Two front ends, whose clocks are an hour apart.
-#[cfg(feature = "dynamodb")]
-#[test]
-fn why_tells_that_the_clock_of_dynamodb_is_known_badly() {
-    use crate::support::dynamo::{Fate, Proxy, Server, set_date};
-    let server = Server::durable();
-    let proxy = Proxy::before(&server);
-    let mut place = Place::remote(Box::new(server));
-    let direct =
-        std::mem::replace(&mut place.url, format!("dynamodb://locks?region=eu-west-1&endpoint={}", proxy.endpoint()));
-    place.start_here("c0");
-    place.fleet.leader();
-    place.url = direct;
-    let shard = place.shard();
-    place.why(&[&shard], &["is leader, term "]);
-    assert!(!place.order(&["why", &shard]).contains("clock"), "as it should be");
-    let mut number = 0;
-    proxy.rule(move |_| {
-        number += 1;
-        let seconds = if number % 2 == 0 { 3600 } else { 0 };
-        Fate::Rewrite(Box::new(move |response| set_date(response, seconds)))
-    });
-    place.why(&[&shard], &["c0: the dates of the store's answers disagree: a takeover may come a lease later"]);
-    proxy.pass();
-    place.fleet.conclude();
-}
-
-/// Of a store that answers and lets nobody in: that is not silence.
-#[track_caller]
-fn assert_is_denied(leaderctl: &mut Command, shard: &str, sign: &str) {
-    let said = leaderctl.args(["why", shard]).said().ended(77).tells("\n  the store denied this\n");
-    assert!(!said.all().contains("does not answer"), "{said:?}");
-    // Once: a terminal shows both. And what runs here is told all the same.
-    assert!(said.err.contains(sign) && !said.out.contains(sign), "{said:?}");
-    assert!(said.out.contains("the candidate c0 (process "), "{said:?}");
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn a_store_that_denies_has_answered() {
-    let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
-    place.start_here("c0");
-    place.fleet.leader();
-    let url = place.url.replace("redis://", "redis://:wrong@");
-    assert_ne!(url, place.url);
-    let said = leaderctl().args(["--store", &url, "why", &place.shard()]).said().ended(78);
-    said.tells("\n  the store cannot be used\n … has no password");
-
-    let port = place.server().address().port();
-    assert_eq!(crate::support::redis::cli(port, &["ACL", "SETUSER", "nobody", "on", ">x", "~*", "+ping"]), "OK");
-    let url = place.url.replace("redis://", "redis://nobody:x@");
-    assert_is_denied(leaderctl().args(["--store", &url]), &place.shard(), "denied user nobody");
-    place.fleet.conclude();
-}
+on_two_stores!(why_tells_who_leads_what_is_ordered_and_what_candidates_of_this_host_wait_for);
 
 #[test]
 fn a_directory_that_denies_has_answered() {
@@ -255,7 +153,13 @@ fn a_directory_that_denies_has_answered() {
     place.fleet.leader();
     fs::set_permissions(place.path("store"), fs::Permissions::from_mode(0o700)).unwrap();
     let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
-    assert_is_denied(command.args(["--store", &place.url]), &place.shard(), "permission denied");
+    let said = command.args(["--store", &place.url, "why", &place.shard()]).said();
+    let said = said.ended(77).tells("\n  the store denied this\n");
+    assert!(!said.all().contains("does not answer"), "{said:?}");
+    // Once: a terminal shows both. And what runs here is told all the same.
+    let sign = "permission denied";
+    assert!(said.err.contains(sign) && !said.out.contains(sign), "{said:?}");
+    assert!(said.out.contains("the candidate c0 (process "), "{said:?}");
     place.fleet.conclude();
 }
 
@@ -311,72 +215,6 @@ fn sockets_that_never_answer_hide_no_candidate_and_are_counted() {
         wait_until_or(word, || answer().to_string(), || answer()["silent"] == 30);
         place.fleet.conclude();
     }
-}
-
-#[test]
-fn a_candidate_that_is_stopped_is_named_with_what_lets_it_go_on() {
-    let mut place = Place::local();
-    // Where no other test stops a candidate.
-    let alone = Squatter::start_apart(NOBODY, "silence", &[]);
-    start_beside(&alone, &mut place, "c0");
-    let process = place.fleet.pid("c0");
-    kill(process, Signal::SIGSTOP).unwrap();
-    let line =
-        format!("process {process}, the leader, does not answer: it is stopped: kill -CONT {process} lets it go on");
-    wait_until("it is known to be stopped", || why_beside(&alone, &place, &[]).contains(&line));
-    let said = why_beside(&alone, &place, &[]);
-    assert!(!said.contains("did not answer"), "{said}");
-    let answer: Value = serde_json::from_str(&why_beside(&alone, &place, &["--json"])).unwrap();
-    assert_eq!(answer["silent"], 1, "{answer}");
-    kill(process, Signal::SIGCONT).unwrap();
-    let goes_on =
-        || why_beside(&alone, &place, &[]).contains(&format!("the candidate c0 (process {process}) is leader"));
-    wait_until("it answers again", goes_on);
-    place.fleet.conclude();
-}
-
-#[test]
-fn only_candidates_for_this_shard_in_this_store_are_shown_as_its_own() {
-    let mut place = Place::local();
-    let alone = Squatter::start_apart(NOBODY, "silence", &[]);
-    start_beside(&alone, &mut place, "c0");
-    let elsewhere = format!("file:{}", place.path("elsewhere").display());
-    for (owner, store, shard) in [("other-shard", &place.url, "another"), ("other-store", &elsewhere, &place.shard())] {
-        let mut command = alone.beside(env!("CARGO_BIN_EXE_leaderrun"));
-        command.args(TIMING).args(["-q", "--owner", owner, "--store", store, shard, "sleep", "1000"]);
-        place.fleet.launch(owner, command);
-    }
-    let [own, shard, store] = ["c0", "other-shard", "other-store"].map(|owner| place.fleet.pid(owner));
-    let mut said = String::new();
-    let of_another =
-        format!("the candidate other-store (process {store}), whose store has another URL ({elsewhere}), is ");
-    wait_until("that of another store answers", || {
-        said = why_beside(&alone, &place, &[]);
-        said.contains(&of_another)
-    });
-    assert!(said.contains(&format!("the candidate c0 (process {own}) is leader")), "{said}");
-    assert!(!said.contains("other-shard") && !said.contains("no candidate"), "{said}");
-    // One that is stopped before it listens is not there for anybody.
-    let sockets = || fs::read_to_string(format!("/proc/{own}/net/unix")).unwrap_or_default();
-    wait_until_or("all three listen", sockets, || sockets().matches(" @leaderrun-").count() >= 3);
-    for process in [shard, store] {
-        kill(process, Signal::SIGSTOP).unwrap();
-    }
-    let counted =
-        format!("2 sockets of candidates for other shards, or in other stores, did not answer on {}\n", here());
-    wait_until_or(
-        "both are stopped",
-        || why_beside(&alone, &place, &[]),
-        || {
-            said = why_beside(&alone, &place, &[]);
-            said.contains(&counted)
-        },
-    );
-    assert!(!said.contains("kill -CONT") && !said.contains("other-"), "{said}");
-    for process in [shard, store] {
-        kill(process, Signal::SIGCONT).unwrap();
-    }
-    place.fleet.conclude();
 }
 
 #[test]

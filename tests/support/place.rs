@@ -26,11 +26,6 @@ impl Place {
         Self { fleet, url, environment: &[], server: None }
     }
 
-    /// Whether its store charges for requests, so that some are not made unasked.
-    pub fn is_metered(&self) -> bool {
-        ["dynamodb:", "s3:", "kubernetes:"].iter().any(|scheme| self.url.starts_with(scheme))
-    }
-
     /// On a server that has what the store needs.
     pub fn remote(mut server: Box<dyn Server>) -> Self {
         prepare(&*server);
@@ -142,14 +137,6 @@ macro_rules! stories_at {
 macro_rules! remote_stories {
     ($store:ident, $start:expr, $stories:tt) => {
         stories_at!($store, crate::support::place::Place::remote(Box::new($start)), $stories);
-    };
-}
-
-/// The same where a store is asked and paid for, which some stories meet with fewer questions.
-macro_rules! on_a_metered_store {
-    ($($story:tt)*) => {
-        #[cfg(feature = "dynamodb")]
-        remote_stories!(dynamodb, crate::support::dynamo::Server::durable(), [$($story)*]);
     };
 }
 
