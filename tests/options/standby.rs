@@ -125,45 +125,6 @@ fn it_is_dead_before_command_starts_however_often_leadership_changes(mut place: 
     place.conclude();
 }
 
-fn a_standby_logs_each_change_of_leader_once(mut place: Place) {
-    for owner in ["one", "two", "three"] {
-        place.launch_for_long(owner, &["--log-format", "json"]);
-        if owner == "one" {
-            place.fleet.leader();
-        }
-    }
-    let events = |place: &Place, owner: &str| -> Vec<(String, String)> {
-        let lines = lines(&place.path(&format!("{owner}.log")));
-        let objects = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
-        let words = |object: &serde_json::Value, name: &str| object[name].as_str().unwrap_or_default().to_owned();
-        objects.map(|object| (words(&object, "event"), words(&object, "message"))).collect()
-    };
-    place.wait_until("both wait", || {
-        ["two", "three"].iter().all(|owner| events(&place, owner).iter().any(|(event, _)| event == "waiting"))
-    });
-    place.wait_until_announced(2);
-    place.order(&["step-down", "--to", "two", "shard"]);
-    let leader = place.fleet.leader_where(|life| life.owner == "two");
-    // A standby that has heard of the order by then waits for that, and afterwards for the new leader.
-    let said = format!("two (term {}) leads", leader.term);
-    let told = |owner: &str| events(&place, owner).iter().filter(|(_, message)| message.ends_with(&said)).count();
-    place.wait_until("it is logged", || told("three") > 0);
-    assert_eq!((told("three"), told("two")), (1, 0), "once, and not by the leader");
-    place.conclude();
-}
-
-fn it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby(mut place: Place) {
-    place.launch_with_stamps("one", "");
-    place.fleet.leader();
-    place.launch_with_stamps("two", "ignore-term daemon");
-    place.wait_until("it runs with its daemon", || place.beside().len() == 2);
-    assert!(place.beside().iter().all(|life| life.owner == "two"), "{:?}", place.beside());
-    let processes: Vec<Pid> = place.beside().iter().map(pid).collect();
-    let status = place.fleet.stop("two");
-    assert!(!processes.into_iter().any(is_alive), "it left before they were dead: {status}");
-    place.conclude();
-}
-
 fn it_is_started_again_after_it_ends(mut place: Place) {
     place.launch_for_long("one", &[]);
     place.fleet.leader();
@@ -197,21 +158,6 @@ fn a_killed_candidate_takes_it_along(mut place: Place) {
     place.fleet.kill("two");
     let beside = place.path("beside");
     place.wait_until("nobody is left", || processes_naming(&beside).is_empty());
-    place.conclude();
-}
-
-/// A frozen candidate keeps what runs beside it, and gets no COMMAND. When it goes on, the leadership is its own.
-fn a_standby_that_was_frozen_starts_command_after_it_is_dead(mut place: Place) {
-    place.launch_for_long("one", &[]);
-    let first = place.fleet.leader();
-    place.launch_with_stamps("two", "ignore-term daemon");
-    place.wait_for("two");
-    place.fleet.signal("two", Signal::SIGSTOP);
-    place.fleet.stop("one");
-    std::thread::sleep(Duration::from_millis(500));
-    place.wait_for("two");
-    place.fleet.signal("two", Signal::SIGCONT);
-    place.fleet.leader_where(|life| life.term > first.term);
     place.conclude();
 }
 
@@ -349,7 +295,6 @@ fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
 
 on_two_stores!(
     [
-        a_standby_logs_each_change_of_leader_once,
         it_is_started_again_after_it_ends,
         a_killed_candidate_takes_it_along,
         standbys_hear_of_each_leader,
@@ -357,90 +302,5 @@ on_two_stores!(
         the_hooks_tree_and_the_other_are_not_mixed_up,
     ]:
     it_is_dead_before_command_starts_however_often_leadership_changes,
-    it_does_not_run_beside_who_leads_at_once_and_ends_with_the_standby,
-    a_standby_that_was_frozen_starts_command_after_it_is_dead,
     no_harm_to_guards_lets_it_meet_command,
 );
-
-#[test]
-fn it_reads_nothing_knows_its_names_and_gets_the_signals() {
-    let mut place = Place::local();
-    place.launch_for_long("one", &[]);
-    place.fleet.leader();
-    let out = place.path("out");
-    let script = format!(
-        "trap 'echo usr1' USR1; cat; env | grep ^LEADERRUN_ | sort; echo ready; while :; do sleep 0.05; done > {0}.0",
-        out.display()
-    );
-    let script = format!("exec > {}; {script}", out.display());
-    place.launch_for_long("two", &["--standby", &script]);
-    place.wait_until("it is ready", || lines(&out).last().is_some_and(|line| line == "ready"));
-    assert_eq!(lines(&out), ["LEADERRUN_CANDIDATE=two", "LEADERRUN_SHARD=shard", "ready"]);
-    place.fleet.signal("two", Signal::SIGUSR1);
-    place.wait_until("it got the signal", || lines(&out).len() > 3 || lines(&place.path("out.0")) == ["usr1"]);
-    place.fleet.signal("two", Signal::SIGHUP);
-    let logs = || place.fleet.logs();
-    place.wait_until("SIGHUP ended it", || logs().contains("was ended by signal 1; starting it again in 1s"));
-    place.conclude();
-}
-
-#[test]
-fn a_pause_is_reported_as_no_leader() {
-    let mut place = Place::local();
-    let teller = teller(&place);
-    place.launch_for_long("one", &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
-    let leader = place.fleet.leader();
-    place.order(&["pause", "shard"]);
-    let told = place.path("told.one");
-    place.wait_until("it is told", || lines(&told) == ["leader-change shard   none none"]);
-    place.order(&["resume", "shard"]);
-    place.fleet.leader_where(|life| life.term > leader.term);
-    place.order(&["pause", "shard"]);
-    place.wait_until("it is told again", || lines(&told).len() == 2);
-    place.conclude();
-}
-
-/// In bytes, how much of leaderrun's instructions is mapped into a process (proc_pid_smaps(5)); none of a process that
-/// was forked and is not leaderrun yet.
-fn resident_instructions(process: Pid) -> Option<u64> {
-    let maps = fs::read_to_string(format!("/proc/{process}/smaps")).unwrap();
-    let mut lines = maps.lines().skip_while(|line| !line.contains(" r-xp ") || !line.ends_with("/leaderrun"));
-    let resident = lines.find_map(|line| line.strip_prefix("Rss:"))?;
-    Some(resident.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024)
-}
-
-#[test]
-fn it_gives_back_what_only_its_start_needed() {
-    let mut place = Place::local();
-    place.launch_for_long("one", &[]);
-    place.fleet.leader();
-    place.launch_for_long("two", &[]);
-    let held = || ["one", "two"].map(|owner| resident_instructions(place.fleet.pid(owner)));
-    wait_until_or(
-        "a standby holds less than half of it",
-        || format!("{:?}", held()),
-        || {
-            let [leader, standby] = held();
-            standby.zip(leader).is_some_and(|(standby, leader)| standby < leader / 2)
-        },
-    );
-    place.conclude();
-}
-
-/// On the stores that are servers.
-#[cfg(any(feature = "aws", feature = "tls"))]
-mod in_rest {
-    use super::*;
-    use crate::support::fleet::wait_until_it_sleeps;
-
-    fn it_sleeps(mut place: Place) {
-        place.launch_for_long("one", &[]);
-        place.fleet.leader();
-        place.launch_for_long("two", &[]);
-        place.wait_until("it waits", || place.fleet.logs().contains("leaderrun: waiting"));
-        wait_until_it_sleeps(place.fleet.pid("two"), 12);
-        place.conclude();
-    }
-
-    every_store!(remote_stories: it_sleeps);
-}

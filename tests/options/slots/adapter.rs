@@ -8,8 +8,8 @@ use leaderrun::internals::slots::Slots;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
-    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewal, Renewed, Report,
-    Store, StoreError,
+    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
+    StoreError,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,6 @@ enum Fate {
     Hangs,
     /// It is refused in this way.
     Fails(ErrorKind),
-    /// Its answer is late.
-    Late(Duration),
 }
 
 /// The reference store, and what it was asked for.
@@ -78,10 +76,6 @@ impl Leases for Bent {
             Some(Fate::Hangs) => {
                 self.memory.claim(candidate).await?;
                 std::future::pending().await
-            }
-            Some(Fate::Late(late)) => {
-                tokio::time::sleep(late).await;
-                self.memory.claim(candidate).await
             }
         }
     }
@@ -177,10 +171,6 @@ struct One {
 
 impl One {
     fn of(bent: &Arc<Bent>, owner: &str, slots: u32) -> Self {
-        Self::with_patience(bent, owner, slots, PATIENCE)
-    }
-
-    fn with_patience(bent: &Arc<Bent>, owner: &str, slots: u32, patience: Duration) -> Self {
         let candidate = Candidate {
             shard: "s".parse().unwrap(),
             owner: owner.to_owned(),
@@ -190,7 +180,7 @@ impl One {
             lease: Duration::from_mins(1),
         };
         let inner: Arc<dyn Store> = bent.clone();
-        let store = Slots::new(inner, &candidate, slots, patience).unwrap();
+        let store = Slots::new(inner, &candidate, slots, PATIENCE).unwrap();
         Self { candidate, store }
     }
 
@@ -302,32 +292,6 @@ async fn only_a_definite_refusal_ends_a_doubt() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_slot_keeps_nobody_from_the_next() {
-    let bent = Arc::new(Bent::default());
-    let one = One::of(&bent, "c0", 2);
-    bent.next(&[Fate::Fails(ErrorKind::Misconfigured)]);
-    assert_eq!(one.claim().await.unwrap_err().kind, ErrorKind::Misconfigured);
-    let first = bent.asked();
-    assert_ne!(first[0], format!("claim s#{}", one.lead().await.0));
-}
-
-#[tokio::test]
-async fn on_a_slow_network_each_claim_goes_on_where_the_last_one_ended() {
-    let bent = Arc::new(Bent::default());
-    let patience = Duration::from_secs(4);
-    let one = One::with_patience(&bent, "c0", 3, patience);
-    taken(&bent, &[1, 2, 3]).await;
-    let mut asked = Vec::new();
-    for _ in 0..3 {
-        bent.next(&[Fate::Late(patience / 2)]);
-        assert!(matches!(one.claim().await, Ok(Claim::Refused(_))));
-        asked.extend(bent.asked());
-    }
-    asked.sort();
-    assert_eq!(asked, ["claim s#1", "claim s#2", "claim s#3"]);
-}
-
-#[tokio::test]
 async fn the_kernel_gets_back_what_it_gave_beside_the_slot_that_is_led() {
     let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
     let one = One::of(&bent, "c0", 3);
@@ -356,20 +320,6 @@ async fn a_paused_slot_is_passed_over_once_that_is_known_and_taken_again_when_it
     let led_shard = slot(led);
     tokio::join!(one.changed(), order(&bent, &led_shard, |orders| orders.pause = None));
     assert_eq!(one.lead().await.0, led);
-}
-
-#[tokio::test]
-async fn where_all_slots_are_paused_that_is_said_and_nothing_is_claimed() {
-    let bent = Arc::new(Bent::default());
-    let one = One::of(&bent, "c0", 1);
-    let (_, term) = one.lead().await;
-    pause(&bent, &slot(1)).await;
-    one.store.directives(&one.candidate).await.unwrap();
-    one.release(term).await.unwrap();
-    bent.asked();
-    let Ok(Claim::Refused(holder)) = one.claim().await else { panic!("granted") };
-    assert!(holder.owner.starts_with("nobody (s#1 is paused by "), "{holder}");
-    assert!(bent.asked().is_empty());
 }
 
 #[tokio::test]
@@ -411,42 +361,6 @@ async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_tha
     assert!(one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
     pause(&bent, &one.candidate.shard).await;
     assert!(!one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
-}
-
-#[tokio::test]
-async fn a_slot_that_was_paused_before_anybody_came_is_passed_over_at_once() {
-    for paused in [1, 2] {
-        let bent = Arc::new(Bent::default());
-        let one = One::of(&bent, "c0", 2);
-        pause(&bent, &slot(paused)).await;
-        assert_eq!(one.lead().await.0, 3 - paused);
-        assert!(!bent.asked().contains(&format!("claim s#{paused}")));
-    }
-}
-
-#[tokio::test]
-async fn a_holder_that_does_not_expire_is_named_before_orders_that_bar_us() {
-    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
-    for paused in [1, 2] {
-        let one = One::of(&bent, "c0", 2);
-        pause(&bent, &slot(paused)).await;
-        let others = taken(&bent, &[3 - paused]).await;
-        assert!(matches!(one.observe().await, Observation::Held(holder) if holder.owner == "other"), "{paused}");
-        for (other, term) in others {
-            bent.memory.release(&other, term).await.unwrap();
-        }
-        order(&bent, &slot(paused), |orders| orders.pause = None).await;
-    }
-}
-
-#[tokio::test]
-async fn the_kernel_gets_back_what_it_gave_after_the_grant() {
-    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
-    let one = One::of(&bent, "c0", 2);
-    let (led, term) = one.lead().await;
-    bent.asked();
-    assert_eq!(one.store.renew(&one.candidate, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(bent.asked(), [format!("renew s#{led}"), format!("release s#{}", 3 - led)]);
 }
 
 #[tokio::test]
