@@ -4,8 +4,6 @@
 #[macro_use]
 mod support;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +13,6 @@ use std::time::Duration;
 use support::fleet::{ANNOUNCED, leaderrun, processes_naming, wait_until, wait_until_or};
 use support::place::{Place, usual_but};
 use support::said::{Runs as _, Said};
-use support::world::TIMING;
 
 /// A machine that stands still for a while loses no such lease, and nobody waits for its end: what a killed candidate leaves
 /// gives it back.
@@ -159,62 +156,6 @@ fn hosts_whose_clocks_differ_by_less_than_half_a_period_run_it_once_in_each(plac
     assert_eq!(place.lines().len(), 2);
 }
 
-fn a_paused_shard_runs_its_job_when_it_is_resumed(place: &Place) {
-    place.order(&["pause", "shard"]);
-    let (status, said) = place.attempt("a", 0, &["-n", "--every", "366d"], "");
-    assert_eq!(status, 75, "{said}");
-    assert!(place.last_run().is_null(), "a pause is no run");
-    let waits = place.host("b", 0, EVERY, "").spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(place.lines().is_empty());
-    place.order(&["resume", "shard"]);
-    let (status, said) = told(waits);
-    assert_eq!(status, 0, "{said}");
-    assert_eq!(place.lines().len(), 1, "{said}");
-    place.skips("c", EVERY, "did the run of");
-}
-
-fn a_host_that_is_asked_to_stop_has_failed(place: &Place) {
-    let host = place.start("a", EVERY);
-    kill(Pid::from_raw(host.id().cast_signed()), Signal::SIGTERM).unwrap();
-    let (status, said) = told(host);
-    assert_eq!(status, 143, "{said}");
-    assert_eq!(place.last_run()["exit_status"], 143);
-    let host = place.start("b", &["--every", "366d", "--retry-failed", "1"]);
-    place.order(&["step-down", "shard", "--force"]);
-    let (status, said) = told(host);
-    assert_eq!(status, 143, "{said}");
-    place.skips("c", EVERY, "the run of ");
-}
-
-fn a_job_with_a_name_runs_once(place: &Place) {
-    assert_eq!(place.attempt("a", 0, &["--once", "2026.11_add-users"], "").0, 0);
-    place.skips("b", &["--once", "2026.11_add-users", "--retry-failed", "9"], "did job 2026.11_add-users at ");
-    let way = "leaderctl jobs shard --clear 2026.11_add-users";
-    let (status, said) = place.attempt("b", 0, &["--once", "2026.11_add-users", "--done-exit-code", "9"], "");
-    assert!(status == 9 && said.contains(way), "{status} {said}");
-    for number in 0..5 {
-        assert_eq!(place.attempt("f", 0, &["--once", &format!("n{number}")], "").0, 0);
-    }
-    place.skips("g", &["--once", "2026.11_add-users"], "did job 2026.11_add-users at ");
-    assert_eq!(place.lines()[..2], ["a 2026.11_add-users 1 none", "f n0 1 none"]);
-    assert!(place.last_run().is_null(), "they have no periods");
-}
-
-fn a_job_with_a_name_that_failed_is_run_again_by_the_next_start(place: &Place) {
-    assert_eq!(place.attempt("c", 0, &["--once", "2026.12"], "exit 3").0, 3);
-    assert_eq!(place.attempt("d", 0, &["--once", "2026.12"], "exit 4").0, 4);
-    assert_eq!(place.attempt("e", 0, &["--once", "2026.12", "--done-exit-code", "9"], "").0, 0);
-    place.skips("f", &["--once", "2026.12"], "did job 2026.12 at ");
-    let first = place.start("dies", &["--once", "2027"]);
-    place.kill(first);
-    wait_until("its lease is over", || !place.order(&["status", "shard"]).contains("led by"));
-    assert_eq!(place.attempt("comes", 0, &["--once", "2027"], "").0, 0);
-    let lines = place.lines();
-    assert_eq!(lines[..3], ["c 2026.12 1 none", "d 2026.12 2 failed:3", "e 2026.12 3 failed:4"]);
-    assert_eq!(lines[3..], ["dies 2027 1 none", "comes 2027 2 unknown"]);
-}
-
 fn nothing_repeats_a_job_with_a_name_by_itself_unless_that_is_allowed(place: &Place) {
     let go = place.path("go");
     let fails = format!("until [ -e {} ]; do sleep 0.05; done; exit 3", go.display());
@@ -254,7 +195,6 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
         (said.code, said.all())
     };
     let job = |id: &str| -> Value { serde_json::from_str(&ask(&[id, "--json"]).1).unwrap() };
-    assert_eq!(ask(&[]).0, 66, "nobody has led it");
     assert_eq!(place.attempt("one", 0, &["--once", "a"], "exit 3").0, 3);
     let failed = job("a");
     assert_eq!((&failed["state"], &failed["exit_status"]), (&"failed".into(), &3.into()), "{failed}");
@@ -263,15 +203,11 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
     assert_eq!(place.attempt("two", 0, &["--once", "a"], "").0, 0);
     let done = job("a");
     assert_eq!((&done["state"], &done["exit_status"], &done["attempts"]), (&"succeeded".into(), &0.into(), &2.into()));
-    assert_eq!((&done["shard"], &done["job"], &done["owner"]), (&"shard".into(), &"a".into(), &"two".into()));
-    assert!(done["host"].is_string() && done["started"].is_string() && done["ended"].is_string(), "{done}");
     let (status, text) = ask(&["a"]);
     assert!(status == 0 && text.contains("job a has succeeded\n") && text.contains("\n  owner      two\n"), "{text}");
 
     let run = place.start("three", &["--once", "b"]);
     wait_until("the store tells the term", || job("b")["state"] == "running");
-    let runs = job("b");
-    assert!(runs["ended"].is_null() && runs["exit_status"].is_null() && runs["how"].is_null(), "{runs}");
     let (status, text) = ask(&["b"]);
     assert!(status == 75 && text.contains("job b is running\n"), "{status} {text}");
     let (status, text) = ask(&["--clear", "b"]);
@@ -281,19 +217,6 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
     let (status, text) = ask(&["c"]);
     assert!(status == 75 && text.contains("job c has never run"), "{status} {text}");
     assert_eq!(ask(&["--clear", "c"]).0, 75);
-    // Nobody need know a name: the newest comes first.
-    wait_until("the index has it", || ask(&[]).1.contains("\nb "));
-    let (status, text) = ask(&[]);
-    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert!(status == 0 && rows[0] == ["JOB", "STATE", "STATUS", "HOST", "AGE", "ATTEMPTS"], "{text}");
-    assert!(rows[1][..3] == ["b", "running", "-"] && rows[1][5] == "1", "{text}");
-    assert!(rows[2][..3] == ["a", "succeeded", "0"] && rows[2][5] == "2" && rows.len() == 3, "{text}");
-    let shown = place.order(&["status", "shard"]);
-    assert!(shown.contains("  job        b running on ") && shown.contains("  job        a succeeded on "), "{shown}");
-    let listed = place.order(&["list", "--orders"]);
-    assert!(listed.contains("job b running on ") && !listed.contains("job a"), "{listed}");
-    place.ctl(&["why", "shard"]).said().tells("job b running on ");
-
     place.kill(run);
     wait_until("its lease is over", || job("b")["state"] == "failed");
     assert!(job("b")["ended"].is_null(), "nobody wrote it down");
@@ -301,39 +224,8 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
     assert!(status == 1 && text.contains("nobody wrote down how it ended"), "{status} {text}");
 
     assert_eq!(ask(&["--clear", "a"]), (0, "shard: job a may run again\n".to_owned()));
-    assert!(!ask(&[]).1.contains("\na "), "{}", ask(&[]).1);
     assert_eq!(place.attempt("four", 0, &["--once", "a"], "").0, 0);
     assert_eq!(place.lines().last().unwrap(), "four a 1 none");
-    assert_eq!(place.attempt("five", 0, EVERY, "exit 3").0, 3);
-    let (status, text) = ask(&[]);
-    assert!(status == 0 && text.contains("\n(every_1year18h)  failed "), "{status} {text}");
-}
-
-/// Its ledger lasts for two periods.
-fn a_job_that_is_not_started_any_more_stays_visible(place: &Place) {
-    assert_eq!(place.attempt("one", 0, &["-n"], "").0, 0);
-    place.ctl(&["jobs", "shard"]).said().refused(0, "no job of shard has run");
-    assert_eq!(place.attempt("two", 0, &["--every", "1s"], "exit 3").0, 3);
-    let status = || place.object(&["status", "--json", "shard"]);
-    wait_until("its ledger is over", || status()["last_run"].is_null());
-    let shown = &status()["jobs"][0];
-    assert_eq!((&shown["job"], &shown["every_seconds"]), (&Value::Null, &1.0.into()), "{shown}");
-    assert_eq!((&shown["state"], &shown["exit_status"]), (&"failed".into(), &3.into()), "{shown}");
-    let told = place.order(&["jobs", "shard"]);
-    assert!(told.contains("\n(every_1s)  failed  3 "), "{told}");
-    for words in [&["status", "shard"][..], &["list", "--orders"], &["why", "shard"]] {
-        // Where a server tells the seconds alone, each process knows for itself by when a note has ended.
-        wait_until("that is told", || {
-            let told = place.ctl(words).said().out;
-            told.contains("(every_1s) failed with 3 on ") && told.contains(" ago")
-        });
-    }
-    // While there is a ledger, that says more.
-    assert_eq!(place.attempt("three", 0, EVERY, "").0, 0);
-    wait_until("the index has it", || place.order(&["jobs", "shard"]).contains("\n(every_1year18h)  succeeded "));
-    let status = status();
-    assert_eq!((status["last_run"]["exit_status"].as_u64(), &status["jobs"]), (Some(0), &Value::Array(vec![])));
-    assert_eq!(place.order(&["jobs", "shard"]).lines().count(), 2, "one line for one job");
 }
 
 fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
@@ -359,51 +251,10 @@ fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     }
 }
 
-#[cfg(feature = "redis")]
-#[test]
-fn a_period_has_its_run_though_the_store_was_just_set_up_and_nobody_waits_behind_another() {
-    let server = support::redis::Server::start();
-    support::server::prepare(&server);
-    let fleet = support::fleet::Fleet::new();
-    let url = support::server::Server::own_url(&server);
-    let place = Place { fleet, url, environment: &[], server: Some(Box::new(server)) };
-    // No period may end meanwhile.
-    let line = ["-q", "-n", "-E", "0", "--every", "366d"];
-    let host = |name: &str| {
-        let mut command = leaderrun();
-        command.args(TIMING).args(["--store", &place.url]).args(line).arg("shard");
-        command.args(["-c", &format!("echo {name} >>{}", place.runs().display())]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let hosts = ["one", "two", "three"].map(host);
-    for host in hosts {
-        let (status, said) = told(host);
-        assert!(status == 0 && said.is_empty(), "{status} {said}");
-    }
-    assert_eq!(place.lines().len(), 1);
-}
-
-#[test]
-fn two_jobs_in_one_shard_are_warned_of() {
-    let place = Place::local();
-    assert_eq!(place.attempt("a", 0, &["--every", "366d"], "").0, 0);
-    let (_, said) = place.attempt("b", HALF + 86_400, &["--every", "365d"], "");
-    assert!(said.contains("was of a job every 1year 18h"), "{said}");
-    assert!(said.contains("two jobs need two shards"), "{said}");
-    // The store keeps the ledger for longer than it would for this job, so it does not count.
-    let (_, said) = place.attempt("c", HALF + 86_400, &["--every", "30d"], "");
-    assert!(said.contains("two jobs need two shards"), "{said}");
-}
-
 on_two_stores!(
     [
         &a_run_whose_end_cannot_be_written_counts_as_failed,
         &a_run_that_failed_is_repeated_as_often_as_is_allowed,
-        &a_paused_shard_runs_its_job_when_it_is_resumed,
-        &a_host_that_is_asked_to_stop_has_failed,
-        &a_job_with_a_name_runs_once,
-        &a_job_with_a_name_that_failed_is_run_again_by_the_next_start,
-        &a_job_that_is_not_started_any_more_stays_visible,
         &leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again,
     ]:
     &of_ten_hosts_that_start_at_once_one_runs,

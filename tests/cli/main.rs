@@ -115,6 +115,11 @@ fn wrong_flags_are_usage_errors() {
         (&["--slots", "-1"], "write how many may lead at once … 1 to 64"),
         (&["--slots", "65"], "1 to 64"),
         (&["--standby", ""], "invalid value '' for '--standby <CMD>': write a command"),
+        (&["--health", " "], "write a command for the shell"),
+        (&["--health", "x", "--health-interval", "0"], "leaves no time between two checks"),
+        (&["--health", "x", "--health-timeout", "0s"], "leaves a check no time to run"),
+        (&["--health", "x", "--health-failures", "0"], "use 1 or more"),
+        (&["--health-interval", "1"], "--health-interval needs --health"),
         (&["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
         (&["--pre-start", " "], "write a command for the shell"),
         (&["--restart", "sometimes"], "--restart"),
@@ -305,6 +310,11 @@ impl Leaks {
         command
     }
 
+    /// Another disguise each time.
+    fn secret(&self) -> &'static str {
+        SECRETS[self.runs.len() % SECRETS.len()]
+    }
+
     fn words(&mut self, program: &str, words: &[&str]) {
         let mut command = self.command(program);
         command.args(words);
@@ -323,7 +333,7 @@ impl Leaks {
 
     fn check(mut self) {
         let count = self.runs.len();
-        assert!(count > 300, "{count} runs");
+        assert!(count > 200, "{count} runs");
         std::thread::scope(|scope| {
             for part in self.runs.chunks_mut(count.div_ceil(4)) {
                 scope.spawn(|| part.iter_mut().for_each(assert_tells_no_secret));
@@ -352,20 +362,21 @@ fn no_message_repeats_a_password_that_was_written_in_the_wrong_place() {
     let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
     let mut leaks = Leaks { scratch: TempDir::new().unwrap(), runs: Vec::new() };
     let right = ["-vv", "shard", "true"];
-    for secret in SECRETS {
-        for (name, variable, before) in options(&Program::Leaderrun.command()) {
-            let value = format!("{before}{secret}");
-            leaks.words(run, &[&[&*format!("--{name}={value}")], &right[..]].concat());
-            if let Some(variable) = variable {
-                leaks.variable(run, &right, (&variable, &value));
-            }
-            let file = leaks.scratch.path().join(format!("{}.toml", leaks.runs.len()));
-            fs::write(&file, format!("{name} = '{value}'")).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-            let mut command = leaks.command(run);
-            command.env_remove("LEADERRUN_STORE").arg("--config").arg(file).args(right);
-            leaks.runs.push(command);
+    for (number, (name, variable, before)) in options(&Program::Leaderrun.command()).into_iter().enumerate() {
+        // Each option in three ways, each time in another disguise.
+        let value = |way: usize| format!("{before}{}", SECRETS[(number + way) % 3]);
+        leaks.words(run, &[&[&*format!("--{name}={}", value(0))], &right[..]].concat());
+        if let Some(variable) = variable {
+            leaks.variable(run, &right, (&variable, &value(1)));
         }
+        let file = leaks.scratch.path().join(format!("{}.toml", leaks.runs.len()));
+        fs::write(&file, format!("{name} = '{}'", value(2))).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut command = leaks.command(run);
+        command.env_remove("LEADERRUN_STORE").arg("--config").arg(file).args(right);
+        leaks.runs.push(command);
+    }
+    for secret in SECRETS {
         let shell = format!(": {secret}");
         let (option, letter) = (format!("--{secret}"), format!("-{secret}"));
         for words in [
@@ -388,14 +399,15 @@ fn no_message_repeats_a_password_that_was_written_in_the_wrong_place() {
         for name in ["CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "HOME", "XDG_STATE_HOME", "TZ"] {
             leaks.variable(run, &right, (name, secret));
         }
-        operators_leaks(&mut leaks, ctl, secret);
     }
+    operators_leaks(&mut leaks, ctl);
     leaks.check();
 }
 
-fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
+fn operators_leaks(leaks: &mut Leaks, ctl: &str) {
     let command = leaderrun::internals::cli::completions::Program::Leaderctl.command();
     for (name, variable, _) in options(&command) {
+        let secret = leaks.secret();
         leaks.words(ctl, &[&format!("--{name}"), secret, "status", "shard"]);
         if let Some(variable) = variable {
             leaks.variable(ctl, &["status", "shard"], (&variable, secret));
@@ -403,15 +415,17 @@ fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
     }
     for verb in command.get_subcommands() {
         let name = verb.get_name();
+        let secret = leaks.secret();
         let term: &[&str] = if ["revoke", "verify"].contains(&name) { &["--term=1"] } else { &[] };
         leaks.words(ctl, &[&[name, secret], term].concat());
         leaks.words(ctl, &[&[name, "shard", secret], term].concat());
         for (option, ..) in options(verb) {
-            let value = format!("--{option}={secret}");
+            let value = format!("--{option}={}", leaks.secret());
             leaks.words(ctl, &[&[name, &value, "shard"], term].concat());
         }
     }
     for name in ["LEADERRUN_SHARD", "LEADERRUN_TERM", "LEADERRUN_SOCKET", "LEADERRUN_SOCKET_KEY"] {
+        let secret = leaks.secret();
         leaks.variable(ctl, &["verify"], (name, secret));
         let mut command = leaks.command(ctl);
         command.envs([
@@ -424,6 +438,7 @@ fn operators_leaks(leaks: &mut Leaks, ctl: &str, secret: &str) {
         command.arg("verify");
         leaks.runs.push(command);
     }
+    let secret = leaks.secret();
     let option = format!("--{secret}");
     for words in [&[secret][..], &["store", secret], &["completions", "leaderrun", secret], &["status", &option]] {
         leaks.words(ctl, words);

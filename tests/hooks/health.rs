@@ -1,7 +1,6 @@
 //! `--health`: a COMMAND that hangs gives the lease to another host, with real candidates and servers.
 
 use super::*;
-use crate::support::said::Runs as _;
 
 /// A slow machine has time for everything that is not waited for.
 const PATIENT: &str = "--lease 100s --renew 1s --kill-after 20s --retry 500ms --hook-timeout 20s";
@@ -43,8 +42,6 @@ const COMMAND: &str = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; exit 0' 
                         while :; do sleep 0.02; done";
 /// It obeys no stop signal.
 const HUNG: &str = r"trap '' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.1; done";
-/// A check that writes who was checked, and says whether it is well.
-const CHECK: &str = r"echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; test -e $PLACE/well";
 /// The same, which writes only who is ill.
 const COMPLAINT: &str = r"test -e $PLACE/well || { echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; exit 1; }";
 
@@ -76,36 +73,6 @@ fn a_command_that_hangs_gives_the_lease_to_another_host(place: &Place) {
     assert_eq!(two.stop(), Some(0));
     // Its turn comes again.
     place.wait_for_times("one command", 2);
-}
-
-fn a_check_runs_within_the_leadership_and_only_while_command_runs(place: &Place) {
-    place.are_well(true);
-    let slow = "echo $LEADERRUN_CANDIDATE $LEADERRUN_EVENT >> $DIARY; sleep 0.5";
-    let starts = format!("{slow}; : > $PLACE/$LEADERRUN_CANDIDATE.ready");
-    // COMMAND is started some time before it says so.
-    let check = format!(
-        "test -e $PLACE/$LEADERRUN_CANDIDATE.ready || echo early >> $DIARY
-         until grep -q \"$LEADERRUN_CANDIDATE command\" $DIARY; do sleep 0.02; done; {CHECK}"
-    );
-    let flags = ["--health", &check, "--pre-start", &starts, "--pre-stop", slow, "--post-stop", slow];
-    let drains = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; sleep 0.5; exit 5' TERM
-                   echo $LEADERRUN_CANDIDATE command >> $DIARY; while :; do sleep 0.02; done";
-    let mut one = place.start_checked("one", &flags, drains);
-    place.wait_for_times("one health", 3);
-    let mut two = place.start_checked("two", &flags, drains);
-    place.wait_for_times("one health", 6);
-    assert_eq!(place.count("two health"), 0, "a standby has nothing to check");
-    assert_eq!(one.stop(), Some(5));
-    place.wait_for("two health");
-    assert_eq!(two.stop(), Some(5));
-    let mut lines = place.lines();
-    lines.dedup();
-    let expected = |name: &str| {
-        ["pre-start", "command", "health", "pre-stop", "term", "post-stop"]
-            .map(|line| format!("{name} {line}"))
-            .to_vec()
-    };
-    assert_eq!(lines, [expected("one"), expected("two")].concat(), "{}", place.log());
 }
 
 /// A COMMAND that ends only once it may.
@@ -143,38 +110,10 @@ fn a_hung_check_counts_and_none_of_its_descendants_is_left(place: &Place) {
 
 on_two_stores!(
     [
-        &a_check_runs_within_the_leadership_and_only_while_command_runs,
         &a_hung_check_counts_and_none_of_its_descendants_is_left,
     ]:
     &a_command_that_hangs_gives_the_lease_to_another_host,
 );
-
-#[test]
-fn a_check_that_runs_when_a_stop_begins_delays_nothing_and_does_not_count() {
-    let place = Place::local();
-    let check = "trap '' TERM; echo checking >> $DIARY; sleep 1000";
-    for how in ["signal", "end"] {
-        fs::write(place.diary(), "").unwrap();
-        let script = "trap 'exit 3' TERM; echo up >> $DIARY; until test -e $PLACE/end; do sleep 0.02; done; exit 3";
-        let mut one = place.start_checked(
-            "one",
-            &["--health", check, "--health-timeout", "500s", "--kill-after", "80s", "--lease", "300s"],
-            script,
-        );
-        place.wait_for("up");
-        place.wait_for("checking");
-        let begun = std::time::Instant::now();
-        if how == "end" {
-            fs::write(place.path("end"), "").unwrap();
-            assert_eq!(one.status(), Some(3));
-        } else {
-            assert_eq!(one.stop(), Some(3));
-        }
-        assert!(begun.elapsed().as_secs() < 60, "the check had no grace");
-        assert!(!place.log().contains("--health check"), "{}", place.log());
-    }
-    assert!(place.history().lines().all(|line| !line.contains("unhealthy")), "{}", place.history());
-}
 
 #[test]
 fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
@@ -214,24 +153,6 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
 }
 
 #[test]
-fn a_check_has_no_input_and_its_output_reaches_nobody() {
-    let place = Place::local();
-    let check =
-        "cat; yes | head -c 1000000; env | grep ^LEADERRUN_ | grep -v SOCKET | sort >> $DIARY; echo done >> $DIARY";
-    let mut command = leaderrun();
-    command
-        .args(timing(CHECKED, &[]))
-        .args(["--store", &place.url, "--owner", "one", "--health", check, "shard", "-c"]);
-    command.arg("until grep -q done $DIARY; do sleep 0.02; done").env("DIARY", place.diary());
-    let output = command.stdin(Stdio::piped()).output().unwrap();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{output:?}");
-    let lines = place.lines();
-    assert_eq!(lines[..3], ["LEADERRUN_CANDIDATE=one", "LEADERRUN_EVENT=health", "LEADERRUN_SHARD=shard"]);
-    assert_eq!((lines[3].as_str(), lines[5].as_str()), ("LEADERRUN_TAKEOVER=first", "done"), "{lines:?}");
-    assert!(lines[4].starts_with("LEADERRUN_TERM="), "{lines:?}");
-}
-
-#[test]
 fn who_does_not_wait_leaves_and_a_job_has_failed() {
     let place = Place::local();
     let check = ["--health", "exit 1", "--health-failures", "1"];
@@ -250,26 +171,4 @@ fn who_does_not_wait_leaves_and_a_job_has_failed() {
     );
     assert_eq!(place.start_checked("two", &job, "exit 0").status(), Some(0), "{}", place.log());
     assert!(place.history().contains("unhealthy: the --health check exited with 1"), "{}", place.history());
-}
-
-#[test]
-fn checks_without_time_or_words_are_usage_errors_and_useless_ones_are_pointed_out() {
-    let refused = |flags: &[&str]| leaderrun().args(flags).args(["shard", "true"]).said().refused(64, "").err;
-    assert!(refused(&["--health", " "]).contains("write a command for the shell"));
-    assert!(refused(&["--health", "x", "--health-interval", "0"]).contains("leaves no time between two checks"));
-    assert!(refused(&["--health", "x", "--health-timeout", "0s"]).contains("leaves a check no time to run"));
-    assert!(refused(&["--health", "x", "--health-failures", "0"]).contains("use 1 or more"));
-    for option in ["--health-interval", "--health-timeout", "--health-failures"] {
-        assert!(refused(&[option, "1"]).contains(&format!("{option} needs --health")));
-    }
-    let place = Place::local();
-    let run = |flags: &[&str], environment: &[(&str, &str)]| {
-        let mut command: Command = leaderrun();
-        command.args(["--store", &place.url]).args(flags).args(["shard", "true"]).envs(environment.iter().copied());
-        command.said().ended(0).err
-    };
-    let said = run(&["--health", "x", "--max-run", "10s"], &[]);
-    assert!(said.contains("the first --health check comes after 10s, and --max-run stops COMMAND after 10s"), "{said}");
-    // The environment may say it for services in general.
-    assert!(!run(&[], &[("LEADERRUN_HEALTH_INTERVAL", "1s")]).contains("health"));
 }

@@ -13,12 +13,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::fleet::{
-    Fleet, copy_program, helpers_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or,
-};
+use support::fleet::{Fleet, helpers_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
 use support::place::{Place, usual_but};
 use support::process::Process;
-use support::said::Runs as _;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.
@@ -186,26 +183,6 @@ fn a_frozen_candidate_keeps_no_hook_from_its_time(place: &Place) {
     assert_eq!(place.lines()[..7], expected, "{}", place.log());
 }
 
-fn every_run_of_a_leadership_is_bracketed_by_its_hooks(place: &Place) {
-    let lead = format!("{LINE}; echo $LEADERRUN_TERM >> $PLACE/terms");
-    let flags = ["--restart", "on-failure", "--restart-delay", "100ms", "--pre-start", &lead];
-    let flags = [&flags[..], &["--pre-stop", LINE, "--post-stop", LINE]].concat();
-    // It fails twice.
-    let failing = "if [ $(wc -l < $PLACE/terms) -lt 3 ]; then echo $LEADERRUN_CANDIDATE command >> $DIARY; exit 3; fi";
-    let mut one = place.start("one", &flags, &format!("{failing}; {COMMAND}"));
-    let runs = || place.lines().iter().filter(|line| *line == "one command").count();
-    wait_until_or("it runs for the third time", || place.log(), || runs() == 3);
-    one.signal(Signal::SIGTERM);
-    assert_eq!(one.status(), Some(5), "{}", place.log());
-    let failed = ["one pre-start", "one command", "one post-stop ended 3"];
-    let last = ["one pre-start", "one command", "one pre-stop asked", "one term", "one post-stop asked 5"];
-    assert_eq!(place.lines(), [&failed[..], &failed, &last].concat(), "{}", place.log());
-    let terms = fs::read_to_string(place.path("terms")).unwrap();
-    let terms: Vec<&str> = terms.lines().collect();
-    assert!(terms.len() == 3 && terms.iter().all(|term| *term == terms[0]), "the lease was kept: {terms:?}");
-    assert_eq!(place.history().lines().count(), 1, "{}", place.history());
-}
-
 /// A hook that never ends by itself, forks away, and ignores the stop signal; as COMMAND's, its stamps show that no two
 /// terms overlap.
 fn stubborn_hook(fleet: &Fleet) -> String {
@@ -276,54 +253,6 @@ fn whatever_is_killed_while_a_hook_runs_nothing_is_left(place: &Place) {
 }
 
 #[test]
-fn an_impatient_stop_kills_the_hook_before_the_signal_and_runs_the_last_one() {
-    let place = Place::local();
-    let slow = format!("{LINE}; sleep 50");
-    let flags = ["--pre-stop", &slow, "--post-stop", LINE, "--hook-timeout", "60s", "--lease", "300s"];
-    let mut one = place.start("one", &flags, COMMAND);
-    place.wait_for("one command");
-    one.signal(Signal::SIGTERM);
-    place.wait_for("one pre-stop asked");
-    // Sooner, it would be the same request.
-    std::thread::sleep(Duration::from_millis(500));
-    one.signal(Signal::SIGTERM);
-    assert_eq!(one.status(), Some(137));
-    assert_eq!(place.lines(), ["one command", "one pre-stop asked", "one post-stop asked 137"], "{}", place.log());
-}
-
-#[test]
-fn hooks_get_the_reason_and_only_stops_have_a_losing_one() {
-    let place = Place::local();
-    for (flags, script, status, expected) in [
-        (&[][..], "exit 7", 7, &["x pre-start", "x post-stop ended 7"][..]),
-        (&[], "kill -9 $$", 137, &["x pre-start", "x post-stop ended 137"]),
-        (
-            &["--max-run", "300ms"],
-            "exec sleep 60",
-            124,
-            &["x pre-start", "x pre-stop max-run", "x post-stop max-run 143"],
-        ),
-    ] {
-        fs::write(place.diary(), "").unwrap();
-        assert_eq!(place.start("x", &[&LINES, flags].concat(), script).status(), Some(status));
-        assert_eq!(place.lines(), expected, "{}", place.log());
-    }
-    // COMMAND vanishes while its hook runs.
-    fs::write(place.diary(), "").unwrap();
-    let program = place.path("program");
-    copy_program("/bin/true", &program);
-    let removing = format!("{LINE}; rm {}", program.display());
-    let mut command = leaderrun();
-    command.args(timing(PATIENT, &[])).args(["--store", &place.url, "--owner", "x"]);
-    command.args(["--pre-start", &removing, "--post-stop", LINE, "shard"]);
-    let status = command.arg(&program).env("DIARY", place.diary()).stderr(Stdio::null()).status().unwrap();
-    assert_eq!(
-        (status.code(), place.lines()),
-        (Some(127), vec!["x pre-start".to_owned(), "x post-stop not-started".to_owned()])
-    );
-}
-
-#[test]
 fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
     let place = Place::local();
     let helper = "(trap 'echo helper >> $DIARY; exit' TERM; echo up >> $DIARY; while :; do sleep 0.02; done) & 
@@ -336,60 +265,10 @@ fn what_the_first_hook_leaves_behind_belongs_to_the_tree() {
     assert!(lines[2..4].contains(&"helper".to_owned()) && lines[4..] == ["one post-stop asked 5"], "{lines:?}");
 }
 
-#[test]
-fn signals_for_command_reach_no_hook_and_a_hook_sees_what_command_sees() {
-    let place = Place::local();
-    let lead = "env | grep ^LEADERRUN_ | grep -v SOCKET | sort >> $DIARY; ls /proc/self/fd | wc -l >> $DIARY";
-    let until = "until grep -q 'command got it' $DIARY; do sleep 0.1; done; sleep 0.3";
-    let losing = format!("trap 'echo hook got it >> $DIARY' USR1; {LINE}; {until}");
-    let script = "trap 'echo command got it >> $DIARY' USR1; trap 'exit 5' TERM; echo up >> $DIARY
-                  while :; do sleep 0.02; done";
-    let mut one = place.start("one", &["--pre-start", lead, "--pre-stop", &losing], script);
-    place.wait_for("up");
-    one.signal(Signal::SIGTERM);
-    place.wait_for("one pre-stop asked");
-    one.signal(Signal::SIGUSR1);
-    assert_eq!(one.status(), Some(5));
-    let lines = place.lines();
-    assert_eq!(lines[..3], ["LEADERRUN_CANDIDATE=one", "LEADERRUN_EVENT=pre-start", "LEADERRUN_SHARD=shard"]);
-    assert!(lines[3] == "LEADERRUN_TAKEOVER=first" && lines[4].starts_with("LEADERRUN_TERM="), "{lines:?}");
-    let without = Command::new("/bin/sh").args(["-c", "ls /proc/self/fd | wc -l"]).stdin(Stdio::null()).output();
-    assert_eq!(lines[5].trim(), String::from_utf8(without.unwrap().stdout).unwrap().trim(), "{lines:?}");
-    assert_eq!(lines[6..], ["up", "one pre-stop asked", "command got it"], "{lines:?}");
-}
-
-#[test]
-fn hooks_around_a_stop_take_their_time_from_the_lease() {
-    let sum = "+ pre-stop 4s + kill-after 3s + post-stop 4s + margin 1s 850ms = ";
-    let flags = ["--pre-stop", "x", "--post-stop", "x", "--hook-timeout", "4s"];
-    leaderrun().args(flags).args(["shard", "true"]).said().refused(64, sum);
-    // The one before COMMAND takes no time from the lease.
-    let explain =
-        |flags: &[&str]| leaderrun().args(["--store", "redis://h", "--explain"]).args(flags).arg("shard").said().good();
-    let without = explain(&[]);
-    assert_eq!(explain(&["--pre-start", "x", "--hook-timeout", "60s"]), without);
-    let text = explain(&["--pre-stop", "x", "--post-stop", "x", "--lease", "60s"]);
-    for line in [
-        "pre-stop             2s",
-        "post-stop            2s",
-        "renew + request timeout + pre-stop + kill-after + post-stop",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
-    let at =
-        |name: &str| text.lines().find(|line| line.starts_with(&format!("{name:<20} "))).unwrap()[21..35].trim_end();
-    assert_eq!(
-        ["stop", "stop signal", "SIGKILL", "end"].map(at),
-        ["47s 400ms", "49s 400ms", "52s 400ms", "54s 400ms"],
-        "{text}"
-    );
-}
-
 on_two_stores!(
     [
         &a_frozen_candidate_keeps_no_hook_from_its_time,
         &the_store_is_frozen_until_the_deadline_and_stubborn_hooks_are_dead_by_then,
-        &every_run_of_a_leadership_is_bracketed_by_its_hooks,
         &whatever_is_killed_while_a_hook_runs_nothing_is_left,
     ]:
     &hooks_come_in_their_order_and_a_standbys_first_after_the_leaders_last,
