@@ -12,14 +12,10 @@ pub struct Shell {
 }
 
 impl Shell {
+    /// Over local files of its own.
     pub fn start() -> Self {
-        Self::with_store(None)
-    }
-
-    /// Over the local files of its own where no store is named.
-    pub fn with_store(url: Option<&str>) -> Self {
         let shell = Self { scratch: TempDir::new().unwrap() };
-        let store = format!("LEADERRUN_STORE={}", url.map_or_else(|| shell.files(), str::to_owned));
+        let store = format!("LEADERRUN_STORE={}", shell.files());
         let file = format!("FILE={}", shell.scratch.path().join("file").display());
         let program = format!("PATH={}:/usr/bin:/bin", program_directory());
         let started = shell
@@ -95,10 +91,6 @@ impl Shell {
     /// Closes the terminal.
     pub fn close(&self) {
         assert!(self.tmux().arg("kill-pane").status().unwrap().success());
-    }
-
-    pub fn is_open(&self) -> bool {
-        self.tmux().arg("list-panes").stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap().success()
     }
 
     pub fn file(&self) -> String {
