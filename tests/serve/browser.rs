@@ -3,9 +3,7 @@
 use crate::support::process::Process;
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
@@ -68,37 +66,6 @@ impl Browser {
         self.evaluate("document.body.innerText").as_str().unwrap_or_default().to_owned()
     }
 
-    /// The width and the colours of the window.
-    pub fn window(&self, width: u32, height: u32, scheme: &str) {
-        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.ask("Emulation.setDeviceMetricsOverride", &size);
-        let media = json!({"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.ask("Emulation.setEmulatedMedia", &media);
-    }
-
-    /// A page of this size, as it is printed.
-    pub fn paper(&self, width: u32, height: u32) {
-        self.window(width, height, "light");
-        self.ask("Emulation.setEmulatedMedia", &json!({"media": "print"}));
-    }
-
-    pub fn press(&self, key: &str) {
-        for kind in ["keyDown", "keyUp"] {
-            let text = if kind == "keyDown" && key.len() == 1 { key } else { "" };
-            self.ask("Input.dispatchKeyEvent", &json!({"type": kind, "key": key, "text": text}));
-        }
-    }
-
-    /// A picture in target/screenshots, for people.
-    pub fn picture(&self, name: &str) -> PathBuf {
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
-        fs::create_dir_all(&directory).unwrap();
-        let shot = self.ask("Page.captureScreenshot", &json!({"format": "png"}));
-        let path = directory.join(format!("{name}.png"));
-        fs::write(&path, base64(shot["data"].as_str().unwrap())).unwrap();
-        path
-    }
-
     pub fn errors(&self) -> Vec<String> {
         // What was printed before this question has arrived with the answer.
         self.evaluate("1");
@@ -142,19 +109,4 @@ impl Browser {
             self.errors.borrow_mut().push(parameters.to_string());
         }
     }
-}
-
-/// By openssl(1), which `tests/run` installs.
-fn base64(text: &str) -> Vec<u8> {
-    let mut openssl = Command::new("openssl");
-    openssl.args(["base64", "-d", "-A"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut openssl = openssl.spawn().expect("openssl starts");
-    let mut input = openssl.stdin.take().unwrap();
-    // It reads in step with what it writes, and nobody reads that yet.
-    let text = text.to_owned();
-    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let output = openssl.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    assert!(output.status.success());
-    output.stdout
 }

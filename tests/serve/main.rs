@@ -9,8 +9,6 @@ mod api;
 mod browser;
 #[cfg(feature = "redis")]
 mod page;
-#[cfg(feature = "redis")]
-mod planted;
 mod prometheus;
 mod runs;
 mod server;

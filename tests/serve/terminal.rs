@@ -1,4 +1,4 @@
-//! `top` and `history --timeline`, in a terminal.
+//! `top`, in a terminal.
 
 use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::said::Runs as _;
@@ -6,7 +6,6 @@ use crate::support::shell::Shell;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::Stdio;
-use tempfile::TempDir;
 
 #[test]
 fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
@@ -58,20 +57,6 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     kill(Pid::from_raw(shell.file().trim().parse().unwrap()), Signal::SIGQUIT).unwrap();
     shell.wait_for("as before");
     shell.shows("clear; echo icanon $(stty -a | grep -c ' icanon')", "icanon 1");
-}
-
-#[test]
-fn a_timeline_has_a_line_for_each_host_and_one_for_nobody() {
-    let directory = TempDir::new().unwrap();
-    let store = format!("file:{}", directory.path().display());
-    for command in ["true", "exit 3", "kill -9 $$"] {
-        leaderrun().args(["--store", &store, "-c", command, "shard"]).stderr(Stdio::null()).status().unwrap();
-    }
-    let text = leaderctl().args(["--store", &store, "history", "--timeline", "shard"]).said().out;
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 4, "{text}");
-    assert!(lines[0].contains('F') && lines[0].contains('K') && lines[1].contains('#'), "{text}");
-    assert!(lines[1].starts_with("nobody") && lines[3].starts_with("= leads  # nobody leads"), "{text}");
 }
 
 #[test]
