@@ -3,9 +3,9 @@
 
 use crate::support::fleet::{leaderrun, wait_until_or};
 use crate::support::process::Process;
+use crate::support::redis;
 use crate::support::said::Runs as _;
 use crate::support::server::Server;
-use crate::support::{dynamo, redis};
 use nix::sys::signal::Signal;
 use std::process::{Command, Stdio};
 
@@ -137,35 +137,16 @@ impl Drop for Stage {
     }
 }
 
-/// The examples of the one block that begins with an `export` of such a store, or of those that do not.
-fn examples_of(scheme: Option<&str>) -> Vec<Example> {
+/// All but those in a block that begins with the `export` of another store.
+fn examples() -> Vec<Example> {
     let is_export = |example: &Example| example.command.starts_with("export ");
-    let of_it = |block: &Vec<Example>| match scheme {
-        Some(scheme) => block.iter().any(|example| is_export(example) && example.command.contains(scheme)),
-        None => !block.iter().any(is_export),
-    };
-    let found: Vec<Example> = blocks().into_iter().filter(of_it).flatten().filter(|it| !is_export(it)).collect();
+    let found: Vec<Example> = blocks().into_iter().filter(|block| !block.iter().any(is_export)).flatten().collect();
     assert!(found.len() > 3, "{found:?}");
     found
 }
 
 #[test]
-fn the_examples_with_a_new_table_are_what_leaderctl_prints() {
-    let server = dynamo::Server::start();
-    let mut stage = Stage::of(&server);
-    let examples = examples_of(Some("dynamodb://"));
-    let (init, others) = examples.split_first().unwrap();
-    assert_eq!(init.command, "leaderctl store init");
-    stage.assert_prints(init);
-    stage.start(&["report"]);
-    stage.wait_until("leaderctl status --json report | jq '.term != null'", "true");
-    for example in others {
-        stage.assert_prints(example);
-    }
-}
-
-#[test]
-fn the_other_examples_are_what_leaderctl_prints() {
+fn the_examples_are_what_leaderctl_prints() {
     let mut server = redis::Server::start();
     server.grow_old();
     let mut stage = Stage::of(&server);
@@ -181,7 +162,7 @@ fn the_other_examples_are_what_leaderctl_prints() {
     stage.wait_until("leaderctl status --json report | jq .standbys", "1");
     stage.wait_until("leaderctl list backup/users --json | jq .held", "true");
     stage.wait_until("leaderctl history report | grep -c leads || true", "1");
-    let verbs: Vec<String> = examples_of(None)
+    let verbs: Vec<String> = examples()
         .iter()
         .inspect(|example| stage.assert_prints(example))
         .filter_map(|example| example.command.split(' ').nth(1).map(str::to_owned))
