@@ -106,11 +106,3 @@ fn what_decides_knows_no_clock_no_kernel_and_no_runtime() {
         }
     }
 }
-
-#[test]
-fn a_breach_would_be_seen() {
-    let code = "use crate::runner::driver;\nuse crate::{cli, guard::policy};\nlet x: crate::store::Claim;";
-    let names: Vec<String> = imports(code).into_iter().collect();
-    assert_eq!(names, ["cli", "guard", "runner", "store"]);
-    assert!(layer("store") < layer("election") && layer("election") < layer("runner"));
-}

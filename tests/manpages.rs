@@ -501,7 +501,7 @@ fn every_example_is_a_command_line_that_the_programs_take() {
 }
 
 #[test]
-fn leaderctl_man_prints_each_page_as_text_and_at_a_terminal_gives_it_to_man() {
+fn leaderctl_man_prints_each_page_as_text() {
     let leaderctl = env!("CARGO_BIN_EXE_leaderctl");
     let pages = ["leaderctl", "leaderrun", "guarantees", "stores", "formats"];
     let titles = ["leaderctl.1", "leaderrun.1", "leaderrun.7", "leaderrun-stores.7", "leaderrun-formats.5"];
@@ -513,59 +513,6 @@ fn leaderctl_man_prints_each_page_as_text_and_at_a_terminal_gives_it_to_man() {
         let source = read(&format!("man/{name}"));
         let last = source.lines().last().unwrap().split_whitespace().nth(1).unwrap();
         assert!(text.contains("NAME") && text.contains(last), "{page}: {text}");
-    }
-    let scratch = tempfile::tempdir().unwrap();
-    let man = scratch.path().join("man");
-    // By another process: a child that another test starts meanwhile may have what we write ourselves still open, and then
-    // it cannot be executed.
-    let write_man = |script: &str| {
-        let mut shell = process::Command::new("sh");
-        shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(&man).arg(script);
-        assert!(shell.status().unwrap().success());
-    };
-    write_man("#!/bin/sh\necho \"$* $(grep '^.Dt')\"\n");
-    let at_a_terminal = |path: &str| {
-        let line = format!("{leaderctl} man stores");
-        let output = process::Command::new("script").args(["-qec", &line, "/dev/null"]).env("PATH", path).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
-    let path = std::env::var("PATH").unwrap();
-    assert_eq!(at_a_terminal(&format!("{}:{path}", scratch.path().display())).trim(), "-l - .Dt LEADERRUN-STORES 7");
-    write_man("#!/bin/sh\nexit 16\n");
-    assert!(at_a_terminal(&format!("{}:{path}", scratch.path().display())).contains("NAME"));
-}
-
-#[test]
-fn help_ends_with_five_examples_and_every_exit_status() {
-    for ((program, page), other) in PROGRAMS.into_iter().zip(["See leaderctl", "See leaderctl(1)"]) {
-        let help = declared(program).render_long_help().to_string();
-        let (_, end) = help.split_once("\nExamples:\n").expect("there are examples");
-        let (examples, end) = end.split_once("\n\nExit status: ").expect("exit statuses follow");
-        assert_eq!(examples.lines().count(), 5, "{examples}");
-        // What an example is for stands two blanks apart from it.
-        let lines = examples.lines().map(|line| line.trim_start().split("  ").next().unwrap());
-        let lines: Vec<&str> = lines.collect();
-        assert_eq!(accepted(&format!("```\n{}\n```\n", lines.join("\n")), "--help"), 5, "{examples}");
-        let (statuses, end) = end.split_once("\n\n").expect("more follows");
-        let told: Names = statuses
-            .split_whitespace()
-            .filter(|word| word.starts_with(|first: char| first.is_ascii_digit()))
-            .map(str::to_owned)
-            .collect();
-        assert_eq!(told, statuses_in(&read(page)));
-        assert!(end.contains(other), "{end}");
-    }
-}
-
-#[test]
-fn each_tool_that_people_come_from_has_a_line_of_ours() {
-    let page = read("docs/coming-from.md");
-    let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
-    assert_eq!(sections.len(), 7);
-    for section in sections {
-        let tool = section.lines().next().expect("a split has a first part");
-        assert!(accepted(section, tool) > 0, "no line of ours for {tool}");
-        assert!(section.contains("\n| | "), "nothing says what changes for {tool}");
     }
 }
 
@@ -681,16 +628,6 @@ fn every_guarantee_names_a_test() {
     // And every state of the processes that the page tells about.
     let told = |name: &str| evidence().iter().filter(|(head, _)| head.starts_with(name)).count();
     assert!(told("Time model:") >= 5 && told("Processes:") >= 5 && told("Fencing:") >= 1 && told("Limits:") >= 1);
-}
-
-#[test]
-#[ignore = "needs mandoc"]
-fn the_readme_and_the_page_of_guarantees_stay_short() {
-    let readme = read("README.md").lines().count();
-    assert!((150..=180).contains(&readme), "README.md has {readme} lines");
-    let output = process::Command::new("mandoc").args(["-T", "utf8"]).arg(path("man/leaderrun.7")).output();
-    let lines = String::from_utf8(output.expect("mandoc is there").stdout).unwrap().lines().count();
-    assert!((400..=600).contains(&lines), "leaderrun(7) has {lines} lines");
 }
 
 #[test]

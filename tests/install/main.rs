@@ -128,26 +128,6 @@ fn it_installs_twice_under_a_leader_that_goes_on_and_leaves_nothing_when_removed
     }
 }
 
-/// As fish finds them by itself.
-#[test]
-#[ignore = "needs fish"]
-fn fish_completes_options_values_and_verbs() {
-    let script = r#"
-        complete -C "leaderrun --leas"
-        complete -C "leaderrun --announce n"
-        complete -C "leaderctl step"
-    "#;
-    let prefix = tempfile::tempdir().unwrap();
-    succeeded(install_below(prefix.path()));
-    let mut fish = Command::new("fish");
-    fish.args(["-c", script]).env("HOME", prefix.path()).env("XDG_DATA_DIRS", prefix.path().join("share"));
-    // It completes nothing for a program that is not there.
-    let path = format!("{}:{}", name(&prefix.path().join("bin")), std::env::var("PATH").unwrap_or_default());
-    let text = succeeded(fish.env("PATH", path).said());
-    let words: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
-    assert_eq!(words, ["--lease", "never", "step-down"], "{text}");
-}
-
 #[test]
 fn a_packager_gets_it_below_destdir() {
     let scratch = tempfile::tempdir().unwrap();

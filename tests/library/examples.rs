@@ -43,8 +43,10 @@ fn leader_and_standby(one: Example, other: Example, works: impl Fn(&Example) -> 
     if works(&one) { (one, other) } else { (other, one) }
 }
 
-fn a_background_job_runs_once(place: &Place) {
-    let start = |name| Example::start(place, "background_job", name, &[]);
+#[test]
+fn a_background_job_runs_once() {
+    let place = Place::local();
+    let start = |name| Example::start(&place, "background_job", name, &[]);
     let works = |example: &Example| example.said().contains("pass 3");
     let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
     assert!(!other.said().contains("pass"), "{}", other.said());
@@ -60,21 +62,6 @@ fn a_background_job_runs_once(place: &Place) {
     assert!(third.child.ends().success());
 }
 
-fn a_migration_is_done_once_and_everybody_serves(place: &Place) {
-    let database = place.fleet.scratch.path().join("schema");
-    let start = |name| Example::start(place, "migration", name, &[database.to_str().unwrap()]);
-    let mut replicas = ["one", "two", "three"].map(start);
-    let begun = Instant::now();
-    for replica in &mut replicas {
-        assert!(replica.child.ends().success());
-        assert!(replica.said().contains("serving"), "{}", replica.said());
-    }
-    assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
-    assert_eq!(fs::read_to_string(&database).unwrap().lines().count(), 3);
-    let took = |replica: &Example| replica.said().contains("took 3 steps");
-    assert_eq!(replicas.iter().filter(|&replica| took(replica)).count(), 1);
-}
-
 fn health(replica: &Example) -> Option<(u16, String)> {
     let said = replica.said();
     let mut stream = TcpStream::connect(said.trim().strip_prefix("listening on ")?).ok()?;
@@ -86,8 +73,10 @@ fn health(replica: &Example) -> Option<(u16, String)> {
     Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }
 
-fn a_health_endpoint_says_who_leads(place: &Place) {
-    let start = |name| Example::start(place, "health_endpoint", name, &["127.0.0.1:0"]);
+#[test]
+fn a_health_endpoint_says_who_leads() {
+    let place = Place::local();
+    let start = |name| Example::start(&place, "health_endpoint", name, &["127.0.0.1:0"]);
     let leads = |example: &Example| health(example).is_some_and(|(status, _)| status == 200);
     // One after the other: on `file:` a standby that is refused before the leader's record is written is not told of it.
     let mut leader = start("one");
@@ -102,38 +91,3 @@ fn a_health_endpoint_says_who_leads(place: &Place) {
     assert!(leader.child.ends().success());
     wait_until_or("the other one leads", String::new, || leads(&other));
 }
-
-fn a_scheduled_job_keeps_its_times(place: &Place) {
-    let start = |name| Example::start(place, "scheduled_job", name, &["1"]);
-    let works = |example: &Example| example.said().matches("slot").count() >= 3;
-    let (mut leader, other) = leader_and_standby(start("one"), start("two"), works);
-    assert!(!other.said().contains("slot"), "{}", other.said());
-    leader.child.signal(Signal::SIGTERM);
-    assert!(leader.child.ends().success());
-    other.says("slot");
-    let slots = |example: &Example| -> Vec<u64> {
-        let said = example.said();
-        said.lines().filter_map(|line| line.rsplit_once(": slot ")?.1.parse().ok()).collect()
-    };
-    let all = [slots(&leader), slots(&other)].concat();
-    assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
-}
-
-#[test]
-fn examples_bear_with_what_they_are_given() {
-    let place = Place::local();
-    let database = place.fleet.scratch.path().join("schema");
-    fs::write(&database, "a\nb\nc\nof a later release\n").unwrap();
-    let mut migration = Example::start(&place, "migration", "migration", &[database.to_str().unwrap()]);
-    assert!(migration.child.ends().success());
-    assert!(migration.said().contains("took 0 steps"), "{}", migration.said());
-    let mut schedule = Example::start(&place, "scheduled_job", "schedule", &["0"]);
-    assert_eq!((schedule.child.ends().code(), schedule.said().as_str()), (Some(1), ""));
-}
-
-on_two_stores!(
-    &a_background_job_runs_once,
-    &a_migration_is_done_once_and_everybody_serves,
-    &a_health_endpoint_says_who_leads,
-    &a_scheduled_job_keeps_its_times,
-);

@@ -116,21 +116,6 @@ fn order(place: &Place, verb: &str) {
     assert!(leaderctl.output().unwrap().status.success(), "{verb}");
 }
 
-async fn operators_may_pause_it(place: Place) {
-    let member = place.join("one").await;
-    let leadership = member.leadership().await.unwrap();
-    order(&place, "pause");
-    assert_eq!(leadership.ending().await, Ending::Ordered);
-    assert_eq!(member.watch().current(), Role::Ending { term: leadership.term(), why: Ending::Ordered });
-    let term = leadership.term();
-    drop(leadership);
-    let paused = |role: &Role| matches!(role, Role::Standby { waiting_for: Some(why), .. } if why.contains("paused"));
-    wait_for(&mut member.watch(), paused).await;
-    order(&place, "resume");
-    assert!(member.leadership().await.unwrap().term() > term);
-    member.stop().await.unwrap();
-}
-
 async fn a_callback_that_panics_makes_the_member_leave(place: Place) {
     let member = place.builder("one").on_leading(|_| panic!("as this test wants it")).join().await.unwrap();
     wait_for(&mut member.watch(), |role| *role == Role::Stopped).await;
@@ -148,41 +133,12 @@ async fn a_callback_that_panics_makes_the_member_leave(place: Place) {
     assert_eq!(heard.load(Ordering::SeqCst), 1);
 }
 
-async fn a_leadership_that_no_callback_is_free_for_is_no_work(place: Place) {
-    let (terms, busy) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
-    let (led, works) = (Arc::clone(&terms), Arc::clone(&busy));
-    let builder = place.builder("one").on_leading(move |leadership| {
-        led.lock().unwrap().push(leadership.term());
-        drop(leadership);
-        while works.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    });
-    let member = builder.join().await.unwrap();
-    wait_until("the callback runs", || terms.lock().unwrap().len() == 1);
-    let again = async || {
-        order(&place, "pause");
-        wait_for(&mut member.watch(), |role| matches!(role, Role::Standby { .. })).await;
-        order(&place, "resume");
-        member.leadership().await.unwrap().term()
-    };
-    // Were it held in the queue, the second one would never have ended.
-    let (second, third) = (again().await, again().await);
-    busy.store(false, Ordering::SeqCst);
-    wait_until("the callback is called for what goes on", || terms.lock().unwrap().len() == 2);
-    member.stop().await.unwrap();
-    let terms = terms.lock().unwrap();
-    assert!(terms[0] < second && second < third && terms[1..] == [third], "{terms:?} {second} {third}");
-}
-
 on_two_stores!(
     async a_callback_that_panics_makes_the_member_leave,
-    async a_leadership_that_no_callback_is_free_for_is_no_work,
     async roles_follow_each_other_and_terms_rise,
     async nobody_else_leads_while_a_leadership_is_held,
     async a_member_that_is_dropped_leaves,
     async callbacks_hear_of_the_beginning_and_the_end,
-    async operators_may_pause_it,
 );
 
 /// Where a lease expires, and can be lost.

@@ -62,25 +62,3 @@ async fn what_the_store_refuses_ends_the_wait() {
 fn source(error: &Error) -> Option<io::ErrorKind> {
     error.source()?.downcast_ref().map(io::Error::kind)
 }
-
-#[tokio::test]
-async fn what_the_network_said_is_the_source_of_an_error() {
-    // Nobody listens at the port of a socket that is gone.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    for (is_built, url) in [
-        (cfg!(feature = "redis"), format!("redis://127.0.0.1:{port}")),
-        (cfg!(feature = "postgres"), format!("postgres://me@127.0.0.1:{port}/db")),
-        (cfg!(feature = "mysql"), format!("mysql://me@127.0.0.1:{port}/db")),
-        (cfg!(feature = "nats"), format!("nats://127.0.0.1:{port}/bucket")),
-        (cfg!(feature = "etcd"), format!("etcd://127.0.0.1:{port}/prefix")),
-    ] {
-        if !is_built {
-            continue;
-        }
-        let member = Member::builder(&url, "shard").join().await.unwrap();
-        let error = member.find_leader().await.expect_err("nobody listens");
-        assert!(matches!(&error, Error::Unreachable(_)), "{url}: {error:?}");
-        assert_eq!(source(&error), Some(io::ErrorKind::ConnectionRefused), "{url}: {error:?}");
-        member.stop().await.unwrap();
-    }
-}

@@ -1,7 +1,7 @@
 //! Programs that use the library, killed, frozen and cut off. What they do is taken for work from its first sign to its
 //! last one, so one sign of another's in between would be two at work.
 
-use crate::support::fleet::{Life, example_program, wait_until};
+use crate::support::fleet::{Life, example_program};
 use crate::{LEASE, Place};
 use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -53,16 +53,6 @@ fn one_works_and_the_other_takes_over_when_it_is_killed(mut place: Place) {
     place.fleet.conclude();
 }
 
-fn a_blocked_runtime_does_not_lose_the_lease(mut place: Place) {
-    place.two(&["block"]);
-    let leader = place.leads_for(2 * LEASE + SOON);
-    place.fleet.kill(&leader);
-    let other = other_than(&leader);
-    place.taken_over_by(other);
-    place.fleet.kill(other);
-    place.fleet.conclude();
-}
-
 fn programs_under_leaderrun_take_part_in_the_same_election(mut place: Place) {
     let url = place.url.clone();
     let timing = crate::support::world::TIMING;
@@ -81,7 +71,6 @@ fn programs_under_leaderrun_take_part_in_the_same_election(mut place: Place) {
 
 on_two_stores!(
     one_works_and_the_other_takes_over_when_it_is_killed,
-    a_blocked_runtime_does_not_lose_the_lease,
     programs_under_leaderrun_take_part_in_the_same_election,
 );
 
@@ -105,18 +94,6 @@ mod network {
             }
             place.fleet.conclude();
         }
-    }
-
-    #[test]
-    fn a_standby_that_is_frozen_is_not_killed() {
-        let mut place = Place::redis();
-        let (leader, other) = place.two(&[]);
-        place.fleet.signal(&other, Signal::SIGSTOP);
-        sleep(LEASE + SOON);
-        place.fleet.signal(&other, Signal::SIGCONT);
-        assert!(place.fleet.stop(&leader).success());
-        place.taken_over_by(&other);
-        place.fleet.conclude();
     }
 
     #[test]
@@ -144,35 +121,5 @@ mod network {
             place.fleet.leader_where(|life| life.term > leader.term);
             place.fleet.conclude();
         }
-    }
-
-    #[test]
-    fn work_that_heeds_its_end_outlives_a_store_that_was_away() {
-        let mut place = Place::redis();
-        place.worker("one", &[]);
-        let leader = place.fleet.leader();
-        place.server().freeze();
-        sleep(LEASE + SOON);
-        let lives = place.fleet.lives();
-        assert_eq!(lives.len(), 1, "{lives:?}");
-        sleep(Duration::from_millis(100));
-        assert_eq!(place.fleet.lives()[0].last, lives[0].last, "it works on");
-        place.server().thaw();
-        place.fleet.leader_where(|life| life.owner == "one" && life.term > leader.term);
-        place.fleet.conclude();
-    }
-
-    #[test]
-    fn work_that_may_overrun_goes_on_and_is_reported() {
-        let mut place = Place::redis();
-        place.worker("one", &["block", "hold", "warn"]);
-        let leader = place.fleet.leader();
-        place.server().freeze();
-        wait_until("it is told", || place.fleet.logs().contains("the work under it goes on"));
-        sleep(LEASE);
-        assert_eq!(place.fleet.leader().term, leader.term);
-        place.server().thaw();
-        place.fleet.kill("one");
-        place.fleet.conclude();
     }
 }
