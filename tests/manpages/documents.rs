@@ -3,7 +3,6 @@
 use super::{Names, path, read};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 /// Each page of the guide, by its path.
 pub fn guide() -> Vec<String> {
@@ -110,22 +109,4 @@ fn the_list_of_contents_has_every_page_of_the_guide_and_no_other() {
     let mut once = listed.clone();
     once.sort();
     assert_eq!(once, guide());
-}
-
-#[test]
-#[ignore = "needs mdbook, which tests/run installs"]
-fn the_guide_is_a_book() {
-    let scratch = tempfile::tempdir().unwrap();
-    let mdbook = path("target/tools/bin/mdbook");
-    let output = Command::new(mdbook).arg("build").arg(path("docs")).arg("--dest-dir").arg(scratch.path()).output();
-    let output = output.expect("mdbook is there");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("WARN") && !said.contains("ERROR"), "{said}");
-    // Links to pages have become links to what was made of them, and pictures are beside them.
-    for name in guide() {
-        let page = name.strip_prefix("docs/").unwrap().replace(".md", ".html");
-        let text = fs::read_to_string(scratch.path().join(&page)).unwrap_or_else(|error| panic!("{page}: {error}"));
-        assert!(text.contains("<h1"), "{page}");
-    }
-    assert!(scratch.path().join("lease.svg").exists() && scratch.path().join("index.html").exists());
 }
