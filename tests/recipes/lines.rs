@@ -1,47 +1,28 @@
-//! Lines of the README, the guide and the manual on which much depends, each run as it is written, by a shell on a machine that
-//! has what they name, with a store on Redis. (That the programs take all the others is in tests/manpages.rs.)
+//! The lines of the README, the guide and the manual on which most depends, run as they are written, by a shell on a machine that
+//! has what they name. (That the programs take all the others is in tests/manpages.rs.)
 
 use super::{Machine, text, write_script};
-use crate::support::redis::Server;
-use crate::support::server::{Server as _, prepare};
 use std::process::{Command, Output};
 
-/// A machine, and a store that it reaches.
-struct Site {
-    machine: Machine,
-    server: Server,
-}
-
-impl Site {
-    fn new() -> Self {
-        let mut server = Server::start();
-        prepare(&server);
-        server.grow_old();
-        Self { machine: Machine::with(&[], ""), server }
-    }
-
+impl Machine {
     /// A program in PATH and in the directory: it writes its name and its words down, and then does `then`.
     fn has(&self, program: &str, then: &str) {
-        let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}\n{then}\n", self.machine.path("ran").display());
-        write_script(&self.machine.path("bin").join(program), &script);
+        let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}\n{then}\n", self.path("ran").display());
+        write_script(&self.path("bin").join(program), &script);
     }
 
     /// A shell that is given `line`, in the directory of the programs.
     fn shell(&self, line: &str) -> Command {
+        let store = self.store();
         let path = ("PATH", "/usr/local/bin:/usr/bin:/bin");
-        let url = self.server.own_url();
-        let environment = [path, ("LEADERRUN_STORE", &url), ("LEADERRUN_CONFIG", "/dev/null")];
-        let mut command = self.machine.command(&environment, &["/bin/sh", "-c", line], &[]);
-        command.current_dir(self.machine.path("bin"));
+        let environment = [path, ("LEADERRUN_STORE", &store), ("LEADERRUN_CONFIG", "/dev/null")];
+        let mut command = self.command(&environment, &["/bin/sh", "-c", line], &[]);
+        command.current_dir(self.path("bin"));
         command
     }
 
     fn run(&self, line: &str) -> Output {
         self.shell(line).output().unwrap()
-    }
-
-    fn ran(&self) -> Vec<String> {
-        self.machine.ran().iter().map(|line| line.trim_end().to_owned()).collect()
     }
 
     fn count(&self, program: &str) -> usize {
@@ -74,7 +55,7 @@ fn manual(page: &str, part: &str) -> String {
 /// Of one host that fails and others that come later, or of two that come at once.
 #[test]
 fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then() {
-    let site = Site::new();
+    let site = Machine::with(&[]);
     let line = recipe("leaderrun --once ");
     site.has("server", "");
     site.has("migrate", "sleep 0.5");
@@ -84,7 +65,7 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then() {
     }
     assert!(site.run(&line).status.success());
     assert_eq!((site.count("migrate"), site.count("server")), (1, 3), "{:?}", site.ran());
-    assert_eq!(site.ran()[0], "migrate");
+    assert_eq!(site.ran()[0].trim_end(), "migrate");
 
     let line = line.replace("2026-11-add-users", "2026-12-fail");
     site.has("migrate", "exit 9");
@@ -104,21 +85,4 @@ fn a_migration_is_done_once_and_what_builds_upon_it_is_started_only_then() {
         assert!(site.run(&line).status.success());
     }
     assert_eq!(site.ran().iter().filter(|ran| *ran == "migrate 2026-11-add-users").count(), 1, "{:?}", site.ran());
-}
-
-#[test]
-fn a_dangerous_step_is_taken_only_while_the_lease_lasts() {
-    let site = Site::new();
-    let line = manual("man/leaderctl.1", "verify --for");
-    assert!(text("docs/recipes.md").contains(&format!("`{}`", line.trim())), "the guide has another line: {line}");
-    site.has("publish", "");
-    let output = site.run(line.trim());
-    assert!(!output.status.success() && site.ran().is_empty(), "nobody leads here: {output:?}");
-    write_script(&site.machine.path("bin").join("steps"), &format!("#!/bin/sh\n{line}\n"));
-    assert!(site.run("leaderrun s -- ./steps").status.success());
-    assert_eq!(site.ran(), ["publish"]);
-    // Its lease is shorter than it wants.
-    let short = "leaderrun --lease 4s --renew 1s --kill-after 1s s -- ./steps";
-    assert!(!site.run(short).status.success());
-    assert_eq!(site.ran(), ["publish"]);
 }

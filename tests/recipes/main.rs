@@ -1,5 +1,5 @@
-//! What the manual, the guide, the README and the examples show is run as it stands there, and does what they say: by
-//! cron, as a container, as a script.
+//! What the manual, the guide, the README and the examples show is run as it stands there, and does what they say: as
+//! a container, as a script.
 //!
 //! Each is run where it would be: the programs in `/usr/local/bin` (in a mount namespace), with no more environment than
 //! there is. Only the store's URL is another.
@@ -16,19 +16,17 @@ mod fencing;
     feature = "etcd"
 ))]
 mod infrastructure;
-#[cfg(feature = "redis")]
 mod lines;
 #[path = "../support/mod.rs"]
 mod support;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{children_of, wait_until, wait_until_or};
@@ -58,8 +56,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// Each of `programs` writes into `ran`, a line a run, and then does `then`.
-    fn with(programs: &[&str], then: &str) -> Self {
+    /// Each of `programs` writes into `ran`, a line a run.
+    fn with(programs: &[&str]) -> Self {
         let machine = Self { scratch: TempDir::new().unwrap() };
         let bin = machine.path("bin");
         fs::create_dir(&bin).unwrap();
@@ -68,8 +66,7 @@ impl Machine {
         }
         for program in programs {
             let log = machine.path("ran");
-            let found = "${LEADERRUN_DUE-} ${LEADERRUN_TERM-} ${HOME-nohome}";
-            let script = format!("#!/bin/sh\necho \"{program} $* {found}\" >>{}\n{then}\n", log.display());
+            let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}\n", log.display());
             write_script(&bin.join(program), &script);
         }
         machine
@@ -97,75 +94,6 @@ impl Machine {
         command.args(words).stdin(Stdio::null());
         command
     }
-}
-
-/// One line of a crontab: when, and what.
-struct Entry {
-    schedule: Vec<String>,
-    command: String,
-}
-
-/// As crontab(5) has it.
-fn crontab(text: &str) -> (Vec<(String, String)>, Vec<Entry>) {
-    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let is_setting = |line: &&str| line.split_once('=').is_some_and(|(name, _)| !name.contains(' '));
-    let settings = lines().filter(is_setting).filter_map(|line| line.split_once('='));
-    let entries = lines().filter(|line| !is_setting(line)).map(|line| {
-        let mut rest = line;
-        let mut schedule = Vec::new();
-        for _ in 0..5 {
-            let (field, after) = rest.split_once(char::is_whitespace).expect("five fields and a command");
-            assert!(field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c)), "{line}");
-            schedule.push(field.to_owned());
-            rest = after.trim_start();
-        }
-        assert!(!rest.contains('%'), "cron makes a line break of a %: {line}");
-        Entry { schedule, command: rest.to_owned() }
-    });
-    (settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), entries.collect())
-}
-
-/// As cron runs it: `/bin/sh -c`, with what the crontab sets and next to nothing else.
-fn as_cron(machine: &Machine, settings: &[(String, String)], command: &str) -> Command {
-    let store = machine.store();
-    let mut environment = vec![("SHELL", "/bin/sh"), ("LOGNAME", "root")];
-    for (name, value) in settings {
-        environment.push((name, if name == "LEADERRUN_STORE" { &store } else { value }));
-    }
-    machine.command(&environment, &["/bin/sh", "-c", command], &[])
-}
-
-/// Five hosts whose cron starts it at the same time, and five that are late.
-fn cron_runs_it_once_a_slot(text: &str, expected: &[&str]) {
-    let (settings, entries) = crontab(text);
-    assert!(settings.iter().any(|(name, _)| name == "LEADERRUN_STORE"), "{settings:?}");
-    for entry in &entries {
-        let machine = Machine::with(expected, "sleep 0.3");
-        for _ in 0..2 {
-            let hosts: Vec<Child> = (0..5)
-                .map(|_| {
-                    let mut command = as_cron(&machine, &settings, &entry.command);
-                    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-                })
-                .collect();
-            for host in hosts {
-                let Output { status, stdout, stderr } = host.wait_with_output().unwrap();
-                let mail = String::from_utf8([stdout, stderr].concat()).unwrap();
-                assert!(status.success() && mail.is_empty(), "{:?} {}: {mail}", entry.schedule, entry.command);
-            }
-        }
-        let ran = machine.ran();
-        // The test itself may run into the next slot.
-        let slots: BTreeSet<_> = ran.iter().map(|line| line.split(' ').rev().nth(2)).collect();
-        assert!(!ran.is_empty() && slots.len() == ran.len(), "{}: {ran:?}", entry.command);
-        assert!(ran.iter().all(|line| line.ends_with(" nohome")), "{ran:?}");
-        assert!(expected.iter().any(|program| ran[0].starts_with(program)), "{ran:?}");
-    }
-}
-
-#[test]
-fn the_crontab_runs_each_job_once_a_slot_and_sends_no_mail() {
-    cron_runs_it_once_a_slot(&text("examples/crontab"), &["make-report", "clean-up"]);
 }
 
 /// The words of `KEY ["a", "b"]`, in the form of a Dockerfile's ENTRYPOINT and CMD.
@@ -226,7 +154,7 @@ impl Machine {
 fn the_dockerfile_runs_its_worker_on_one_of_two_hosts_and_stops_in_order() {
     let dockerfile = text("examples/Dockerfile");
     let words = [exec_form(&dockerfile, "ENTRYPOINT "), exec_form(&dockerfile, "CMD ")].concat();
-    let machine = Machine::with(&[], "");
+    let machine = Machine::with(&[]);
     let first = Container::run(&machine, &words);
     wait_until_or("it leads", || machine.log(), || machine.log().contains("leading in term 1"));
     let second = Container::run(&machine, &words);
@@ -283,7 +211,7 @@ fn the_sidecar_tells_the_app_when_to_take_a_step() {
     let pod = &manifest["spec"]["template"]["spec"];
     let sidecar = &pod["initContainers"][0];
     assert_eq!(sidecar["restartPolicy"].as_str(), Some("Always"), "else it would have to end first");
-    let machine = Machine::with(&["do-one-step"], "");
+    let machine = Machine::with(&["do-one-step"]);
     let other = Container::run(&machine, &words(sidecar));
     wait_until_or("the other leads", || machine.log(), || other.answers("/leader"));
     let here = Container::run(&machine, &words(sidecar));
@@ -313,7 +241,7 @@ fn the_sidecar_tells_the_app_when_to_take_a_step() {
 
 #[test]
 fn the_script_backs_up_once_and_not_while_another_does() {
-    let machine = Machine::with(&[], "");
+    let machine = Machine::with(&[]);
     let script = machine.path("backup.sh");
     write_script(&script, &text("examples/backup.sh"));
     for directory in ["target", "source"] {
