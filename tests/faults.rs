@@ -15,10 +15,9 @@ use restarts::{
     in_two_slots_a_leader_is_cut_off_and_then_everybody, in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
     the_leader_is_killed_whatever_it_does,
 };
-use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{Life, helpers_of, leaderctl, wait_until};
+use support::fleet::{Life, helpers_of, wait_until};
 use support::operator::{Operator, Order};
 use support::process::Process;
 use support::proxy::NetworkFault;
@@ -67,8 +66,8 @@ fn the_leader_is_killed(story: Story) {
     world.conclude();
 }
 
-fn leader_is_frozen_for_two_leases(story: Story, stamp_flags: &[&'static str]) {
-    let world = World::new(story, stamp_flags);
+fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
+    let world = World::new(story, DAEMON);
     let leader = world.leader();
     world.fleet.signal(&leader.owner, Signal::SIGSTOP);
     sleep(2 * LEASE);
@@ -80,16 +79,8 @@ fn leader_is_frozen_for_two_leases(story: Story, stamp_flags: &[&'static str]) {
     world.conclude();
 }
 
-fn the_leader_is_frozen_for_two_leases(story: Story) {
-    leader_is_frozen_for_two_leases(story, PLAIN);
-}
-
-fn the_leader_of_a_daemon_is_frozen_for_two_leases(story: Story) {
-    leader_is_frozen_for_two_leases(story, DAEMON);
-}
-
-fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]) {
-    let world = World::new(story, stamp_flags);
+fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
+    let world = World::new(story, DAEMON);
     let leader = world.leader();
     world.set(&leader.owner, NetworkFault::Partition);
     sleep(3 * LEASE);
@@ -100,49 +91,28 @@ fn leader_is_cut_off_for_three_leases(story: Story, stamp_flags: &[&'static str]
     world.conclude();
 }
 
-fn the_leader_is_cut_off_for_three_leases(story: Story) {
-    leader_is_cut_off_for_three_leases(story, PLAIN);
-}
-
-fn the_leader_of_a_daemon_is_cut_off_for_three_leases(story: Story) {
-    leader_is_cut_off_for_three_leases(story, DAEMON);
-}
-
-/// Freezes some of (candidate, backstop, guard) for two leases.
-fn processes_are_frozen(story: Story, frozen: &[usize]) {
+/// Freezes the candidate, and another one of (candidate, backstop, guard), for two leases.
+fn candidate_and_another_are_frozen(story: Story, other: usize) {
     let world = World::new(story, DAEMON);
     let leader = world.leader();
     let keepers = world.processes(&leader.owner);
-    for &index in frozen {
+    for index in [0, other] {
         kill(keepers[index], Signal::SIGSTOP).unwrap();
     }
     sleep(2 * LEASE);
-    for &index in frozen {
+    for index in [0, other] {
         let _ = kill(keepers[index], Signal::SIGCONT);
     }
-    // A frozen guard is noticed at the deadline at the latest; a frozen backstop alone does no harm.
-    if frozen.contains(&0) {
-        world.successor(&leader);
-    } else {
-        world.fleet.leader();
-    }
+    world.successor(&leader);
     world.conclude();
 }
 
-fn candidate_and_guard_are_frozen(story: Story) {
-    processes_are_frozen(story, &[0, 2]);
-}
-
 fn candidate_and_backstop_are_frozen(story: Story) {
-    processes_are_frozen(story, &[0, 1]);
+    candidate_and_another_are_frozen(story, 1);
 }
 
-fn the_backstop_is_frozen_for_two_leases(story: Story) {
-    processes_are_frozen(story, &[1]);
-}
-
-fn the_guard_is_frozen_for_two_leases(story: Story) {
-    processes_are_frozen(story, &[2]);
+fn candidate_and_guard_are_frozen(story: Story) {
+    candidate_and_another_are_frozen(story, 2);
 }
 
 fn the_guard_is_frozen_while_the_leader_is_cut_off(story: Story) {
@@ -167,80 +137,15 @@ fn the_server_is_away_for_half_a_lease(story: Story) {
     conclude_undisturbed(world, &leader, LONG * 9 / 20);
 }
 
-fn the_server_is_away_for_two_leases(story: Story) {
-    let mut world = World::new(story, DAEMON);
-    let leader = world.leader();
-    world.server.kill();
-    sleep(2 * LEASE);
-    world.server.start_again();
-    world.successor(&leader);
-    world.conclude();
-}
-
-/// Each request takes so long, for long enough to cost a leadership that cannot bear it.
-fn every_answer_is_slow(world: &World, latency: Duration) {
-    world.set_all(NetworkFault::Slow(latency));
+/// For long enough to cost a leadership that cannot bear it. The store that needs the most, NATS, has room for answers of
+/// 5 s: one renewal follows upon another there.
+fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
+    let (world, leader) = long_leases(story);
+    world.set_all(NetworkFault::Slow(LONG / 4));
     sleep(2 * LEASE);
     world.set_all(NetworkFault::Fair);
     sleep(LEASE / 2);
-}
-
-/// The store that needs the most of it, NATS, has room for answers of 5 s: one renewal follows upon another there.
-fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
-    let (world, leader) = long_leases(story);
-    every_answer_is_slow(&world, LONG / 4);
     world.assert_undisturbed(&leader);
-    world.conclude();
-}
-
-/// One renewal names the one before it on NATS, so two round trips have to fit in where one does on the others.
-#[cfg(any(feature = "redis", feature = "nats"))]
-fn answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone(story: Story) {
-    let (world, leader) = long_leases(story);
-    world.set_all(NetworkFault::Slow(LONG / 2));
-    if story.store == "nats" {
-        wait_until("the tree is dead", || world.tree(&leader.owner).is_empty());
-        world.set_all(NetworkFault::Fair);
-        world.successor(&leader);
-    } else {
-        // It would have been over by now.
-        sleep(LONG);
-        world.set_all(NetworkFault::Fair);
-        sleep(LEASE / 2);
-        world.assert_undisturbed(&leader);
-    }
-    world.conclude();
-}
-
-/// What an operator orders meanwhile is a note for the history as well.
-fn slow_answers_cost_no_leadership_while_an_operator_gives_orders(story: Story) {
-    // A connection of MySQL takes one request at a time. On NATS one renewal follows upon another, and an order would cost
-    // two answers more.
-    let (lease, latency) = match story.store {
-        "mysql" => ("12s", 3),
-        "nats" => ("6s", 2),
-        _ => ("6s", 3),
-    };
-    let (latency, timing) =
-        (Duration::from_secs(latency), ["--renew", "1s", "--kill-after", "100ms", "--lease", lease]);
-    let mut world = World::empty(story, &[&timing[..], &["--stop-timeout", "100ms"]].concat(), PLAIN);
-    world.crew(1);
-    let leader = world.fleet.leader();
-    world.set_all(NetworkFault::Slow(latency));
-    for words in [&["pause", "--keep"][..], &["resume"], &["pause", "--keep"], &["resume"]] {
-        sleep(latency);
-        if story.store == "nats" {
-            continue;
-        }
-        let (url, environment) = (world.server.url(world.server.address()), world.server.environment());
-        let mut order = leaderctl();
-        order.args(["--store", &url]).args(words).arg("shard").envs(environment.iter().copied());
-        let output = order.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}\n{}", world.fleet.logs());
-    }
-    sleep(latency);
-    world.assert_undisturbed(&leader);
-    world.set_all(NetworkFault::Fair);
     world.conclude();
 }
 
@@ -266,13 +171,6 @@ fn the_store_is_wiped_under_a_leader(story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     world.server.wipe();
-    somebody_leads_after(world, &leader);
-}
-
-fn the_lock_is_deleted_by_hand_under_a_leader(story: Story) {
-    let mut world = World::new(story, DAEMON);
-    let leader = world.fleet.leader();
-    world.server.remove_lock("shard");
     somebody_leads_after(world, &leader);
 }
 
@@ -351,16 +249,6 @@ fn the_server_is_frozen_for_a_third_of_a_lease(story: Story) {
     conclude_undisturbed(world, &leader, LONG / 3);
 }
 
-fn the_server_is_frozen_for_two_leases(story: Story) {
-    let world = World::new(story, DAEMON);
-    let leader = world.fleet.leader();
-    world.server.freeze();
-    sleep(2 * LEASE);
-    world.server.thaw();
-    world.successor(&leader);
-    world.conclude();
-}
-
 fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
     let mut world = World::empty(story, &LONG_TIMING, PLAIN);
     world.use_wall_clocks();
@@ -378,56 +266,23 @@ fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
     world.conclude();
 }
 
-/// A killed leader and one that is cut off, while the machine is busy: so many processes do `work`.
-fn under(processes: usize, work: &str, story: Story) {
-    // One such load at a time, because the tests beside it are not its target.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+/// A killed leader and one that is cut off.
+fn every_processor_is_busy(story: Story) {
     let mut world = World::new(story, DAEMON);
     let leader = world.fleet.leader();
     let begin = |_| {
         let mut command = mortal("perl");
-        command.args(["-e", work]);
+        command.args(["-e", "1 while 1"]);
         start_quietly(command)
     };
-    let load: Vec<Process> = (0..processes).map(begin).collect();
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let load: Vec<Process> = (0..processors).map(begin).collect();
     world.fleet.kill(&leader.owner);
     let leader = world.successor(&leader);
     world.set(&leader.owner, NetworkFault::Partition);
     world.successor(&leader);
     drop(load);
     world.set_all(NetworkFault::Fair);
-    world.conclude();
-}
-
-fn every_processor_is_busy(story: Story) {
-    under(std::thread::available_parallelism().map_or(2, usize::from), "1 while 1", story);
-}
-
-/// Memory is taken, written to and given back again and again: a quarter of what there is, and a gigabyte at most.
-fn memory_is_scarce(story: Story) {
-    let work = r#"open my $info, "/proc/meminfo"; my ($free) = map { /^MemAvailable: +(\d+)/ } <$info>;
-                  my $size = $free * 256; $size = 1 << 30 if $size > 1 << 30;
-                  while (1) { my $taken = "x" x $size; undef $taken }"#;
-    under(1, work, story);
-}
-
-/// Thirty times where that takes half a minute at most.
-fn of_twenty_candidates_the_leader_is_killed_again_and_again(story: Story) {
-    const SHORT: [&str; 10] =
-        ["--lease", "3s", "--renew", "500ms", "--kill-after", "300ms", "--retry", "500ms", "--stop-timeout", "300ms"];
-    let mut world = World::empty(story, &SHORT, PLAIN);
-    world.crew(20);
-    let begun = BootInstant::now();
-    for count in 0..30 {
-        if count >= 10 && BootInstant::now().since(begun) > Duration::from_secs(30) {
-            break;
-        }
-        let leader = world.fleet.leader();
-        world.fleet.kill(&leader.owner);
-        world.start(&leader.owner);
-        world.successor(&leader);
-    }
     world.conclude();
 }
 
@@ -478,127 +333,77 @@ macro_rules! stories {
     };
 }
 
-/// The same, of candidates that have hooks, a standby command, and restarts of a COMMAND that fails once.
-macro_rules! equipped_stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        told!(FAILING_ONCE, " beside hooks and a standby command", $store, $start, $stories);
-    };
-}
-
-/// The same; COMMAND fails again and again.
-macro_rules! restarting_stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        told!(FAILING, " beside hooks, a standby command and restarts", $store, $start, $stories);
-    };
-}
-
-/// As [`equipped_stories`], in two slots.
-macro_rules! slotted_stories {
-    ($store:ident, $start:expr, $stories:tt) => {
-        told!(SLOTTED, " beside hooks, a standby command and restarts", $store, $start, $stories);
-    };
-}
-
+// Each store has another client.
 every_store!(stories:
-    the_leader_is_killed,
-    the_leader_is_cut_off_for_three_leases,
-    the_server_is_away_for_two_leases,
     answers_that_take_a_quarter_of_the_lease_disturb_nothing,
     connections_are_reset_for_half_a_lease,
-    the_store_is_wiped_under_a_leader,
-    all_records_are_deleted_by_hand_under_a_leader,
     the_server_is_frozen_for_a_third_of_a_lease,
-    wall_clocks_are_stepped_by_an_hour_both_ways,
 );
 
 mod on_two_kinds {
     two_kinds!(stories:
-        the_server_is_away_for_half_a_lease,
-        the_server_is_frozen_for_two_leases,
-        the_lock_is_deleted_by_hand_under_a_leader,
-        the_leader_of_a_daemon_is_frozen_for_two_leases,
+        the_leader_is_killed,
         the_leader_of_a_daemon_is_cut_off_for_three_leases,
-        operators_order_at_random_while_faults_strike,
+        the_server_is_away_for_half_a_lease,
+        the_store_is_wiped_under_a_leader,
+        all_records_are_deleted_by_hand_under_a_leader,
+        wall_clocks_are_stepped_by_an_hour_both_ways,
     );
 }
 
 /// What happens to the processes of a host is not the store's doing.
 #[cfg(feature = "redis")]
-mod processes {
-    stories!(
-        redis,
-        crate::support::redis::Server::start(),
-        [
-            candidate_and_guard_are_frozen,
-            candidate_and_backstop_are_frozen,
-            the_guard_is_frozen_while_the_leader_is_cut_off,
-            the_backstop_is_frozen_for_two_leases,
-            the_guard_is_frozen_for_two_leases,
-            everything_of_the_leader_is_frozen_until_another_leads,
-            of_twenty_candidates_the_leader_is_killed_again_and_again,
-            every_processor_is_busy,
-            memory_is_scarce,
-        ]
-    );
-}
-
-/// Those whose clients take a request at a time, or send one to a connection that is silent.
-mod slow_answers {
-    macro_rules! told_on {
-        ($($store:ident $feature:literal $start:expr;)*) => {
-            $(
-                #[cfg(feature = $feature)]
-                stories!($store, $start, [slow_answers_cost_no_leadership_while_an_operator_gives_orders]);
-            )*
+mod on_one_store {
+    macro_rules! on_redis {
+        ($module:ident, $kit:ident, $beside:expr, $stories:tt) => {
+            mod $module {
+                told!($kit, $beside, redis, crate::support::redis::Server::start(), $stories);
+            }
         };
     }
 
-    told_on! {
-        dynamodb "dynamodb" crate::support::dynamo::Server::durable();
-        redis "redis" crate::support::redis::Server::start();
-        postgres "postgres" crate::support::postgres::Server::start();
-        mysql "mysql" crate::support::mysql::Server::start();
-        nats "nats" crate::support::nats::Server::start();
-    }
-}
-
-mod half_of_the_lease {
-    #[cfg(feature = "nats")]
-    stories!(
-        nats,
-        crate::support::nats::Server::start(),
-        [answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone]
+    on_redis!(
+        plain,
+        BARE,
+        "",
+        [
+            the_leader_of_a_daemon_is_frozen_for_two_leases,
+            candidate_and_backstop_are_frozen,
+            the_guard_is_frozen_while_the_leader_is_cut_off,
+            everything_of_the_leader_is_frozen_until_another_leads,
+            every_processor_is_busy,
+            operators_order_at_random_while_faults_strike,
+        ]
     );
-    #[cfg(feature = "redis")]
-    stories!(
-        redis,
-        crate::support::redis::Server::start(),
-        [answers_that_take_half_of_the_lease_end_a_leadership_with_nats_alone]
-    );
-}
 
-mod equipped {
-    two_kinds!(equipped_stories:
-        the_leader_is_killed,
-        the_leader_is_frozen_for_two_leases,
-        the_leader_of_a_daemon_is_cut_off_for_three_leases,
-        candidate_and_guard_are_frozen,
-        the_server_is_away_for_two_leases,
-        the_whole_tree_is_killed,
-        one_of_the_three_is_killed_again_and_again,
+    on_redis!(
+        equipped,
+        FAILING_ONCE,
+        " beside hooks and a standby command",
+        [
+            the_leader_of_a_daemon_is_frozen_for_two_leases,
+            the_leader_of_a_daemon_is_cut_off_for_three_leases,
+            candidate_and_guard_are_frozen,
+            the_whole_tree_is_killed,
+            one_of_the_three_is_killed_again_and_again,
+        ]
     );
-}
 
-mod restarting {
-    two_kinds!(restarting_stories:
-        the_leader_is_killed_whatever_it_does,
+    on_redis!(
+        restarting,
+        FAILING,
+        " beside hooks, a standby command and restarts",
+        [the_leader_is_killed_whatever_it_does,]
     );
-}
 
-mod slotted {
-    two_kinds!(slotted_stories:
-        in_two_slots_a_leader_is_cut_off_and_then_everybody,
-        in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
+    on_redis!(
+        slotted,
+        SLOTTED,
+        " beside hooks, a standby command and restarts",
+        [
+            in_two_slots_a_leader_is_cut_off_and_then_everybody,
+            in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
+        ]
     );
 }
 
@@ -626,7 +431,7 @@ mod random_faults {
 
     #[test]
     fn a_short_run_finds_no_breach() {
-        tell_stories(13, Limit::Stories(5), STORES);
+        tell_stories(13, Limit::Stories(3), STORES);
     }
 
     #[test]

@@ -293,18 +293,6 @@ macro_rules! stories {
     };
 }
 
-/// Those of every cluster, and some more.
-macro_rules! clusters {
-    ($name:ident: $kind:expr, [$($more:tt)*]) => {
-        stories!($name: $kind, [
-            its_leader_is_killed: LeaderKilled,
-            its_leader_is_cut_off: LeaderCutOff,
-            all_of_it_is_restarted: AllRestarted,
-            $($more)*
-        ]);
-    };
-}
-
 const ETCD: Kind =
     Kind { store: "etcd", start: etcd::Etcd::start, timing: DEFAULT, servers: 3, waits: false, forgets: false };
 
@@ -312,9 +300,6 @@ const NATS: Kind = Kind { store: "nats", start: nats::Nats::start, timing: LONG,
 
 /// Besides, it takes a key of other programs, in a stream that may have another leader.
 const NATS_WITH_A_KEY: Kind = Kind { store: "nats, lock_key=", start: nats::Nats::with_a_key, ..NATS };
-
-/// A stream's next leader may take longer than the lease allows.
-const NATS_BY_DEFAULT: Kind = Kind { store: "nats, lease 15 s", timing: DEFAULT, ..NATS };
 
 const REDIS_THAT_WAITS: Kind =
     Kind { store: "redis, wait=1", start: redis::Redis::waiting, timing: LONG, waits: true, ..ETCD };
@@ -338,28 +323,32 @@ const POSTGRES: Kind = Kind {
     ..POSTGRES_THAT_WAITS
 };
 
-clusters!(of_etcd: crate::ETCD, [
+stories!(of_etcd: crate::ETCD, [
+    its_leader_is_killed: LeaderKilled,
+    its_leader_is_cut_off: LeaderCutOff,
+    all_of_it_is_restarted: AllRestarted,
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
-clusters!(of_nats: crate::NATS, [
-    its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
-]);
-stories!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
+stories!(of_nats: crate::NATS, [
     its_leader_is_killed: LeaderKilled,
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
-clusters!(of_nats_at_the_default_timing: crate::NATS_BY_DEFAULT, []);
-clusters!(of_redis_that_waits: crate::REDIS_THAT_WAITS, [
+stories!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
-clusters!(of_redis: crate::REDIS, [
+stories!(of_redis_that_waits: crate::REDIS_THAT_WAITS, [
+    its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
+]);
+stories!(of_redis: crate::REDIS, [
+    its_leader_is_killed: LeaderKilled,
+    all_of_it_is_restarted: AllRestarted,
     its_leader_is_cut_off_with_ours_and_two_lead: LeaderCutOffWithOurs,
     its_leader_is_killed_and_acknowledged_writes_are_lost: LeaderKilledAlone,
 ]);
-clusters!(of_postgres_that_waits: crate::POSTGRES_THAT_WAITS, [
+stories!(of_postgres_that_waits: crate::POSTGRES_THAT_WAITS, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
-clusters!(of_postgres: crate::POSTGRES, [
+stories!(of_postgres: crate::POSTGRES, [
     its_leader_is_cut_off_with_ours_and_two_lead: LeaderCutOffWithOurs,
     its_leader_is_killed_and_acknowledged_writes_are_lost: LeaderKilledAlone,
 ]);

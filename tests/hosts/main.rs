@@ -143,12 +143,6 @@ every_store!(stories:
     a_leader_that_hears_nothing_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(StoreToHost),
 );
 
-mod standbys {
-    two_kinds!(stories:
-        a_standby_that_hears_nothing_disturbs_nobody_and_comes_back: a_standby_is_cut_off(StoreToHost),
-    );
-}
-
 #[cfg(feature = "redis")]
 mod other_cuts {
     stories!(
@@ -160,7 +154,6 @@ mod other_cuts {
             a_leader_cut_off_both_ways_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(BothWays),
             a_leader_that_is_not_heard_is_dead_before_the_next_begins: a_leader_is_cut_off_for_long(HostToStore),
             a_standby_cut_off_both_ways_disturbs_nobody_and_comes_back: a_standby_is_cut_off(BothWays),
-            a_standby_that_is_not_heard_disturbs_nobody_and_comes_back: a_standby_is_cut_off(HostToStore),
         ]
     );
 }
