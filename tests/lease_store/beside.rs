@@ -6,7 +6,7 @@ use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
-    Administration, Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, Report, StoreError,
+    Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, StoreError,
 };
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -168,38 +168,9 @@ fn a_lock_that_is_gone_ends_the_leadership_and_is_held_until_the_tree_is_dead() 
 }
 
 #[test]
-fn a_revocation_leaves_the_lock_and_a_release_gives_it_back_before_the_lease() {
-    each(ALL, |world| {
-        let (both, one) = (Both::new(&world), candidate("one"));
-        let term = both.lead(&one);
-        assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
-        assert_eq!(both.has(), None);
-        let term = both.lead(&one);
-        assert_eq!(now(both.store.revoke(&shard(), term)), Ok(Release::Released));
-        assert_eq!(both.has().as_deref(), Some(one.session.as_str()));
-        assert_eq!(now(both.store.renew(&one, term, 1)), Ok(Renewal::Revoked));
-    });
-}
-
-#[test]
 fn what_the_lock_needs_to_last_is_told_to_the_guard() {
     let both = Both::new(&World::old(SCRIPTED));
     let mut told = Vec::new();
     both.store.with_lease_files(&shard(), &mut |files| told.extend(files.iter().map(AsRawFd::as_raw_fd)));
     assert_eq!(told, [both.descriptor]);
-}
-
-#[test]
-fn leaderctl_moves_leaders_while_they_have_the_lock() {
-    each(ALL, |world| {
-        let both = Both::new(&world);
-        both.set(Some(STRANGER));
-        let own = Candidate { shard: "leaderctl/balance".parse().unwrap(), ..candidate("one") };
-        assert_eq!(now(both.store.observe(&own.shard)), Ok(Observation::Free));
-        assert_eq!(now(both.store.inspect(&own.shard)), Ok(Report::default()));
-        let Ok(Claim::Granted(grant)) = now(both.store.claim(&own)) else { panic!("it is refused") };
-        assert_eq!(now(both.store.renew(&own, grant.term, 1)), Ok(Renewal::Renewed));
-        assert_eq!(now(both.store.release(&own, grant.term)), Ok(Release::Released));
-        assert_eq!(both.has().as_deref(), Some(STRANGER));
-    });
 }

@@ -64,36 +64,6 @@ fn our_wall_clock_delays_a_takeover_where_a_date_judges_and_never_hastens_one() 
 }
 
 #[test]
-fn renewals_keep_the_lease_where_no_clock_is_known() {
-    each_led([TIMELESS, Style { touches: false, ..TIMELESS }], |world, client, one, term| {
-        let standby = world.client();
-        for sequence in 1..20 {
-            standby.refused(&candidate("two"));
-            advance(seconds(3));
-            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
-        }
-        let (_, took) = standby.in_time(&candidate("two"));
-        assert!(took >= LEASE && took < LEASE + SLACK, "{took:?}");
-    });
-}
-
-#[test]
-fn orders_to_a_dead_leaders_shard_do_not_keep_its_lease() {
-    each(ALL, |world| {
-        world.client().lead(&candidate("one"));
-        let standby = world.client();
-        let two = candidate("two");
-        for number in 0..5 {
-            standby.refused(&two);
-            advance(seconds(3));
-            world.client().order(&format!("order {number}"));
-        }
-        let (_, took) = standby.in_time(&two);
-        assert!(took < SLACK, "{took:?} more");
-    });
-}
-
-#[test]
 fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
     each(ALL, |world| {
         let (client, one, operator) = (world.client(), candidate("one"), world.client());

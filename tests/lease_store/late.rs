@@ -3,7 +3,7 @@
 use crate::memory::{Name, Step};
 use crate::world::*;
 use futures_util::FutureExt;
-use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+use leaderrun::internals::lease::{Session, Shard, Term};
 use leaderrun::internals::store::{
     Administration, ErrorKind, Leases, Note, Notes, Observation, Page, Release, Renewal,
 };
@@ -160,18 +160,6 @@ fn a_copy_of_the_last_renewal_does_not_prolong_the_lease_of_a_leader_that_died()
 }
 
 #[test]
-fn orders_that_cross_a_first_claim_make_its_leader_wait_for_nothing() {
-    each(ALL, |world| {
-        let (client, one, operator) = (world.client(), candidate("one"), world.client());
-        client.line.next(put_of_shard, Fate::After(Box::new(|| {})));
-        client.line.next(put_of_shard, Fate::After(Box::new(move || operator.order("pause --keep"))));
-        let term = client.lead(&one);
-        assert_eq!(client.orders().as_deref(), Some("pause --keep"));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-    });
-}
-
-#[test]
 fn a_renewal_of_an_earlier_term_is_no_loss_of_a_later_one() {
     each(ALL, |world| {
         let (client, one) = (world.client(), candidate("one"));
@@ -282,71 +270,6 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
             wait.await.unwrap();
         });
     });
-}
-
-/// A leader, and a standby that was refused.
-fn led_on_a_server_that_pushes() -> (Client, Candidate, Term, Client) {
-    let world = World::old(PUSHING);
-    let (client, one, term) = leader(&world);
-    let standby = world.client();
-    standby.refused(&candidate("two"));
-    (client, one, term, standby)
-}
-
-/// The server pushes each renewal.
-#[test]
-fn a_standby_that_is_pushed_what_stands_asks_nothing() {
-    let (client, one, term, standby) = led_on_a_server_that_pushes();
-    let shard = shard();
-    soon(async {
-        let quiet = std::time::Duration::from_millis(20);
-        let mut wait = std::pin::pin!(standby.store.changed(&shard));
-        for sequence in 1..4 {
-            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
-            standby.line.steps();
-            assert!(matches!(now(standby.store.observe(&shard)), Ok(Observation::Held(_))));
-            assert_eq!(standby.line.steps(), []);
-            advance(seconds(10));
-            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
-        }
-        assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
-        now(client.store.release(&one, term)).unwrap();
-        wait.await.unwrap();
-    });
-    // Nobody listens any more.
-    standby.line.steps();
-    assert_eq!(now(standby.store.observe(&shard)), Ok(Observation::Free));
-    assert_eq!(standby.line.steps().len(), 1);
-}
-
-#[test]
-fn a_watch_that_fails_or_is_silent_begins_again() {
-    let (client, one, term, standby) = led_on_a_server_that_pushes();
-    let shard = shard();
-    soon(async {
-        let quiet = std::time::Duration::from_millis(20);
-        let mut wait = std::pin::pin!(standby.store.changed(&shard));
-        let get: fn(&Step) -> bool = |step| matches!(step, Step::Get { .. });
-        standby.line.next(get, Fate::Lost);
-        let begins_again = std::time::Duration::from_millis(700);
-        assert!(tokio::time::timeout(begins_again, &mut wait).await.is_err());
-        // What it would show of the release never comes.
-        standby.line.next(get, Fate::Hangs);
-        now(client.store.release(&one, term)).unwrap();
-        assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
-        // A look for the last lease finds it.
-        assert_eq!(now(standby.store.inspect(&shard)).unwrap().holder, None);
-        wait.await.unwrap();
-    });
-}
-
-#[test]
-fn a_watch_that_is_denied_says_so() {
-    let world = World::old(PUSHING);
-    let standby = world.client();
-    let shard = shard();
-    standby.line.next(|step| matches!(step, Step::Get { .. }), Fate::Denied);
-    assert_eq!(soon(standby.store.changed(&shard)).unwrap_err().kind, ErrorKind::Denied);
 }
 
 /// Otherwise it would claim without a pause.

@@ -4,7 +4,6 @@
 
 mod beside;
 mod ends;
-mod explored;
 mod forgotten;
 mod late;
 #[path = "../support/memory.rs"]

@@ -3,7 +3,7 @@
 use crate::memory::{Name, Step};
 use crate::world::*;
 use leaderrun::internals::lease::Session;
-use leaderrun::internals::store::{Administration, Note, Notes, Page, Release, Report};
+use leaderrun::internals::store::{Administration, Note, Notes, Page, Release};
 use std::time::Duration;
 
 fn announcement() -> Page {
@@ -90,17 +90,4 @@ fn announcements_are_deleted_long_after_their_end_and_nothing_else_ever() {
         assert_eq!(removed(&client), [Step::Remove(Name::Note(shard(), here))], "{style:?}");
         assert!(world.server.contents().contains_key(&Name::Note(shard(), kept)));
     }
-}
-
-#[test]
-fn orders_of_a_shard_that_nobody_led_stay_and_make_no_leader_wait() {
-    each(ALL, |world| {
-        world.client().order("pause");
-        assert_eq!(now(world.client().store.list("")), Ok(Vec::new()));
-        assert_eq!(now(world.client().store.inspect(&shard())), Ok(Report::default()));
-        let client = world.client();
-        let one = candidate("one");
-        client.leads_once(&one);
-        assert_eq!(client.orders().as_deref(), Some("pause"));
-    });
 }

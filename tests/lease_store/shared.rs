@@ -31,19 +31,6 @@ fn paused(world: &World) -> Client {
 }
 
 #[test]
-fn a_term_and_a_pause_survive_a_crash_whose_document_is_deleted_and_its_tree_is_waited_for() {
-    let world = World::old(SHARED);
-    let (_, _, term) = leader(&world);
-    paused(&world);
-    world.delete();
-    let other = world.client();
-    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
-    let grant = other.waits(&candidate("two"));
-    assert!(grant.term > term, "{grant:?}");
-    assert_eq!(other.orders().as_deref(), Some("pause --keep"));
-}
-
-#[test]
 fn a_claim_that_is_denied_halfway_does_not_say_that_an_earlier_tree_is_dead() {
     let world = World::old(SHARED);
     leader(&world);
@@ -163,18 +150,6 @@ fn a_document_that_its_leader_wrote_again_has_the_orders_of_the_led_mark() {
     world.server.restart();
     assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
     assert_eq!(operator.orders().as_deref(), Some("pause --keep"));
-}
-
-#[test]
-fn a_leader_leaves_the_lease_of_another_program_alone_however_young_the_store_is() {
-    let world = World::old(SHARED);
-    let (client, one, term) = leader(&world);
-    let theirs = held_by_another(&world, LEASE);
-    world.write_foreign(Some(theirs.clone()), "");
-    world.server.restart();
-    let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("it leads beside another") };
-    assert_eq!(holder.owner, "another");
-    assert_eq!(world.server.get(&[Name::Shard(shard())])[0].content, theirs);
 }
 
 #[test]

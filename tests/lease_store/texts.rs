@@ -50,17 +50,6 @@ fn members_of_a_later_release_survive_whatever_is_written() {
 }
 
 #[test]
-fn a_led_mark_keeps_what_it_does_not_know() {
-    let world = World::old(SCRIPTED);
-    let (client, one, term) = leader(&world);
-    now(client.store.release(&one, term)).unwrap();
-    add_a_member(&world, &Name::Led(shard()));
-    client.lead(&leaderrun::internals::lease::Candidate { lease: LEASE * 2, ..one });
-    let text = world.server.contents().get(&Name::Led(shard())).unwrap().text.clone();
-    assert!(text.contains("later") && text.contains("30000"), "{text}");
-}
-
-#[test]
 fn a_later_format_is_refused_by_name_and_never_replaced() {
     for style in ALL {
         for text in

@@ -52,8 +52,6 @@ pub const STAMPING: Style = Style { touches: false, ..SCRIPTED };
 pub const TIMELESS: Style = Style { tells: Tells::Nothing, ..SCRIPTED };
 
 pub const SHARED: Style = Style::SHARED;
-/// Its watches show each write.
-pub const PUSHING: Style = Style::PUSHING;
 
 pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, LEASED, STAMPING, TIMELESS, SHARED];
 /// Those with a clock by which others can tell when a lease ends, or a wait.

@@ -21,7 +21,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// What kind of server it is.
-#[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// It renews by itself. Otherwise it can only compare.
@@ -31,8 +30,6 @@ pub struct Style {
     pub is_leased: bool,
     /// Other programs write the documents of shards.
     pub is_shared: bool,
-    /// A watch shows each write.
-    pub pushes: bool,
     pub marking: Marking,
 }
 
@@ -47,16 +44,8 @@ pub enum Tells {
 
 impl Style {
     /// As a server with scripts or statements.
-    pub const SCRIPTED: Self = Self {
-        touches: true,
-        tells: Tells::Millis,
-        is_leased: false,
-        is_shared: false,
-        pushes: false,
-        marking: Marking::ByAnyone,
-    };
-    /// As NATS.
-    pub const PUSHING: Self = Self { touches: false, pushes: true, ..Self::SCRIPTED };
+    pub const SCRIPTED: Self =
+        Self { touches: true, tells: Tells::Millis, is_leased: false, is_shared: false, marking: Marking::ByAnyone };
     /// As etcd.
     pub const LEASED: Self = Self { tells: Tells::Nothing, is_leased: true, ..Self::SCRIPTED };
     /// As object storage.
@@ -262,7 +251,7 @@ impl Server {
         state.documents.insert(write.name.clone(), kept);
         let found = self.found(&state, &write.name);
         drop(state);
-        if write.wakes || self.style.pushes {
+        if write.wakes {
             self.wake();
         }
         Some(found)
@@ -417,8 +406,8 @@ impl<W: Way> Documents for Memory<W> {
     }
 
     fn properties(&self) -> Properties {
-        let Style { touches, tells, is_leased, is_shared, pushes, marking } = self.server.style;
-        let hears = pushes || (touches && !is_shared);
+        let Style { touches, tells, is_leased, is_shared, marking } = self.server.style;
+        let hears = touches && !is_shared;
         Properties {
             marking,
             delivery: if hears { Delivery::Push } else { Delivery::Poll },
@@ -426,7 +415,6 @@ impl<W: Way> Documents for Memory<W> {
             tells_time: tells == Tells::Millis,
             has_clock: !is_leased,
             compares_only: !touches,
-            pushes_documents: pushes,
             ..Properties::default()
         }
     }
