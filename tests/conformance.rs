@@ -166,30 +166,6 @@ async fn a_renewal_keeps_the_lease_beyond_its_first_end(bench: &Bench) {
     .await;
 }
 
-async fn a_look_shows_when_the_lease_was_last_renewed(bench: &Bench) {
-    // Some stores tell the time to a second; DynamoDB's first claim guesses it, up to a second and a half too late.
-    const EXACT_TO: Duration = Duration::from_secs(2);
-    let (store, other) = (bench.store(), bench.store());
-    let one = candidate("renewed/ago", "one");
-    let begun = Instant::now();
-    let term = granted(&*store, &one).await.term;
-    let told = async || {
-        let looked = other.inspect(&one.shard).await.unwrap().holder.expect("one holds it").renewed_ago;
-        let listed = other.list("renewed/ago").await.unwrap().remove(0).1.holder.expect("one holds it").renewed_ago;
-        assert_eq!((looked.is_some(), listed.is_some()), (store.expires(), store.expires()));
-        looked.zip(listed).map(|(looked, listed)| (looked.min(listed), looked.max(listed)))
-    };
-    tokio::time::sleep(EXACT_TO * 3).await;
-    if let Some((least, most)) = told().await {
-        assert!(least > EXACT_TO * 2 && most < begun.elapsed() + EXACT_TO, "{least:?} {most:?}");
-    }
-    let begun = Instant::now();
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    if let Some((_, most)) = told().await {
-        assert!(most < begun.elapsed() + EXACT_TO, "{most:?}");
-    }
-}
-
 async fn a_stranger_can_neither_renew_nor_release(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     // The same owner in another process is a stranger as well.
@@ -274,19 +250,6 @@ async fn a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_term
     }
 }
 
-async fn who_does_not_hold_the_lease_forgets_nothing(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let (one, two) = (candidate("kept", "one"), candidate("kept", "two"));
-    let term = granted(&*store, &one).await.term;
-    assert_eq!(store.replace(&one.shard, &Page::Orders, None, Some(&Note::for_ever("kept"))).await, Ok(true));
-    assert_eq!(other.forget(&two, term).await, Ok(Release::NotHeld));
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(other.inspect(&one.shard).await.unwrap().last_term, Some(term));
-    store.release(&one, term).await.unwrap();
-    assert_eq!(store.forget(&one, term).await, Ok(Release::NotHeld));
-    assert_eq!(other.inspect(&one.shard).await.unwrap().last_term, Some(term));
-}
-
 async fn a_lease_that_is_not_renewed_expires_and_not_before(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     if !store.expires() {
@@ -349,7 +312,7 @@ async fn a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again(bench:
 
 async fn of_eight_candidates_one_wins_every_race(bench: &Bench) {
     let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
-    one_wins_every_race(&stores, "raced", 10).await;
+    one_wins_every_race(&stores, "raced", 5).await;
 }
 
 async fn a_list_tells_of_each_shard_what_a_look_at_it_tells(bench: &Bench) {
@@ -538,32 +501,6 @@ async fn a_note_is_replaced_only_where_the_expected_text_stands(bench: &Bench) {
     }
 }
 
-async fn of_eight_writers_of_a_note_one_wins_every_race(bench: &Bench) {
-    let stores: Vec<_> = (0..8).map(|_| bench.store()).collect();
-    let mut standing: Option<String> = None;
-    for race in 0..8 {
-        let mut writers = tokio::task::JoinSet::new();
-        for (number, store) in stores.iter().enumerate() {
-            let (store, standing) = (Arc::clone(store), standing.clone());
-            writers.spawn(async move {
-                let (shard, draft) = ("races".parse().unwrap(), Note::for_ever(format!("{race} {number}")));
-                let written = store.replace(&shard, &Page::Orders, standing.as_deref(), Some(&draft)).await;
-                // Where the store cannot tell, it says so.
-                match written {
-                    Ok(won) => won.then_some(draft.text),
-                    Err(error) if error.kind == ErrorKind::Unknown => None,
-                    Err(error) => panic!("{error}"),
-                }
-            });
-        }
-        let winners: Vec<String> = writers.join_all().await.into_iter().flatten().collect();
-        standing = text(&*stores[0], "races", &Page::Orders).await;
-        assert!(winners.len() <= 1, "race {race}: {winners:?}");
-        assert!(winners.is_empty() || winners.first() == standing.as_ref(), "race {race}: {winners:?}");
-        assert!(standing.as_ref().is_some_and(|text| text.starts_with(&format!("{race} "))), "race {race}");
-    }
-}
-
 async fn a_note_vanishes_after_its_time_and_not_before(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let shard: Shard = "vanishing".parse().unwrap();
@@ -690,72 +627,6 @@ async fn an_order_is_heard_with_the_next_renewal_and_so_is_its_end(bench: &Bench
     assert_eq!(heard(&[]).await, []);
 }
 
-async fn an_order_that_ends_by_itself_is_heard_until_then(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let one = candidate("ordered/ends", "one");
-    let term = granted(&*store, &one).await.term;
-    let begun = Instant::now();
-    write(&*other, "ordered/ends", &Page::Orders, &Note::lasting("soon over".to_owned(), Some(LEASE))).await;
-    for sequence in 1.. {
-        if with_renewal(&*store, &one, term, sequence, &["ordered/ends"]).await == [None] {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it never ends");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert!(begun.elapsed() >= LEAST, "it ended after {:?}", begun.elapsed());
-}
-
-async fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    if !store.expires() {
-        let one = candidate("revoked", "one");
-        assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
-        let term = granted(&*store, &one).await.term;
-        let error = other.revoke(&one.shard, term).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-        assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-        return;
-    }
-    let (one, term, sent) = in_time("revoked", async |shard| {
-        let one = short(shard, "one");
-        assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
-        let begun = Instant::now();
-        let term = granted(&*store, &one).await.term;
-        assert_eq!(other.revoke(&one.shard, Term(term.0 + 1)).await, Ok(Release::NotHeld));
-        assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
-        let sent = leaderrun::internals::time::BootInstant::now();
-        let renewal = store.renew(&one, term, 1).await;
-        let revocation = other.revoke(&one.shard, term).await;
-        let next = store.renew(&one, term, 2).await;
-        if begun.elapsed() >= LEAST {
-            return None;
-        }
-        assert_eq!((renewal, revocation), (Ok(Renewal::Renewed), Ok(Release::Released)));
-        assert_eq!(next, Ok(Renewal::Revoked));
-        Some((one, term, sent))
-    })
-    .await;
-    let two = candidate(one.shard.as_str(), "two");
-    let start_after = loop {
-        match other.claim(&two).await.expect("the store answers") {
-            Claim::Granted(grant) => {
-                assert!(grant.term > term && grant.takeover == Takeover::Revoked, "{grant:?}");
-                break grant.start_after.unwrap_or_else(leaderrun::internals::time::BootInstant::now);
-            }
-            Claim::Refused(holder) => {
-                assert_ne!(holder.session, Some(one.session.clone()), "it is not revoked");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-        assert!(leaderrun::internals::time::BootInstant::now().since(sent) < PATIENCE, "never granted again");
-    };
-    assert!(start_after.since(sent) >= LEAST, "started {:?} after", start_after.since(sent));
-    let lost = store.renew(&one, term, 3).await;
-    assert!(matches!(lost, Ok(Renewal::Lost(_) | Renewal::Revoked)), "{lost:?}");
-    assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::NotHeld));
-}
-
 async fn a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     if !store.expires() {
@@ -771,6 +642,18 @@ async fn a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same(benc
     // What was revoked before is over with the next release.
     assert_eq!(other.release(&two, grant.term).await, Ok(Release::Released));
     assert_eq!(granted(&*store, &one).await.takeover, Takeover::Released);
+}
+
+/// One on local files ends with its holder alone.
+#[tokio::test]
+async fn a_lease_that_never_ends_by_itself_cannot_be_revoked() {
+    let (bench, _scratch) = file_bench().await;
+    let (store, other, one) = (bench.store(), bench.store(), candidate("revoked", "one"));
+    assert_eq!(other.revoke(&one.shard, Term(1)).await, Ok(Release::NotHeld));
+    let term = granted(&*store, &one).await.term;
+    let error = other.revoke(&one.shard, term).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
 /// A standby that hears nothing looks again when the lease that it saw would end, which is long after this.
@@ -870,6 +753,17 @@ macro_rules! other_servers {
     };
 }
 
+macro_rules! without_a_server {
+    ($($case:ident),* $(,)?) => {
+        mod without_a_server {
+            use super::*;
+            suite!(scripted_documents, documents_bench(Style::SCRIPTED), [$($case),*]);
+            suite!(compared_documents, documents_bench(Style::COMPARING), [$($case),*]);
+            suite!(file, file_bench(), [$($case),*]);
+        }
+    };
+}
+
 macro_rules! everywhere {
     ($($case:ident),* $(,)?) => {
         suite!(scripted_documents, documents_bench(Style::SCRIPTED), [$($case),*]);
@@ -884,11 +778,9 @@ everywhere!(
     the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970,
     a_claim_of_what_is_held_is_refused_with_its_holder,
     a_renewal_keeps_the_lease_beyond_its_first_end,
-    a_look_shows_when_the_lease_was_last_renewed,
     a_stranger_can_neither_renew_nor_release,
     a_release_frees_the_lease_at_once,
     a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms,
-    who_does_not_hold_the_lease_forgets_nothing,
     a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is,
     a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,
@@ -896,17 +788,18 @@ everywhere!(
     a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,
     of_eight_candidates_one_wins_every_race,
     a_list_tells_of_each_shard_what_a_look_at_it_tells,
-    a_list_shows_a_lease_that_has_expired_as_free,
     a_list_of_hundreds_of_shards_has_each_once,
     a_note_is_read_by_others_as_it_was_written,
     many_notes_are_read_at_once_as_each_is_by_itself,
-    a_note_is_replaced_only_where_the_expected_text_stands,
-    of_eight_writers_of_a_note_one_wins_every_race,
     a_note_vanishes_after_its_time_and_not_before,
     standbys_are_found_by_the_beginning_of_their_shard,
     an_order_is_heard_with_the_next_renewal_and_so_is_its_end,
-    an_order_that_ends_by_itself_is_heard_until_then,
-    a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended,
+);
+
+// What is decided above the documents: these stories are the same on every server.
+without_a_server!(
+    a_list_shows_a_lease_that_has_expired_as_free,
+    a_note_is_replaced_only_where_the_expected_text_stands,
     a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same,
 );
 
