@@ -28,10 +28,6 @@ fn unheard(session: usize) -> Call {
     claim(session, None)
 }
 
-fn refused(session: usize, by: usize, term: u64) -> Call {
-    claim(session, Some(Claimed::Refused(Named { session: Some(by), term: Some(term) })))
-}
-
 fn renewed(session: usize, term: u64, sequence: u64) -> Call {
     Call::Renew { session, term, sequence, lease: LEASE, answer: Some(Renewal::Renewed) }
 }
@@ -88,19 +84,6 @@ fn a_stale_look_is_wrong_and_one_at_the_same_time_may_see_either() {
 }
 
 #[test]
-fn two_looks_that_see_time_run_backwards_are_wrong() {
-    let claim = at(0, 100, granted(1, 5));
-    assert!(is_right(&[claim.clone(), at(1, 10, free()), at(11, 20, held(1, 5))]));
-    assert!(!is_right(&[claim, at(1, 10, held(1, 5)), at(11, 20, free())]));
-}
-
-#[test]
-fn a_refusal_of_a_free_lease_is_wrong() {
-    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, refused(2, 1, 5))]));
-    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, refused(1, 1, 5))]), "of one's own");
-}
-
-#[test]
 fn a_term_that_falls_or_stays_is_wrong() {
     for term in [4, 5] {
         let again = at(21, 30, granted(2, term));
@@ -125,25 +108,6 @@ fn a_release_that_frees_the_lease_of_another_is_wrong() {
     // A late release of the session's own earlier leadership.
     let again = [at(0, 10, granted(1, 5)), at(11, 20, granted(1, 6)), at(21, 30, release(1, 5, true))];
     assert!(!is_right(&again));
-}
-
-#[test]
-fn a_lost_lease_that_is_still_held_is_wrong_and_so_is_one_that_is_renewed_by_another() {
-    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, lost(1, 5))]));
-    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, renewed(2, 5, 1))]));
-    assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, renewed(1, 5, 1))]));
-}
-
-#[test]
-fn a_renewal_that_was_overtaken_says_so() {
-    let overtaken = |sequence| {
-        let answer = Some(Renewal::Overtaken);
-        at(31, 40, Call::Renew { session: 1, term: 5, sequence, lease: LEASE, answer })
-    };
-    let before = [at(0, 10, granted(1, 5)), at(11, 20, renewed(1, 5, 3))];
-    assert!(is_right(&[&before[..], &[overtaken(2)]].concat()));
-    assert!(!is_right(&[&before[..], &[overtaken(4)]].concat()));
-    assert!(!is_right(&[&before[..], &[at(31, 40, renewed(1, 5, 2))]].concat()));
 }
 
 #[test]
@@ -191,23 +155,6 @@ fn after_a_revocation_nobody_starts_before_the_lease_would_have_ended() {
     assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, revoke(5, false))]));
 }
 
-/// Each may have been applied at any time, in any order, or never: more sets of them than anybody can look at.
-#[test]
-fn many_lost_answers_leave_a_wrong_history_wrong() {
-    let lost_answers = (0..24).map(|index| at(index, NEVER, Call::Release { session: 1, term: None, done: None }));
-    let claims = (0..12).map(|index| at(index, NEVER, unheard(1)));
-    let rest = [at(100, 110, granted(2, 50)), at(120, 130, held(2, 50)), at(140, 150, granted(3, 51))];
-    assert!(!is_right(&lost_answers.chain(claims).chain(rest).collect::<Vec<_>>()));
-}
-
-#[test]
-fn a_call_without_an_answer_may_take_place_late_and_once_at_most() {
-    let open = at(0, NEVER, unheard(1));
-    assert!(is_right(&[open.clone(), at(1, 10, free()), at(11, 20, held(1, 5))]));
-    let twice = [at(1, 10, held(1, 5)), at(11, 20, release(1, 5, true)), at(21, 30, held(1, 6))];
-    assert!(!is_right(&[&[open][..], &twice].concat()));
-}
-
 fn read(text: Text) -> page::Call {
     page::Call::Read { text }
 }
@@ -240,23 +187,12 @@ fn a_note_that_is_overwritten_blindly_is_wrong() {
     assert!(!is_right_note(&[first, at(11, 20, replace(Some(1), None, Some(true))), at(21, 30, read(Some(1)))]));
 }
 
-#[test]
-fn a_note_whose_writer_heard_nothing_may_stand_or_not() {
-    let open = at(0, NEVER, replace(None, Some(1), None));
-    assert!(is_right_note(&[open.clone(), at(1, 10, read(None)), at(11, 20, read(Some(1)))]));
-    assert!(!is_right_note(&[open, at(1, 10, read(Some(1))), at(11, 20, read(None))]));
-}
-
 fn event(begun: Instant, ended: Option<Instant>, call: Call) -> Event {
     Event { begun, ended, call: Done::Lease(call) }
 }
 
 fn judged(leeway: Leeway, is_disturbed: bool, events: Vec<Event>) -> Found {
     History { seed: 7, shard: "s".to_owned(), events, is_disturbed }.judge(leeway)
-}
-
-fn fits(leeway: Leeway, events: Vec<Event>) -> bool {
-    matches!(judged(leeway, false, events), Found::Nothing)
 }
 
 #[test]
@@ -273,45 +209,6 @@ fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
     // Its repetition ends with the call itself.
     let late = event(7, replace(Some(1), None, Some(true)));
     assert!(!found(true, &[&second_answer, &late, &seen]));
-}
-
-#[test]
-fn a_claim_that_came_to_nothing_excuses_others_only_while_it_lasts_and_only_on_files() {
-    let on_files = Leeway { is_of_kernel: true, ..Leeway::default() };
-    let found = |leeway, vain: Call, begun, seen: Call| {
-        let seen = event(begun, Some(20), seen);
-        fits(leeway, vec![event(0, Some(10), vain), seen, event(30, Some(40), granted(1, 5))])
-    };
-    for seen in [refused(2, 9, 4), held(9, 4)] {
-        assert!(found(on_files, Call::FailedClaim, 5, seen.clone()));
-        assert!(!found(on_files, Call::FailedClaim, 11, seen.clone()), "it is over: {seen:?}");
-        assert!(!found(Leeway::default(), Call::FailedClaim, 5, seen));
-    }
-    // Two at the same time excuse each other.
-    assert!(found(on_files, refused(3, 9, 4), 5, refused(2, 9, 4)));
-}
-
-#[test]
-fn a_release_also_ends_what_an_earlier_claim_got_that_nobody_heard() {
-    let found = |released_at, shown: Call| {
-        let late_release = Call::Release { session: 1, term: Some(5), done: None };
-        let of_any = Call::Release { session: 1, term: None, done: Some(true) };
-        let answered = vec![event(10, Some(20), granted(1, 5)), event(41, Some(50), of_any)];
-        let late = vec![event(0, None, unheard(1)), event(60, Some(70), held(1, 9)), event(80, Some(90), shown)];
-        fits(Leeway::default(), [answered, late, vec![event(released_at, None, late_release)]].concat())
-    };
-    assert!(found(30, free()));
-    assert!(found(30, held(1, 9)));
-    assert!(!found(91, free()), "it is not released yet");
-}
-
-#[test]
-fn a_client_gives_back_what_its_claim_got_that_nobody_heard_where_it_does_so() {
-    let found = |leeway, claim| fits(leeway, vec![claim, event(20, Some(30), held(1, 5)), event(40, Some(50), free())]);
-    let on_etcd = Leeway { gives_back: true, ..Leeway::default() };
-    assert!(found(on_etcd, event(0, None, unheard(1))));
-    assert!(!found(Leeway::default(), event(0, None, unheard(1))), "no other store does");
-    assert!(!found(on_etcd, event(0, Some(10), granted(1, 5))), "it was told that it leads");
 }
 
 #[test]

@@ -64,10 +64,10 @@ macro_rules! on_a_server {
 }
 
 histories!(file, None, [
-    every_history_is_linearizable 0.3,
+    every_history_is_linearizable 0.2,
     every_history_of_an_hour_is_linearizable 60.0 #[ignore = "an hour"]
 ]);
 every_store!(on_a_server:
-    every_history_is_linearizable 0.3,
+    every_history_is_linearizable 0.2,
     every_history_of_an_hour_is_linearizable 60.0 #[ignore = "an hour"]
 );
