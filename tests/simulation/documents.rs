@@ -106,9 +106,8 @@ impl Way for Link {
         step: Step,
         serve: impl Fn() -> A + Send + Sync + 'static,
     ) -> Result<A, StoreError> {
-        let writes = !matches!(step, Step::Get { .. } | Step::List);
         let (network, world, server) = (self.network.clone(), self.world.clone(), Arc::clone(&self.server));
-        let answer = self.network.call(self.host, writes, move || {
+        let answer = self.network.call(self.host, move || {
             if network.chance(10) {
                 return Err(StoreError::not_applied("busy"));
             }

@@ -33,8 +33,6 @@ pub struct Site {
     pub world: World,
     pub open: Open,
     pub announces: bool,
-    /// What its commands are like; None is anything.
-    pub temper: Option<Temper>,
 }
 
 pub struct Machine {
@@ -102,7 +100,7 @@ impl Machine {
 
     /// A COMMAND of this host.
     pub fn temper(&self, grace: Duration) -> Temper {
-        self.site.temper.unwrap_or_else(|| Temper::any(&mut self.state().random, grace))
+        Temper::any(&mut self.state().random, grace)
     }
 
     pub fn millis(&self, least: u64, most: u64) -> Duration {

@@ -4,9 +4,9 @@
 //! against a kinder one. A request may be lost, late by more than a lease, applied twice, or applied and its answer
 //! lost; a host may be cut off one way only.
 
-use crate::clock::{by_the_stores_clock, elapsed};
+use crate::clock::by_the_stores_clock;
 use crate::random::Random;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -31,21 +31,6 @@ struct State {
     down: bool,
     /// How long a message takes, in milliseconds, at least and at most.
     latency: (u64, u64),
-    /// By the tenth of a second in which it arrived.
-    load: BTreeMap<u64, Load>,
-}
-
-/// What arrived at the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    pub reads: u64,
-    pub writes: u64,
-}
-
-impl Load {
-    pub fn sum(self) -> u64 {
-        self.reads + self.writes
-    }
 }
 
 /// One copy of a request.
@@ -58,14 +43,7 @@ struct Fate {
 
 impl Network {
     pub fn new(random: Random) -> Self {
-        Self(Arc::new(Mutex::new(State {
-            random,
-            rough: false,
-            cuts: BTreeSet::new(),
-            down: false,
-            latency: (1, 8),
-            load: BTreeMap::new(),
-        })))
+        Self(Arc::new(Mutex::new(State { random, rough: false, cuts: BTreeSet::new(), down: false, latency: (1, 8) })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -97,19 +75,6 @@ impl Network {
         state.rough && state.random.per_mille(per_mille)
     }
 
-    /// What arrived, by the tenth of a second.
-    pub fn load(&self) -> BTreeMap<u64, Load> {
-        self.state().load.clone()
-    }
-
-    /// Counts a request that arrived.
-    fn count(&self, writes: bool) {
-        let tenth = u64::try_from(elapsed().as_millis() / 100).expect("not so long");
-        let mut state = self.state();
-        let load = state.load.entry(tenth).or_default();
-        if writes { load.writes += 1 } else { load.reads += 1 }
-    }
-
     /// Has the store `serve` a request of `host`. Never returns where no answer comes.
     ///
     /// # Errors
@@ -117,7 +82,6 @@ impl Network {
     pub async fn call<A: Send + 'static>(
         &self,
         host: usize,
-        writes: bool,
         serve: impl Fn() -> A + Send + Sync + 'static,
     ) -> Result<A, Refused> {
         let copies = self.state().fates(host).ok_or(Refused)?;
@@ -132,7 +96,6 @@ impl Network {
                 if network.state().down {
                     return;
                 }
-                network.count(writes);
                 let answer = by_the_stores_clock(|| serve());
                 tokio::time::sleep(fate.back).await;
                 if fate.answer_lost || network.state().cuts.contains(&(host, Way::Answers)) {

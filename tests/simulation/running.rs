@@ -37,12 +37,6 @@ impl Temper {
             dies_in: random.millis(1, 200),
         }
     }
-
-    /// It runs until it is asked to stop.
-    pub fn steady() -> Self {
-        let ms = Duration::from_millis;
-        Self { lasts: Duration::from_hours(24), obeys_after: Some(ms(5)), leaves_children: false, dies_in: ms(2) }
-    }
 }
 
 pub struct Running {

@@ -2,7 +2,6 @@
 
 use crate::clock::{self, Clock, EPOCH_MILLIS, elapsed};
 use crate::documents::Documents;
-use crate::fleet::simulate;
 use crate::host::{Machine, Open, Site, Target, until};
 use crate::leadership::Link;
 use crate::memory::Style;
@@ -48,7 +47,9 @@ pub const TRACED: u64 = 100;
 
 /// Tells the story of a seed, always the same one.
 pub fn tell(kind: Kind, seed: u64) -> Told {
-    simulate(async {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        clock::begin();
         let mut story = Story::begin(kind, seed);
         story.unfold().await;
         Told { kind, seed, record: story.world.take() }
@@ -114,7 +115,7 @@ impl Story {
                 };
                 let (shard, world, open) = (shard.clone(), world.clone(), open.clone());
                 let announces = index % 2 == 0;
-                let site = Site { index, clock, shard, settings, world, open, announces, temper: None };
+                let site = Site { index, clock, shard, settings, world, open, announces };
                 Machine::new(site, Random::new(random.next()))
             })
             .collect();

@@ -166,8 +166,4 @@ impl World {
     pub fn breaches(&self) -> Vec<String> {
         self.state().breaches.clone()
     }
-
-    pub fn lives(&self) -> Vec<Life> {
-        self.state().lives.clone()
-    }
 }
