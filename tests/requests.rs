@@ -16,7 +16,6 @@
 #[macro_use]
 mod support;
 
-use leaderrun::internals::store::{Location, Page};
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -30,7 +29,6 @@ use support::{bucket, dynamo, etcd, kubernetes, mysql, nats, postgres, redis, wi
 const TIMING: [&str; 8] = ["--lease", "15s", "--renew", "5s", "--retry", "2s", "--kill-after", "3s"];
 const MINUTE: Duration = Duration::from_mins(1);
 const TRIES: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of one store: where it is, and how to count what its server was asked.
 struct Bench<'a> {
@@ -124,29 +122,6 @@ impl Bench<'_> {
         assert!(include_str!("../docs/costs.md").contains(&row), "docs/costs.md lacks {row}");
         self
     }
-
-    /// Many notes are read in few requests: `leaderctl list` reads two for each shard. `has_counted` once the client has
-    /// gone.
-    fn reads_many_notes_in_few(mut self, has_counted: impl Fn() -> bool) -> Self {
-        const NOTES: usize = 300;
-        const MOST: u64 = 8;
-        prepare(self.server);
-        let wanted: Vec<_> =
-            (0..NOTES).map(|number| (format!("shard-{number}").parse().expect("a shard"), Page::Orders)).collect();
-        let before = (self.count)();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let notes = runtime.block_on(async {
-            let store = Location::from_url(&self.url).expect("a URL").open(PATIENCE).await.expect("it is opened");
-            store.read_notes(&wanted).await.expect("it answers")
-        });
-        assert!(notes == vec![Ok(None); NOTES], "{notes:?}");
-        drop(runtime);
-        wait_until("the server has counted", has_counted);
-        let asked = (self.count)() - before;
-        assert!(asked > 0, "{}: nothing was counted", self.name);
-        assert!(asked <= MOST, "{}: {asked} requests for {NOTES} notes", self.name);
-        self
-    }
 }
 
 fn bench<'a>(name: &'static str, server: &'a dyn Server, count: impl FnMut() -> u64 + 'a) -> Bench<'a> {
@@ -168,10 +143,7 @@ fn counted_by<'a>(proxy: &'a wire::Proxy, name: &'static str, server: &'a dyn Se
 #[test]
 fn redis() {
     let server = redis::Server::start();
-    bench("Redis", &server, || server.scripts_run())
-        .reads_many_notes_in_few(|| true)
-        .runs_a_job(21, 5, || true)
-        .costs(12, 4);
+    bench("Redis", &server, || server.scripts_run()).runs_a_job(21, 5, || true).costs(12, 4);
 }
 
 #[test]
@@ -189,14 +161,14 @@ fn postgres() {
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = 'postgres'";
     let bench = bench("PostgreSQL", &server, || ask(sum));
     let has_counted = || ask(sessions) == 0;
-    bench.reads_many_notes_in_few(has_counted).runs_a_job(21, 8, has_counted).costs(12, 6);
+    bench.runs_a_job(21, 8, has_counted).costs(12, 6);
 }
 
 #[test]
 fn mysql() {
     let server = mysql::Server::start();
     let bench = bench("MySQL", &server, || server.requests());
-    bench.reads_many_notes_in_few(|| true).runs_a_job(19, 6, || true).costs_with_looks(12, 4, 2);
+    bench.runs_a_job(19, 6, || true).costs_with_looks(12, 4, 2);
 }
 
 #[test]
@@ -209,7 +181,7 @@ fn nats() {
         let written = client.info()["state"]["last_seq"].as_u64().expect("a number");
         client.requests() + written - asked
     };
-    bench("NATS", &server, count).reads_many_notes_in_few(|| true).runs_a_job(21, 4, || true).costs(13, 0);
+    bench("NATS", &server, count).runs_a_job(21, 4, || true).costs(13, 0);
 }
 
 #[test]
@@ -217,16 +189,13 @@ fn etcd() {
     let server = etcd::Server::start();
     let all = ["Range", "Txn", "Put", "DeleteRange", "LeaseKeepAlive", "LeaseGrant", "LeaseRevoke", "LeaseTimeToLive"];
     let bench = bench("etcd", &server, || server.calls(&all));
-    bench.reads_many_notes_in_few(|| true).runs_a_job(27, 9, || true).costs(24, 8);
+    bench.runs_a_job(27, 9, || true).costs(24, 8);
 }
 
 #[test]
 fn kubernetes() {
     let server = kubernetes::Server::start();
-    bench("Kubernetes", &server, || server.api.requests())
-        .reads_many_notes_in_few(|| true)
-        .runs_a_job(23, 11, || true)
-        .costs(12, 0);
+    bench("Kubernetes", &server, || server.api.requests()).runs_a_job(23, 11, || true).costs(12, 0);
 }
 
 #[test]
