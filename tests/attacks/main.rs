@@ -49,7 +49,8 @@ macro_rules! attacks {
 
 const DAEMON: Attack = Attack::of("quiet", &["deaf", "daemon"]);
 
-attacks!(quiet, [walk, cgroup, pidns], [is_stopped, is_cut_off], {
+// An orderly stop ends with the same kill.
+attacks!(quiet, [walk, cgroup, pidns], [is_cut_off], {
     a_quiet_daemon: DAEMON,
     a_thread_outlives_main_in_command: Attack::of("thread_outlives_main", &[]),
     a_thread_outlives_main_in_a_deaf_command: Attack::of("thread_outlives_main", &["deaf"]),
@@ -79,12 +80,18 @@ attacks!(quiet, [walk, cgroup, pidns], [is_stopped, is_cut_off], {
     a_name_that_reads_as_an_ended_process: Attack::of("quiet", &["deaf", "daemon", "renamed"]),
 });
 
+attacks!(quiet_and_stopped, [walk, cgroup, pidns], [is_stopped], {
+    a_thread_outlives_main_in_a_deaf_daemon: Attack::of("thread_outlives_main", &["deaf", "daemon"]),
+    a_parent_held_in_vfork: Attack::of("vforks", &["deaf", "daemon"]),
+    everybody_of_its_user_is_stopped: Attack::of("signals", &["deaf", "daemon", "freeze"]).by(User::RootAndSomebody),
+});
+
 // What has no ancestor of ours any more no walk over /proc finds: it is the kernel's to kill.
 attacks!(strangers, [cgroup, pidns], [is_stopped, is_cut_off], {
     a_process_of_another_pid_namespace: Attack::of("enters", &["deaf", "/proc/2/ns/pid"]).on(&["other"]),
 });
 
-attacks!(bombs, [walk, cgroup, pidns], [is_stopped, is_cut_off], {
+attacks!(bombs, [walk, cgroup, pidns], [is_cut_off], {
     sixty_four_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "64"]).bomb(),
 });
 
