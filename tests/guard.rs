@@ -226,15 +226,6 @@ fn two_signals_in_a_row_are_one_request_to_stop() {
 }
 
 #[test]
-fn a_candidate_inside_the_command_of_its_leader_says_that_it_waits_for_itself() {
-    let inner = env!("CARGO_BIN_EXE_leaderrun");
-    let mut run = Script::start(&[], &format!("{inner} --store file:${{FILE%/*}}/store -q shard -- true 2> $FILE"));
-    run.wait_for(" leads, and this runs inside its command: it waits for itself");
-    run.signal(Signal::SIGTERM);
-    assert_eq!(run.status(), Some(143));
-}
-
-#[test]
 fn each_process_of_the_tree_is_asked_once_wherever_it_is() {
     // It stays for a moment after the first signal, for a second one to arrive.
     let member = r#"$SIG{TERM} = sub { say("asked"); $asked = 1 }; say("up");

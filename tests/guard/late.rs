@@ -2,7 +2,6 @@
 //! them: nothing but the clock shows that they stood still.
 
 use crate::support::fleet::{Fleet, children_of, helpers_of, leaderctl, leaderrun, wait_until_or};
-use crate::support::process::told_of;
 use crate::support::redis::Server;
 use crate::support::server::{Server as _, is_gone, prepare};
 use nix::sys::ptrace;
@@ -76,13 +75,6 @@ fn stop(pid: Pid) {
     waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it stops");
     std::thread::sleep(PAUSE);
     ptrace::detach(pid, None).expect("it is stopped");
-}
-
-/// Waits until it has slept several times more, and so has looked at the clock in between.
-fn wait_until_awake(pid: Pid) {
-    let sleeps = || told_of(pid, "voluntary_ctxt_switches").expect("it is there, and counted");
-    let before = sleeps();
-    wait_until_or("it is awake", || format!("{pid} slept {before} times"), || sleeps() > before + 5);
 }
 
 #[test]
@@ -172,20 +164,4 @@ fn a_late_guard_looks_for_nobody_to_ask_shortly_before_the_kill() {
         leader.fleet.end_of("one");
         assert_eq!(leader.fleet.scratch.path().join("asked").exists(), !is_late, "{}", leader.fleet.logs());
     }
-}
-
-/// Seconds for which they are stopped here: longer than a busy machine makes anybody wait.
-const STOPPED: u64 = 8;
-
-#[test]
-fn what_a_sigstop_and_a_sigcont_do_is_no_lateness() {
-    let leader = Leader::with_lease("60s");
-    for process in [leader.guard, leader.backstop] {
-        kill(process, Signal::SIGSTOP).expect("it is there");
-        std::thread::sleep(Duration::from_secs(STOPPED));
-        kill(process, Signal::SIGCONT).expect("it is there");
-        wait_until_awake(process);
-    }
-    // The machine of the test may itself be late.
-    assert!(leader.lateness() < Duration::from_secs(STOPPED / 2), "{}", leader.why());
 }
