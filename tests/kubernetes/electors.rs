@@ -30,16 +30,6 @@ fn theirs_waits_until_our_tree_is_dead_however_it_ends() {
     mixed(&server()).ends_in_each_way();
 }
 
-#[test]
-fn in_a_fleet_of_both_kinds_the_lease_goes_round_and_no_two_ever_run_at_once() {
-    mixed(&server()).goes_round();
-}
-
-#[test]
-fn a_leader_whose_turn_is_over_hands_over_to_the_other_side() {
-    mixed(&server()).relinquishes();
-}
-
 /// As an elector writes it.
 fn held(holder: &str, renewed: &str, seconds: u64) -> Value {
     json!({
