@@ -4,31 +4,23 @@
 
 #[path = "support/long_run.rs"]
 mod long_run;
-#[path = "faulty/restarting.rs"]
-mod restarts;
 #[macro_use]
 mod support;
 
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
-use restarts::{
-    in_two_slots_a_leader_is_cut_off_and_then_everybody, in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
-    the_leader_is_killed_whatever_it_does,
-};
 use std::thread::sleep;
 use std::time::Duration;
 use support::fleet::{Life, helpers_of, wait_until};
-use support::operator::{Operator, Order};
 use support::process::Process;
 use support::proxy::NetworkFault;
 use support::random::Random;
 use support::server::{mortal, start_quietly};
-use support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
+use support::world::{Ends, Kit, LEASE, Story, World, name};
 
 const BARE: Kit = Kit::Bare;
 const FAILING_ONCE: Kit = Kit::Equipped(Ends::Once);
 const FAILING: Kit = Kit::Equipped(Ends::Always);
-const SLOTTED: Kit = Kit::Slots(Ends::Once);
 
 /// For stories of an outage that has to end in time: a slow machine may be some seconds late. An outage costs the
 /// leadership after 12.1 to 13.1 s.
@@ -221,6 +213,22 @@ fn one_of_the_three_is_killed_again_and_again(story: Story) {
     world.conclude();
 }
 
+/// Also between two runs of a COMMAND that ends again and again: then there is a lease without a tree.
+fn the_leader_is_killed_whatever_it_does(story: Story) {
+    let seed = BootInstant::now().as_nanos();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let mut world = World::new(story, DAEMON);
+    for _ in 0..2 {
+        let leader = world.leader();
+        sleep(random.millis(0, 2000));
+        world.fleet.kill(&leader.owner);
+        world.successor(&leader);
+        world.start(&leader.owner);
+    }
+    world.conclude();
+}
+
 /// The tree is frozen as well. The first of guard, backstop and candidate that wakes up kills it before it runs again.
 fn everything_of_the_leader_is_frozen_until_another_leads(story: Story) {
     let world = World::new(story, DAEMON);
@@ -283,28 +291,6 @@ fn every_processor_is_busy(story: Story) {
     world.successor(&leader);
     drop(load);
     world.set_all(NetworkFault::Fair);
-    world.conclude();
-}
-
-/// Two operators, who know nothing of each other.
-fn operators_order_at_random_while_faults_strike(story: Story) {
-    let seed = BootInstant::now().as_nanos();
-    println!("seed {seed}");
-    let mut random = Random::new(seed);
-    let mut world = World::empty(story, &TIMING, DAEMON);
-    world.use_wall_clocks();
-    world.crew(3);
-    world.fleet.leader();
-    let operators = [0; 2].map(|_| Operator::of(&*world.server, "shard", random.next()));
-    long_run::steps_for(Duration::from_secs(20), &mut world, &mut random, 3);
-    let orders = operators.map(Operator::enough).concat();
-    long_run::resume(&world);
-    let last = world.fleet.leader();
-    for order in &orders {
-        println!("{order}");
-    }
-    println!("{last:?} leads after that");
-    assert!(orders.iter().any(Order::steers), "nothing was ordered");
     world.conclude();
 }
 
@@ -372,7 +358,6 @@ mod on_one_store {
             the_guard_is_frozen_while_the_leader_is_cut_off,
             everything_of_the_leader_is_frozen_until_another_leads,
             every_processor_is_busy,
-            operators_order_at_random_while_faults_strike,
         ]
     );
 
@@ -394,16 +379,6 @@ mod on_one_store {
         FAILING,
         " beside hooks, a standby command and restarts",
         [the_leader_is_killed_whatever_it_does,]
-    );
-
-    on_redis!(
-        slotted,
-        SLOTTED,
-        " beside hooks, a standby command and restarts",
-        [
-            in_two_slots_a_leader_is_cut_off_and_then_everybody,
-            in_two_slots_one_leader_is_killed_and_the_other_is_frozen,
-        ]
     );
 }
 

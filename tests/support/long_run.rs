@@ -3,13 +3,10 @@
 //! A seed draws the same story again, but not the same races, because the machine influences those. So a breach is
 //! reported with its seed. Replay the seed until the breach occurs again.
 //!
-//! In some stories an operator gives random orders meanwhile.
-//!
 //! One fault never occurs, because leaderrun promises nothing about it: all three keepers of a tree harmed at once. So
 //! harm to one of them is over, or its tree is dead, before the next one is harmed.
 
-use crate::support::fleet::{leaderctl, wait_until};
-use crate::support::operator::Operator;
+use crate::support::fleet::wait_until;
 use crate::support::proxy::NetworkFault;
 use crate::support::random::Random;
 use crate::support::server::Server;
@@ -17,7 +14,6 @@ use crate::support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Stdio;
 use std::sync::Mutex;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -163,26 +159,6 @@ fn do_harm(world: &mut World, target: &str, harm: Harm, lasts: Duration, which: 
     harmed > 0 || matches!(harm, Harm::Stop)
 }
 
-/// Steps of a story until it has lasted for so long.
-pub fn steps_for(time: Duration, world: &mut World, random: &mut Random, size: usize) {
-    let (begun, mut log) = (Instant::now(), Log::new());
-    while begun.elapsed() < time {
-        step(world, random, size, &mut log);
-    }
-    println!("{log:?}");
-}
-
-/// Whatever was ordered: no pause stands any more.
-pub fn resume(world: &World) {
-    let server = &world.server;
-    wait_until("it is resumed", || {
-        let mut resume = leaderctl();
-        resume.args(["--store", &server.own_url(), "resume", "shard"]);
-        resume.envs(server.environment().iter().copied()).stdout(Stdio::null()).stderr(Stdio::null());
-        resume.status().expect("leaderctl starts").success()
-    });
-}
-
 #[derive(Default)]
 struct Sums {
     stories: usize,
@@ -195,7 +171,6 @@ fn tell(seed: u64, stores: Stores, sums: &Mutex<Sums>) {
     let mut random = Random::new(seed);
     let (store, start) = random.one_of(stores);
     let (size, steps) = (2 + random.below(5), 2 + random.below(4));
-    let orders_too = random.per_mille(300).then(|| random.next());
     let (kit, equipment) = if random.per_mille(400) {
         (Kit::Equipped(Ends::Always), ", with hooks, a standby command and restarts")
     } else {
@@ -207,21 +182,16 @@ fn tell(seed: u64, stores: Stores, sums: &Mutex<Sums>) {
     world.use_wall_clocks();
     world.crew(size);
     world.fleet.leader();
-    let operator = orders_too.map(|seed| Operator::of(&*world.server, "shard", seed));
     let mut log = Log::new();
     for _ in 0..steps {
         step(&mut world, &mut random, size, &mut log);
-    }
-    let orders = operator.map(Operator::enough);
-    if orders.is_some() {
-        resume(&world);
     }
     // Whatever happened, it is over now; so somebody leads, and not in the end only.
     let over = Instant::now();
     world.fleet.leader();
     let idle = over.elapsed();
     let (lives, evidence) = world.fleet.end();
-    let told = format!("seed {seed}: {store}: {log:?} {orders:?}\n{lives:?}\n{}", world.fleet.logs());
+    let told = format!("seed {seed}: {store}: {log:?}\n{lives:?}\n{}", world.fleet.logs());
     let late = (idle > LEASE * 6).then(|| format!("nobody led for {idle:?} after all was well"));
     let mut sums = sums.lock().expect("nobody panicked with it");
     let troubles = log.iter().filter(|(_, trouble, _)| !matches!(trouble, Trouble::Nothing));

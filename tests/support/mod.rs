@@ -24,7 +24,6 @@ pub mod network;
 pub mod note;
 #[cfg(feature = "bucket")]
 pub mod objects;
-pub mod operator;
 pub mod papers;
 #[macro_use]
 pub mod place;

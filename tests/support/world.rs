@@ -3,7 +3,6 @@
 use super::fleet::{Fleet, Life, children_of};
 use super::proxy::{NetworkFault, Proxy};
 use super::server::{Server, prepare};
-use super::slots::{self, SLOTS};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +32,6 @@ pub enum Kit {
     Bare,
     /// All that may run beside COMMAND: hooks, a standby command, and restarts of what ends by itself.
     Equipped(Ends),
-    /// The same, in two slots, and nobody is told of the leader.
-    Slots(Ends),
 }
 
 /// When COMMAND ends by itself.
@@ -51,7 +48,7 @@ impl Kit {
     fn ends(self) -> Option<Ends> {
         match self {
             Self::Bare => None,
-            Self::Equipped(ends) | Self::Slots(ends) => Some(ends),
+            Self::Equipped(ends) => Some(ends),
         }
     }
 }
@@ -128,19 +125,14 @@ impl World {
     /// Each hook writes down its term; the standby command can be told by its arguments.
     fn equipment(&self) -> Vec<String> {
         let hooks = self.fleet.scratch.path().join("hooks");
-        let hook = |event: &str| {
-            format!("echo \"{event} $LEADERRUN_TERM\" >>{}${{LEADERRUN_SLOT:+.$LEADERRUN_SLOT}}", hooks.display())
-        };
+        let hook = |event: &str| format!("echo \"{event} $LEADERRUN_TERM\" >>{}", hooks.display());
         let standby = format!("trap '' TERM; : >>{0}; tail -f -n0 {0}", hooks.display());
         let options = [
             ("hook-timeout", "500ms".to_owned()),
             ("pre-start", hook("lead")),
             ("pre-stop", hook("losing")),
             ("post-stop", hook("lost")),
-            match self.kit {
-                Kit::Slots(_) => ("slots", "2".to_owned()),
-                Kit::Bare | Kit::Equipped(_) => ("on-leader-change", "true".to_owned()),
-            },
+            ("on-leader-change", "true".to_owned()),
             ("standby", standby),
             ("restart", "always".to_owned()),
             ("restart-delay", "100ms".to_owned()),
@@ -150,18 +142,11 @@ impl World {
 
     /// Some where a hook ran beside or after a later leadership: they are written down in the order that they ran in.
     pub fn breach_of_hooks(&self) -> Option<String> {
-        match self.kit {
-            Kit::Bare | Kit::Equipped(_) => self.breach_of_hooks_in("hooks"),
-            Kit::Slots(_) => SLOTS.iter().find_map(|slot| self.breach_of_hooks_in(&format!("hooks.{slot}"))),
-        }
-    }
-
-    fn breach_of_hooks_in(&self, name: &str) -> Option<String> {
-        let text = fs::read_to_string(self.fleet.scratch.path().join(name)).unwrap_or_default();
+        let text = fs::read_to_string(self.fleet.scratch.path().join("hooks")).unwrap_or_default();
         let terms: Vec<u64> = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
         assert_eq!(terms.len(), text.lines().count(), "not of hooks: {text}");
         if self.kit.ends().is_some() && terms.is_empty() {
-            return Some(format!("no hook ran that {name} tells of"));
+            return Some("no hook ran".to_owned());
         }
         (!terms.is_sorted()).then(|| format!("hooks of several terms at once:\n{text}"))
     }
@@ -171,35 +156,17 @@ impl World {
         self.fleet.leader_where(|life| self.kit == Kit::Bare || self.was_started_again(life))
     }
 
-    /// The same, of each slot.
-    pub fn leaders(&self) -> [Life; 2] {
-        SLOTS
-            .map(|slot| slots::leader_of(&self.fleet, slot, |life| self.has_runs(life, &format!("stamps.{slot}.runs"))))
-    }
-
     fn was_started_again(&self, life: &Life) -> bool {
-        self.has_runs(life, "stamps.runs")
-    }
-
-    fn has_runs(&self, life: &Life, name: &str) -> bool {
-        let runs = fs::read_to_string(self.fleet.scratch.path().join(name)).unwrap_or_default();
+        let runs = fs::read_to_string(self.fleet.scratch.path().join("stamps.runs")).unwrap_or_default();
         runs.lines().filter(|term| *term == life.term.to_string()).count() > 1
     }
 
     /// As [`Fleet::conclude`].
     pub fn conclude(mut self) -> Vec<Life> {
-        let (lives, breach) = match self.kit {
-            Kit::Bare | Kit::Equipped(_) => {
-                let (lives, evidence) = self.fleet.end();
-                (lives, evidence.breach())
-            }
-            Kit::Slots(_) => (slots::conclude(&mut self.fleet).concat(), None),
-        };
-        let breach = breach.or_else(|| self.breach_of_hooks());
-        let again = |life: &Life| {
-            self.was_started_again(life) || SLOTS.iter().any(|slot| self.has_runs(life, &format!("stamps.{slot}.runs")))
-        };
-        assert!(self.kit == Kit::Bare || lives.iter().any(again), "no command was started again: {lives:?}");
+        let (lives, evidence) = self.fleet.end();
+        let breach = evidence.breach().or_else(|| self.breach_of_hooks());
+        let again = self.kit == Kit::Bare || lives.iter().any(|life| self.was_started_again(life));
+        assert!(again, "no command was started again: {lives:?}");
         assert_eq!(breach, None, "{lives:?}\n{}", self.fleet.logs());
         lives
     }
