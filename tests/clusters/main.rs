@@ -38,11 +38,6 @@ trait Cluster {
     /// What `--store` takes.
     fn url(&self) -> String;
 
-    /// Makes what other programs need beside the store. False while that fails.
-    fn make_what_others_have(&self) -> bool {
-        true
-    }
-
     /// One on each host, from the first on.
     fn members(&mut self) -> &mut [Member];
 
@@ -240,7 +235,6 @@ fn prepared(cluster: &dyn Cluster) {
         init.args(["--store", &cluster.url(), "store", "init"]).stdout(Stdio::null()).stderr(Stdio::null());
         init.status().expect("leaderctl starts").success()
     });
-    wait_calmly_until("others have what they need", String::new, || cluster.make_what_others_have());
     wait_calmly_until("the cluster is whole", String::new, || cluster.is_whole());
 }
 
@@ -298,9 +292,6 @@ const ETCD: Kind =
 
 const NATS: Kind = Kind { store: "nats", start: nats::Nats::start, timing: LONG, ..ETCD };
 
-/// Besides, it takes a key of other programs, in a stream that may have another leader.
-const NATS_WITH_A_KEY: Kind = Kind { store: "nats, lock_key=", start: nats::Nats::with_a_key, ..NATS };
-
 const REDIS_THAT_WAITS: Kind =
     Kind { store: "redis, wait=1", start: redis::Redis::waiting, timing: LONG, waits: true, ..ETCD };
 
@@ -331,9 +322,6 @@ stories!(of_etcd: crate::ETCD, [
 ]);
 stories!(of_nats: crate::NATS, [
     its_leader_is_killed: LeaderKilled,
-    its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
-]);
-stories!(of_nats_with_a_key: crate::NATS_WITH_A_KEY, [
     its_leader_is_cut_off_with_ours: LeaderCutOffWithOurs,
 ]);
 stories!(of_redis_that_waits: crate::REDIS_THAT_WAITS, [

@@ -2,37 +2,19 @@
 
 use super::member::{Member, each, json_from, majority};
 use super::{Cluster, MEMBERS};
-use crate::support::nats::Client;
 use crate::support::network::{Network, address};
 use crate::support::server::mortal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
-use std::time::Duration;
 use tempfile::TempDir;
-
-/// A bucket of other programs, with replicas as well.
-const ELECTIONS: &str = "elections";
-/// What is written there is forgotten after this time, which is longer than any lease of ours.
-const TTL: Duration = Duration::from_secs(40);
 
 pub struct Nats {
     members: Vec<Member>,
-    /// The leader also takes a key of other programs.
-    takes_a_key: bool,
     _data: TempDir,
 }
 
 impl Nats {
     pub fn start(network: &Network) -> Box<dyn Cluster> {
-        Self::started(network, false)
-    }
-
-    /// With `key=`.
-    pub fn with_a_key(network: &Network) -> Box<dyn Cluster> {
-        Self::started(network, true)
-    }
-
-    fn started(network: &Network, takes_a_key: bool) -> Box<dyn Cluster> {
         let data = TempDir::new().expect("a scratch directory");
         let routes: Vec<_> = (0..MEMBERS).map(|host| format!("\"nats://{}:6222\"", address(host))).collect();
         let members = (0..MEMBERS).map(|host| {
@@ -51,16 +33,16 @@ impl Nats {
             command.arg("-c").arg(&file).arg("-l").arg(data.path().join(format!("{host}.log")));
             Member::start(network, host, &command)
         });
-        Box::new(Self { members: members.collect(), takes_a_key, _data: data })
+        Box::new(Self { members: members.collect(), _data: data })
     }
 
-    /// What each server says about the raft group of a bucket's stream.
-    fn said(bucket: &str, without: Option<usize>) -> Vec<Option<Value>> {
+    /// What each server says about the raft group of the bucket's stream.
+    fn said(without: Option<usize>) -> Vec<Option<Value>> {
         let state = |host| {
             let url = format!("http://{}:8222/jsz?accounts=true&streams=true", address(host));
             let mut said = json_from(&[&url])?;
             let streams = said.pointer_mut("/account_details/0/stream_detail")?.as_array_mut()?;
-            let stream = streams.iter_mut().find(|stream| stream["name"] == format!("KV_{bucket}"))?;
+            let stream = streams.iter_mut().find(|stream| stream["name"] == "KV_locks")?;
             Some(stream["cluster"].take())
         };
         each(MEMBERS, without, state)
@@ -69,25 +51,7 @@ impl Nats {
 
 impl Cluster for Nats {
     fn url(&self) -> String {
-        let key = if self.takes_a_key { "&lock_key=elections/svc/leader" } else { "" };
-        format!("nats://{}/locks?replicas={MEMBERS}{key}", super::hosts(MEMBERS, ""))
-    }
-
-    fn make_what_others_have(&self) -> bool {
-        let config = json!({
-            "name": format!("KV_{ELECTIONS}"),
-            "subjects": [format!("$KV.{ELECTIONS}.>")],
-            "max_msgs_per_subject": 1,
-            "max_age": u64::try_from(TTL.as_nanos()).expect("it is short"),
-            "discard": "new",
-            "allow_rollup_hdrs": true,
-            "num_replicas": MEMBERS,
-            "storage": "file",
-        });
-        let address = format!("{}:4222", address(0)).parse().expect("an address");
-        let client = || Client::connect(address, "{}");
-        let made = || Some(client()?.api(&format!("STREAM.CREATE.KV_{ELECTIONS}"), &config)["error"].is_null());
-        !self.takes_a_key || made() == Some(true)
+        format!("nats://{}/locks?replicas={MEMBERS}", super::hosts(MEMBERS, ""))
     }
 
     fn members(&mut self) -> &mut [Member] {
@@ -95,7 +59,7 @@ impl Cluster for Nats {
     }
 
     fn leading(&self, without: Option<usize>) -> Option<usize> {
-        let said = Self::said("locks", without);
+        let said = Self::said(without);
         let leaders = said.iter().map(|said| Some(said.as_ref()?.get("leader")?.as_str()?.to_owned()));
         let leader = majority(&leaders.collect::<Vec<_>>())?;
         (0..MEMBERS).find(|host| leader == format!("m{host}") && said[*host].is_some())
@@ -107,7 +71,6 @@ impl Cluster for Nats {
             replicas.len() + 1 == MEMBERS && replicas.iter().all(|replica| replica["current"] == true)
         };
         // Only a leader knows it of the others.
-        let is_whole = |bucket| Self::said(bucket, None).iter().flatten().any(has_all);
-        self.leading(None).is_some() && is_whole("locks") && (!self.takes_a_key || is_whole(ELECTIONS))
+        self.leading(None).is_some() && Self::said(None).iter().flatten().any(has_all)
     }
 }
