@@ -680,33 +680,6 @@ async fn a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is(bench: &
     tokio::time::timeout(LEASE * 5, other.changed(&early.shard)).await.expect("it looks").unwrap();
 }
 
-async fn a_wait_for_several_shards_ends_with_the_one_that_is_released(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    if store.delivery() == Delivery::Poll {
-        return;
-    }
-    let all = ["several/1", "several/2", "several/3"].map(|shard| candidate(shard, "one"));
-    let mut terms = Vec::new();
-    for one in &all {
-        terms.push(granted(&*store, one).await.term);
-        assert!(matches!(other.claim(&candidate(one.shard.as_str(), "two")).await, Ok(Claim::Refused(_))));
-    }
-    let mut shards = all.clone().map(|one| one.shard).to_vec();
-    for (released, told) in [(2, 2), (0, 0)] {
-        let wait = other.any_changed(&shards);
-        let release = async {
-            // Time enough to begin to listen.
-            tokio::time::sleep(LEASE / 6).await;
-            store.release(&all[released], terms[released]).await
-        };
-        let (heard, done) = tokio::join!(tokio::time::timeout(LEASE * 5, wait), release);
-        assert_eq!((heard.expect("it is heard long before the lease ends"), done), (Ok(told), Ok(Release::Released)));
-        granted(&*other, &candidate(all[released].shard.as_str(), "two")).await;
-        // What is ours is not waited for.
-        shards.retain(|shard| *shard != all[released].shard);
-    }
-}
-
 /// The suite, a test for each case and store.
 macro_rules! suite {
     ($store:ident, $bench:expr, [$($(#[$ignored:meta])? $case:ident),* $(,)?]) => {
@@ -782,7 +755,6 @@ everywhere!(
     a_release_frees_the_lease_at_once,
     a_shard_that_is_forgotten_is_as_one_that_was_never_led_but_for_its_terms,
     a_release_is_heard_by_a_standby_that_waits_and_nothing_else_is,
-    a_wait_for_several_shards_ends_with_the_one_that_is_released,
     a_lease_that_is_not_renewed_expires_and_not_before,
     a_claim_whose_answer_was_lost_is_granted_when_it_is_made_again,
     a_renewal_whose_answer_was_lost_is_granted_when_it_is_made_again,

@@ -70,45 +70,4 @@ async fn a_store_that_is_dropped_leaves_no_connection(server: &dyn Server) {
     }
 }
 
-/// Of a server whose name nobody knows, and of one that is something else.
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "nats", feature = "etcd"))]
-#[tokio::test]
-async fn what_is_no_server_of_a_store_is_told_in_one_line() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let web = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let _ = client.read(&mut [0; 1024]).await;
-            let _ =
-                client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
-        }
-    });
-    for (url, what) in [
-        #[cfg(feature = "redis")]
-        ("redis://SERVER", "does not speak the Redis protocol"),
-        #[cfg(feature = "postgres")]
-        ("postgres://app@SERVER/db?sslmode=disable", "is it PostgreSQL?"),
-        #[cfg(feature = "mysql")]
-        ("mysql://app@SERVER/db", "is it MySQL?"),
-        #[cfg(feature = "nats")]
-        ("nats://SERVER/locks", "is it NATS?"),
-        #[cfg(feature = "etcd")]
-        ("etcd://SERVER", ""),
-    ] {
-        for (server, sign) in [("nowhere.invalid:1", "cannot reach "), (&*web, what)] {
-            let location = Location::from_url(&url.replace("SERVER", server)).unwrap();
-            // etcd is tried again until the time is over.
-            let time = Duration::from_secs(if url.starts_with("etcd") { 2 } else { 10 });
-            let store = location.open(time).await.unwrap();
-            let error = store.claim(&candidate("elsewhere", "one")).await.unwrap_err();
-            let is_told = error.message.contains(server) && error.message.contains(sign);
-            assert!(is_told && !error.message.contains('\n'), "{url}: {error}");
-            assert_ne!(error.kind, ErrorKind::Denied, "{url}: {error}");
-            assert!(server == web || error.kind == ErrorKind::NotApplied, "{url}: {error}");
-        }
-    }
-}
-
 every_store!(own_server: of_a_server_that_is_away_nothing_was_asked_and_the_first_request_after_that_succeeds);
