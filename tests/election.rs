@@ -12,7 +12,7 @@ use leaderrun::internals::election::{
     Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
     StartError, Stop, TreeEvent, Unhealthy,
 };
-use leaderrun::internals::lease::{Late, Term, TimeForHooks, Timing, TimingRequest};
+use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{
     Claim, Delivery, Doubt, Grant, Holder, Observation, Release, Renewal, StoreError, Takeover,
 };
@@ -211,19 +211,6 @@ fn with_too_little_of_the_lease_left_it_renews_before_it_starts() {
 }
 
 #[test]
-fn a_late_answer_does_not_move_the_lease_back() {
-    let mut play = Play::leading(|_| {});
-    play.until(10.0);
-    let early = BootInstant::from_nanos(1);
-    let actions = play.renewed(Ok(Renewal::Renewed));
-    let Some(Action::Extend(deadline)) = actions.first().cloned() else { panic!("{actions:?}") };
-    shows(
-        &play.tell(Event::Renewed { sent: early, answer: Ok(Renewal::Renewed), orders: None }),
-        &Action::Extend(deadline),
-    );
-}
-
-#[test]
 fn a_renewal_that_hangs_is_followed_by_others() {
     let mut play = Play::leading(|_| {});
     // At 5 and 6.6 s, then denser and denser; the stop signal goes out at 8.15 s, and renewing goes on after that.
@@ -234,37 +221,6 @@ fn a_renewal_that_hangs_is_followed_by_others() {
     let later = renewals(&play.until(12.9));
     assert!((2..=3).contains(&later), "{later}");
     assert!(has(&play.until(13.5), &Action::Seize));
-}
-
-#[test]
-fn a_server_that_was_frozen_has_hardly_more_than_one_request_of_each_leader_to_answer() {
-    const LEADERS: u32 = 1000;
-    let mut waiting = 0;
-    for leader in 0..LEADERS {
-        let mut play = Play::new(|settings| {
-            settings.timing = Timing::new(TimingRequest::default()).unwrap();
-        })
-        .led();
-        play.orders = None;
-        // It is frozen for a quarter of the lease, and the leases are of any age then.
-        let frozen = f64::from(leader) * 5.0 / f64::from(LEADERS);
-        assert_eq!(play.until(frozen), []);
-        let actions = play.until(frozen + 3.75);
-        // Who has renewed just before has nothing to ask yet.
-        if actions.is_empty() {
-            continue;
-        }
-        assert!(
-            actions.iter().all(|action| matches!(action, Action::Renew { .. } | Action::ReadOrders)),
-            "{actions:?}"
-        );
-        waiting += actions.len();
-        // The lease lasts, and the answers bring no more requests at once.
-        let actions =
-            play.brought(play.at().since(BootInstant::from_nanos(0)).as_secs_f64() - 0.5, Directives::default());
-        assert!(matches!(actions[..], [Action::Extend(_)]), "{actions:?}");
-    }
-    assert!((900..1600).contains(&waiting), "{waiting} requests of {LEADERS} leaders");
 }
 
 #[test]
@@ -531,30 +487,6 @@ fn a_store_that_cannot_tell_is_not_asked_to_again_before_it_has_answered() {
     assert!(play.election.wants_change());
 }
 
-/// For instance a user of Redis who may not subscribe. It is no outage, and what `-w` and `-n` are told is what was seen.
-#[test]
-fn a_store_that_never_tells_is_asked_ever_less_often_and_that_is_said_once() {
-    let retry = Timing::new(TimingRequest::default()).unwrap().retry_interval;
-    let mut play = Play::refused(|settings| {
-        settings.delivery = Delivery::Push;
-        settings.patience = Patience::AtMost(Duration::from_mins(2));
-    });
-    let (mut seen, mut asked) = (Vec::new(), 0);
-    while play.now < Duration::from_mins(2) - retry {
-        asked += 1;
-        assert!(play.election.wants_change());
-        seen.extend(play.tell(Event::Changed(Err(away()))));
-        let looked = play.until(play.now.as_secs_f64() + retry.as_secs_f64());
-        assert_eq!(looked, [Action::Observe], "within the longest pause");
-        seen.extend(play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }));
-    }
-    assert!(asked > 20, "{asked}");
-    assert!(matches!(seen[..], [Action::Say(Notice::Unwatched { .. })]), "{seen:?}");
-    play.tell(Event::Changed(Err(away())));
-    let end = play.until(121.0);
-    assert!(matches!(end[..], [.., Action::End(Outcome::NotAcquired(Some(_)))]), "{end:?}");
-}
-
 #[test]
 fn a_doubt_of_the_store_is_settled_by_a_renewal_at_once() {
     let mut play = Play::leading(|_| {});
@@ -742,18 +674,6 @@ fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
 }
 
 #[test]
-fn a_wait_for_a_paused_shard_is_as_long_as_was_asked_for() {
-    let mut play = Play::asking(|settings| settings.patience = Patience::AtMost(Duration::from_secs(10)));
-    play.orders = Some(Ok(paused()));
-    play.claimed(Ok(granted()));
-    play.released();
-    assert!(matches!(play.election.view(None).role, Role::Standby(Some(Obstacle::Hold(_)))));
-    assert_eq!(play.until(9.9), []);
-    let actions = play.until(10.0);
-    assert!(matches!(actions[..], [Action::End(Outcome::NotAcquired(Some(Obstacle::Hold(_))))]), "{actions:?}");
-}
-
-#[test]
 fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
     let denied = StoreError::denied("no permission");
     let mut play = Play::asking(|_| {});
@@ -818,14 +738,6 @@ fn a_command_that_runs_for_too_long_is_stopped_in_order_and_its_lease_released()
     assert!(has(&actions, &Action::Ended { term: TERM, how: Ended::Overran }), "{actions:?}");
     assert!(has(&actions, &Action::Release { term: TERM }), "{actions:?}");
     play.leaves(Outcome::Overran);
-}
-
-#[test]
-fn a_guard_that_stops_a_command_that_ran_for_too_long_is_believed() {
-    let mut play = Play::leading(|settings| settings.max_run = Some(Duration::from_secs(2)));
-    shows(&play.tell(Event::Tree(TreeEvent::Overran)), &Action::Say(Notice::Overran(Duration::from_secs(2))));
-    assert_eq!(play.tell(Event::Tree(TreeEvent::Overran)), []);
-    shows(&play.tell(Event::Tree(TreeEvent::Dead)), &Action::Ended { term: TERM, how: Ended::Overran });
 }
 
 #[test]
@@ -938,21 +850,6 @@ fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
     asked.tell(again());
     asked.tell(Event::Asked { signal: 15 });
     assert!(leaves(&fails(&mut asked, CommandEnd::Signalled(15))));
-}
-
-#[test]
-fn a_candidate_tells_the_ledger_whom_it_waited_behind_first() {
-    let mut play = Play::asking(|settings| settings.job_gate = true);
-    // A store may report a leader before it knows the term.
-    for term in [None, Some(Term(4)), Some(Term(5))] {
-        let holder = Holder { term, ..other() };
-        play.claimed(Ok(Claim::Refused(holder)));
-        play.until(play.now.as_secs_f64() + 3.0);
-        play.tell(Event::Observed { answer: Ok(Observation::Free) });
-    }
-    let actions = play.claimed(Ok(granted()));
-    let behind = Behind { session: other().session, term: Some(Term(4)) };
-    assert!(has(&actions, &Action::Book { term: TERM, behind }), "{actions:?}");
 }
 
 #[test]
@@ -1089,20 +986,6 @@ fn a_host_whose_hook_failed_lets_others_lead_first_and_longer_each_time() {
 }
 
 #[test]
-fn a_host_whose_hook_failed_waits_like_any_other_once_another_leads() {
-    let mut play = Play::leading(|settings| settings.delivery = Delivery::Push);
-    unready(&mut play);
-    play.now = play.election.wake_at().since(BootInstant::from_nanos(0));
-    assert_eq!(play.tell(Event::Tick), [Action::Observe]);
-    shows(
-        &play.tell(Event::Observed { answer: Ok(Observation::Held(other())) }),
-        &Action::Say(Notice::Waiting(other())),
-    );
-    assert!(play.election.wants_change());
-    assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Claim]);
-}
-
-#[test]
 fn who_does_not_wait_leaves_when_its_hook_failed() {
     let mut play = Play::leading(|settings| settings.patience = Patience::Once);
     let actions = unready(&mut play);
@@ -1140,17 +1023,6 @@ fn a_deadline_that_has_passed_stops_command_whatever_the_guard_has_seen() {
         seized |= has(&actions, &Action::Seize);
     }
     assert!(seized, "it is stopped by the candidate where the guard does nothing");
-}
-
-/// It stops COMMAND that much earlier.
-#[test]
-fn behind_a_guard_that_is_late_renewals_without_an_answer_follow_each_other_sooner() {
-    let mut play = Play::leading(|_| {});
-    let late = Late { worst: Duration::from_millis(500), extra: Duration::from_secs(2), beyond: false };
-    assert_eq!(play.tell(Event::Late(late)), []);
-    assert_eq!(renewals(&play.until(5.0)), 1);
-    // Half of the 1.15 s until the stop signal.
-    assert_eq!(renewals(&play.until(5.6)), 1);
 }
 
 #[test]

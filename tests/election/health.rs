@@ -83,11 +83,3 @@ fn what_ends_a_leadership_before_or_after_keeps_its_word() {
         &Action::End(Outcome::Ended(CommandEnd::Signalled(2))),
     );
 }
-
-#[test]
-fn an_unhealthy_command_and_a_frozen_store_leave_the_deadline_to_rule() {
-    let mut play = Play::leading(|settings| settings.stop_timeout = Some(Duration::from_mins(10)));
-    told(&mut play);
-    let actions = play.until(60.0);
-    assert!(has(&actions, &Action::Seize), "nothing was renewed: {actions:?}");
-}

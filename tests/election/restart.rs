@@ -237,19 +237,6 @@ fn orders_that_were_asked_for_before_the_pause_was_over_start_nothing() {
 }
 
 #[test]
-fn who_leads_goes_on_through_a_pause_that_keeps_it_and_after_an_older_handover() {
-    for directives in [
-        Directives { pause: Some(Pause { keep: true, left: None, said: "by me".to_owned() }), handover: None },
-        handed_over(Term(TERM.0 - 1), false),
-    ] {
-        let mut play = restarting(|_| {});
-        play.orders = Some(Ok(directives));
-        fails(&mut play, 1);
-        assert_eq!(starts(&play.until(2.0)), 1);
-    }
-}
-
-#[test]
 fn what_cannot_be_executed_or_ran_for_too_long_is_not_started_again() {
     let mut play = restarting(|_| {});
     play.tell(Event::Tree(TreeEvent::NotStarted(StartError(2))));
@@ -257,18 +244,6 @@ fn what_cannot_be_executed_or_ran_for_too_long_is_not_started_again() {
     let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(2)));
     play.until(3.0);
     assert!(has(&ends(&mut play, FAILED), &RELEASE));
-}
-
-#[test]
-fn each_run_may_last_for_as_long_as_a_run_may() {
-    let mut play = restarting(|settings| settings.max_run = Some(Duration::from_secs(4)));
-    play.until(3.0);
-    fails(&mut play, 1);
-    assert_eq!(starts(&renewing_until(&mut play, 4.5)), 1);
-    let actions = renewing_until(&mut play, 7.0);
-    assert!(!actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
-    let actions = renewing_until(&mut play, 8.1);
-    assert!(actions.iter().any(|action| matches!(action, Action::Stop(_))), "{actions:?}");
 }
 
 #[test]

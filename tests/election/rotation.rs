@@ -59,22 +59,6 @@ fn once_another_has_led_it_claims_like_any_candidate() {
 }
 
 #[test]
-fn its_own_record_is_no_sign_of_another() {
-    let mut play = standing_back();
-    sees(&mut play, Holder { term: Some(TERM), ..other() });
-    let actions = play.until(play.now.as_secs_f64() + 3.0);
-    assert_eq!(actions, [Action::Observe]);
-    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), []);
-}
-
-#[test]
-fn news_are_looked_into_and_claim_nothing_while_it_stands_back() {
-    let mut play = standing_back();
-    assert_eq!(play.tell(Event::Changed(Ok(()))), [Action::Observe]);
-    assert_eq!(play.tell(Event::Observed { answer: Ok(Observation::Free) }), []);
-}
-
-#[test]
 fn a_candidate_that_stands_back_leaves_when_asked_and_with_no_wait() {
     let mut play = standing_back();
     let actions = play.tell(Event::Asked { signal: 15 });
@@ -106,33 +90,6 @@ fn a_count_that_comes_while_command_ends_is_made_again_when_it_was_restarted() {
     assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
 }
 
-#[test]
-fn where_nobody_waits_it_leads_on_and_counts_again_after_about_a_minute() {
-    let mut play = counting();
-    assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
-    let mut counts = Vec::new();
-    while play.now < Duration::from_secs(100) {
-        let actions = play.until(play.now.as_secs_f64() + 0.5);
-        for _ in 0..renewals(&actions) {
-            play.renewed(Ok(Renewal::Renewed));
-        }
-        if has(&actions, &Action::CountStandbys) {
-            counts.push(play.now.as_secs());
-        }
-    }
-    assert!(matches!(counts[..], [49..=80]), "{counts:?}");
-    assert!(has(&count(&mut play, Ok(Some(1))), &Action::Say(Notice::Relinquishing)));
-}
-
-#[test]
-fn a_store_that_cannot_say_who_waits_is_asked_again() {
-    let mut play = counting();
-    assert!(matches!(count(&mut play, Err(away()))[..], [Action::Say(Notice::Staying(_))]));
-    play.answered(5.0, Ok(Renewal::Renewed));
-    play.answered(10.0, Ok(Renewal::Renewed));
-    assert!(has(&play.until(17.0), &Action::CountStandbys));
-}
-
 /// A candidate that may not count would otherwise never hand over.
 #[test]
 fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_once() {
@@ -151,20 +108,6 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
     assert!(has(&play.until(over), &Action::CountStandbys));
     let actions = count(&mut play, Err(denied()));
     assert!(has(&actions, &Action::Say(Notice::Relinquishing)) && !has(&actions, &uncounted), "{actions:?}");
-}
-
-/// Trouble with the store disturbs no COMMAND.
-#[test]
-fn while_the_store_denies_renewals_as_well_it_does_not_hand_over() {
-    let mut play = Play::leading(|settings| settings.relinquish_after = Some(Duration::from_secs(6)));
-    play.answered(5.0, Err(StoreError::denied("no")));
-    assert!(has(&play.until(6.0), &Action::CountStandbys));
-    let actions = count(&mut play, Err(StoreError::denied("no")));
-    assert!(matches!(actions[..], [Action::Say(Notice::Staying(_))]), "{actions:?}");
-    play.answered(6.5, Ok(Renewal::Renewed));
-    play.answered(12.0, Ok(Renewal::Renewed));
-    assert!(has(&play.until(19.0), &Action::CountStandbys));
-    assert!(has(&count(&mut play, Err(StoreError::denied("no"))), &Action::Say(Notice::Relinquishing)));
 }
 
 #[test]

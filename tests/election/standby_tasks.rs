@@ -184,11 +184,3 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 }
-
-#[test]
-fn a_standby_whose_lease_the_kernel_keeps_looks_for_new_leaders_only_with_a_hook() {
-    let kernel = |settings: &mut Settings| (settings.delivery, settings.expires) = (Delivery::Kernel, false);
-    assert_eq!(with_standby_tasks(kernel).until(3.0), [Action::Observe]);
-    let mut alone = Play::refused(kernel);
-    assert_eq!(alone.until(100.0), []);
-}
