@@ -125,20 +125,6 @@ fn one_member_of_the_group_is_kept_out_while_another_one_leads() {
 }
 
 #[test]
-fn what_root_writes_into_the_directory_of_a_user_stays_that_users() {
-    let place = shared();
-    std::os::unix::fs::chown(place.directory(), Some(20001), Some(20001)).unwrap();
-    set_mode(&place.directory(), 0o755);
-    let user = Member(&place, "20001");
-    place.run(&[], &["true"]).good();
-    end_of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).good();
-    place.run(&[], &["true"]).good();
-    place.ctl(&["pause", "--keep", "shard"]).good();
-    end_of(&mut user.command("022", "leaderctl", &["resume", "shard"])).good();
-    end_of(&mut user.command("022", "leaderrun", &["-n", "shard", "true"])).good();
-}
-
-#[test]
 fn root_gives_nobody_a_file_or_a_directory_that_was_moved_in() {
     for (owner, group, mode) in [(20001, 20001, 0o755), (0, 30000, 0o2770)] {
         let place = shared();

@@ -54,15 +54,6 @@ fn the_directory_itself_or_one_above_it_is_replaced() {
 }
 
 #[test]
-fn a_parent_is_replaced_and_the_next_one_comes_another_way() {
-    let deep = Deep::new();
-    fs::create_dir(deep.path("a")).unwrap();
-    symlink("a", deep.path("way")).unwrap();
-    let url = format!("file:{}", deep.path("way/b/store").display());
-    deep.story(&url, |deep| deep.replace("a/b"));
-}
-
-#[test]
 fn a_symbolic_link_on_the_way_leads_elsewhere() {
     let mut deep = Deep::new();
     fs::create_dir_all(deep.path("one/b")).unwrap();
@@ -114,66 +105,4 @@ fn one_directory_in_two_mount_namespaces_is_replaced() {
     deep.start("two", &url);
     deep.fleet.leader_where(|life| life.term > leader.term);
     deep.fleet.conclude();
-}
-
-#[test]
-fn two_directories_of_one_name_in_two_mount_namespaces_are_two_stores() {
-    let deep = Deep::new();
-    let private = |words: &str| {
-        let script = format!(
-            "mount -t tmpfs none {0} && exec {1} --store {2} {words}",
-            deep.path("").display(),
-            env!("CARGO_BIN_EXE_leaderrun"),
-            deep.url,
-        );
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", &script]).env("LEADERRUN_CONFIG", "/dev/null");
-        command
-    };
-    let mut leader = private("shard sh -c 'echo up; exec sleep 1000'").stdout(Stdio::piped()).spawn().unwrap();
-    let mut up = [0; 3];
-    leader.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
-    let other = end_of(&mut private("-n shard true"));
-    leader.kill().unwrap();
-    leader.wait().unwrap();
-    other.good();
-}
-
-#[test]
-fn a_parent_is_replaced_under_a_leader_who_is_another_member_of_the_group() {
-    let Place { mut fleet } = Place::new();
-    let path = |name: &str| fleet.scratch.path().join(name);
-    let share = |name: &str| {
-        fs::create_dir(path(name)).unwrap();
-        std::os::unix::fs::chown(path(name), Some(0), Some(30000)).unwrap();
-        set_mode(&path(name), 0o2770);
-    };
-    fs::write(path("stamps"), "").unwrap();
-    set_mode(&path("stamps"), 0o666);
-    set_mode(fleet.scratch.path(), 0o777);
-    for program in [PathBuf::from(env!("CARGO_BIN_EXE_leaderrun")), support::fleet::stamp_program()] {
-        let to = path(program.file_name().unwrap().to_str().unwrap());
-        assert!(Command::new("cp").arg(program).arg(to).status().unwrap().success());
-    }
-    share("a");
-    let url = format!("file:{}", path("a/store").display());
-    let (away, program, stamp, stamps) = (path("away"), path("leaderrun"), path("stamp"), path("stamps"));
-    let member = |user: &str| {
-        let mut command = Command::new("setpriv");
-        command.args([&format!("--reuid={user}"), "--regid=65534", "--groups=30000"]).arg(&program);
-        command.args(["--store", &url, "--renew", "2s", "--owner", user, "shard"]).arg(&stamp).arg(&stamps);
-        command.env("LEADERRUN_CONFIG", "/dev/null");
-        command
-    };
-    let (one, other) = (member("20001"), member("20002"));
-    let a = path("a");
-    fleet.launch("20001", one);
-    let leader = fleet.leader();
-    fs::rename(&a, &away).unwrap();
-    fs::create_dir(&a).unwrap();
-    std::os::unix::fs::chown(&a, Some(0), Some(30000)).unwrap();
-    set_mode(&a, 0o2770);
-    fleet.launch("20002", other);
-    fleet.leader_where(|life| life.term > leader.term);
-    fleet.conclude();
 }

@@ -47,18 +47,6 @@ fn lay_out_again(place: &Place, name: &str) {
 }
 
 #[test]
-fn a_read_lock_on_the_lock_of_notes_keeps_nobody_from_giving_orders() {
-    let place = Place::new();
-    lay_out_readable(&place);
-    let lock = place.directory().join("+lock");
-    let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
-    assert_eq!(stranger.says(), "locked");
-    place.ctl(&["pause", "shard"]).good();
-    place.ctl(&["resume", "shard"]).good();
-    assert_eq!(mode_of(&lock), 0o600);
-}
-
-#[test]
 fn a_standby_follows_though_a_stranger_gets_the_lock_in_between() {
     let mut place = Place::new();
     lay_out_readable(&place);
