@@ -1,7 +1,6 @@
 //! The checker and its models against histories that are known to be right or wrong.
 
 use super::checker::{Instant, NEVER, Operation, Verdict, check};
-use super::history::{Call as Done, Event, Found, History};
 use super::lease::{Call, Claimed, Lease, Leeway, Named, Renewal};
 use super::page::{self, Page, Text};
 use std::time::Duration;
@@ -185,36 +184,4 @@ fn a_note_that_is_overwritten_blindly_is_wrong() {
     assert!(!is_right_note(&[&[first.clone()][..], &two].concat()), "a lost update");
     assert!(!is_right_note(&[first.clone(), at(11, 20, read(None))]), "a stale read");
     assert!(!is_right_note(&[first, at(11, 20, replace(Some(1), None, Some(true))), at(21, 30, read(Some(1)))]));
-}
-
-fn event(begun: Instant, ended: Option<Instant>, call: Call) -> Event {
-    Event { begun, ended, call: Done::Lease(call) }
-}
-
-fn judged(leeway: Leeway, is_disturbed: bool, events: Vec<Event>) -> Found {
-    History { seed: 7, shard: "s".to_owned(), events, is_disturbed }.judge(leeway)
-}
-
-#[test]
-fn a_request_that_a_client_may_have_repeated_counts_twice_at_most() {
-    let event = |begun, call| Event { begun, ended: Some(begun + 5), call: Done::Page(0, call) };
-    let second_answer = event(0, replace(None, Some(1), Some(false)));
-    let seen = event(20, read(Some(1)));
-    let found = |is_disturbed, events: &[&Event]| {
-        let events = events.iter().map(|&event| event.clone()).collect();
-        matches!(judged(Leeway::default(), is_disturbed, events), Found::Nothing)
-    };
-    assert!(found(true, &[&second_answer, &seen]));
-    assert!(!found(false, &[&second_answer, &seen]), "no answer was lost there");
-    // Its repetition ends with the call itself.
-    let late = event(7, replace(Some(1), None, Some(true)));
-    assert!(!found(true, &[&second_answer, &late, &seen]));
-}
-
-#[test]
-fn a_transcript_shows_what_does_not_fit() {
-    let events = vec![event(0, Some(50), granted(1, 5)), event(100, Some(150), granted(2, 6))];
-    let Found::Violation(transcript) = judged(Leeway::default(), false, events) else { panic!("two lead") };
-    assert!(transcript.starts_with("the lease of s (seed 7):"), "{transcript}");
-    assert!(transcript.contains("??         0         0  Claim { session: 2"), "{transcript}");
 }
