@@ -5,7 +5,7 @@
 //! The hazard is for this machine. So each server stops by itself, after some time and after some number of bytes, and
 //! the programs that meet it have a limit on their address space.
 
-use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until_it_sleeps, wait_until_or};
+use crate::support::fleet::{leaderctl, leaderrun};
 use crate::support::process::told_of;
 use crate::support::random::Random;
 use std::io::{self, Read, Write};
@@ -382,19 +382,4 @@ fn a_server_of_mysql_that_asks_for_a_file_gets_none() {
     for line in both_survive(&hostile, &url, LONG_ENOUGH, &[UNAVAILABLE]) {
         assert!(line.contains("is it MySQL?"), "{line}");
     }
-}
-
-/// A thousand candidates that do anything while they wait keep a busy server on their machine from answering.
-#[cfg(feature = "nats")]
-#[test]
-fn a_server_of_nats_that_only_greets_is_waited_for_asleep() {
-    let hostile = Hostile::that(|victim| {
-        greets_by_nats(victim)?;
-        victim.listens()
-    });
-    let mut fleet = Fleet::new();
-    fleet.start("one", &["--store", &format!("nats://{}/locks", hostile.address)], &[], &[]);
-    wait_until_or("it tells why it waits", || fleet.logs(), || fleet.logs().contains("did not answer within"));
-    wait_until_it_sleeps(fleet.pid("one"), 40);
-    fleet.stop("one");
 }

@@ -229,32 +229,6 @@ fn few_descriptors_are_refused_in_one_line_or_suffice(place: &Place) {
     assert_free(place);
 }
 
-fn little_memory_is_refused_in_one_line_or_suffices(place: &Place) {
-    let program = env!("CARGO_BIN_EXE_leaderrun").as_ref();
-    let stacks = [8, 16, 24, 64, 128, 256, 400, 512, 1024, 2048].map(|size| ("-s", size));
-    let data = [1, 500, 2000, 4000, 8000, 16_000, 32_000, 36_000, 40_000, 64_000].map(|size| ("-d", size));
-    let spaces = (1..=12).map(|step| ("-v", 10_000 * step));
-    let mut began = None;
-    for (kind, size) in stacks.into_iter().chain(data).chain(spaces) {
-        let limit = format!("ulimit {kind} {size}");
-        let output = under(&limit, place, &[], program);
-        // With too little of it the kernel, the loader or Rust's runtime ends the program before it begins, by a signal or
-        // in words of their own. What has begun with less does not end so.
-        let said = String::from_utf8_lossy(&output.stderr);
-        let of_the_runtime = said.contains("thread 'main'") && (kind == "-s" || said.contains("/std/src/sys/"));
-        let in_its_words = of_the_runtime || said.starts_with("memory allocation of ");
-        let before = output.status.signal() == Some(Signal::SIGSEGV as i32)
-            || output.status.code() == Some(127)
-            || output.status.signal() == Some(Signal::SIGABRT as i32) && in_its_words;
-        if began == Some(kind) || !before {
-            assert_is_clear(&limit, &output);
-            began = Some(kind);
-        }
-    }
-    assert_eq!(began, Some("-v"));
-    assert_free(place);
-}
-
 fn few_processes_are_refused_in_one_line_or_suffice(place: &Place) {
     // A user of whom nothing else runs: the limit counts all processes of one.
     static NEXT: AtomicU32 = AtomicU32::new(STRANGER + 1);
@@ -293,17 +267,6 @@ fn no_file_may_grow_and_no_timer_is_free_which_is_said_before_the_lease_is_taken
     }
 }
 
-/// The kernel kills what works for longer than the limit at a real-time priority, such as a helper that kills thousands.
-#[test]
-fn under_a_limit_on_real_time_work_the_helpers_have_a_nice_value() {
-    let scratch = TempDir::new().unwrap();
-    let mut shell = Command::new("bash");
-    shell.args(["-c", "ulimit -R 200000 && exec \"$@\"", "bash", env!("CARGO_BIN_EXE_leaderrun"), "--store"]);
-    shell.args([&store(&scratch), "--explain", "s"]).env("LEADERRUN_CONFIG", "/dev/null");
-    let explained = String::from_utf8(shell.output().unwrap().stdout).unwrap();
-    assert!(explained.lines().any(|line| line.starts_with("priority") && line.contains(" nice ")), "{explained}");
-}
-
 /// No socket of a store and no lock file may get the number of a standard stream: COMMAND would write into it.
 fn closed_standard_streams_are_empty_ones_for_command(place: &Place) {
     let seen = place.path("seen");
@@ -317,7 +280,6 @@ fn closed_standard_streams_are_empty_ones_for_command(place: &Place) {
 
 on_two_stores!(
     &few_descriptors_are_refused_in_one_line_or_suffice,
-    &little_memory_is_refused_in_one_line_or_suffices,
     &few_processes_are_refused_in_one_line_or_suffice,
     &no_file_may_grow_and_no_timer_is_free_which_is_said_before_the_lease_is_taken,
     &closed_standard_streams_are_empty_ones_for_command,
