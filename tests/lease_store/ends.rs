@@ -192,23 +192,6 @@ fn a_wait_without_a_clock_lasts_from_when_it_was_seen_until_its_leader_says_that
 }
 
 #[test]
-fn a_wait_is_over_after_its_length_even_if_the_clock_was_set_back() {
-    each([SCRIPTED, COMPARING, STAMPING], |world| {
-        let term = world.client().lead(&candidate("one"));
-        assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
-        world.server.step(-3_600_000);
-        let client = world.client();
-        let two = candidate("two");
-        let grant = client.granted(&two);
-        assert!(wait_of(&grant) > LEASE - seconds(1) && wait_of(&grant) < LEASE + SLACK, "{grant:?}");
-        now(client.store.release(&two, grant.term)).unwrap();
-        advance(LEASE / 2);
-        let grant = client.granted(&two);
-        assert!(wait_of(&grant) < LEASE * 3 / 4, "{grant:?}");
-    });
-}
-
-#[test]
 fn an_end_written_by_a_wrong_clock_is_written_again() {
     let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
     let (client, one, term) = leader(&world);
