@@ -30,17 +30,6 @@ async fn every_write_has_a_condition_and_no_shard_is_ever_deleted() {
 }
 
 #[tokio::test]
-async fn two_buckets_in_one_have_nothing_to_do_with_each_other() {
-    let server = old_server();
-    let store = store(&server.endpoint()).await;
-    lead(&store, &candidate("one")).await;
-    let other = Address { prefix: "other/".to_owned(), ..address(&server.endpoint()) };
-    let other = Bucket::open(&other, REQUEST_TIMEOUT).await.unwrap();
-    assert_eq!(other.list("").await.unwrap(), []);
-    assert_eq!(store.list("").await.unwrap().len(), 1);
-}
-
-#[tokio::test]
 async fn a_conflict_is_looked_at_and_not_taken_for_an_answer() {
     let server = old_server();
     let proxy = Proxy::before(&server);

@@ -1,8 +1,7 @@
 //! Answers that are lost, late, or not what one hopes for.
 
 use super::*;
-use crate::support::denied::{self, User};
-use crate::support::dynamo::{ENVIRONMENT, error_answer};
+use crate::support::dynamo::error_answer;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, DynamoDb) {
@@ -107,18 +106,4 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     assert!(!printed.contains("hidden"), "{printed}");
     let error = Address::read("//locks?endpoint=localhost:8000").unwrap_err();
     assert!(error.contains("the endpoint of dynamodb:// is not a URL"), "{error}");
-}
-
-fn user_at(url: &str) -> User<'_> {
-    User { url, environment: ENVIRONMENT }
-}
-
-#[tokio::test]
-async fn a_candidate_that_may_not_scan_hands_over_without_counting_and_says_what_is_missing() {
-    let (server, table, proxy, _store) = behind_a_proxy().await;
-    proxy.deny(|action| action == "Scan");
-    let owner = server.url(&table);
-    let user = format!("dynamodb://{table}?region={REGION}&endpoint={}", proxy.endpoint());
-    let sign = format!("denied dynamodb:Scan on table {table}: User x");
-    denied::assert_hands_over_uncounted(user_at(&owner), user_at(&user), &sign);
 }

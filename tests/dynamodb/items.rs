@@ -1,34 +1,8 @@
-//! What a poll reads, and when items end. What happens around them is tested once for every store (tests/lease_store).
+//! When items end. What happens around them is tested once for every store (tests/lease_store).
 
 use super::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HOUR: u64 = 3_600_000;
-
-#[tokio::test]
-async fn a_poll_reads_one_item_at_half_the_price() {
-    let server = Server::start();
-    let table = server.table("locks").await;
-    let proxy = Proxy::before(&server);
-    let (leader, standby) = (store(&server.endpoint(), &table).await, store(&proxy.endpoint(), &table).await);
-    let one = candidate("one");
-    lead(&leader, &one).await;
-    // The first look of a process knows the table's marker as well.
-    assert!(matches!(standby.observe(&one.shard).await.unwrap(), Observation::Held(_)));
-    proxy.actions();
-    let strong = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&strong);
-    proxy.rule(move |request| {
-        counted.fetch_add(usize::from(request.body.contains("\"ConsistentRead\":true")), Ordering::Relaxed);
-        Fate::Pass
-    });
-    for _ in 0..3 {
-        assert!(matches!(standby.observe(&one.shard).await.unwrap(), Observation::Held(_)));
-    }
-    assert_eq!(proxy.actions(), ["GetItem"; 3]);
-    assert_eq!(strong.load(Ordering::Relaxed), 0);
-}
 
 #[tokio::test]
 async fn dynamodbs_ttl_takes_a_note_a_day_after_its_end_and_never_one_without() {

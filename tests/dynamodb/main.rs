@@ -13,7 +13,7 @@ mod neighbours;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
-use leaderrun::internals::lease::{Candidate, Term};
+use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,

@@ -198,37 +198,3 @@ async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
     }
     assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], text("tomorrow"));
 }
-
-#[tokio::test]
-async fn a_list_shows_both_programs_and_nothing_else_and_only_reads() {
-    let server = Server::start();
-    let (client, table) = (server.client(), server.table("locks").await);
-    let ours = Candidate { shard: "ours".parse().unwrap(), ..candidate("one") };
-    let term = lead(&store(&server.endpoint(), &table).await, &ours).await;
-    assert!(Go::new(&server, "go").acquire(60).await);
-    for (partition, sort) in [
-        ("SHARD#unreadable", "LOCK"),
-        ("SHARD#x", "OTHER"),
-        ("SHARD#no name", "LOCK"),
-        ("USER#SHARD#x", "LOCK"),
-        ("LEADERRUN", "SHARD#no name"),
-    ] {
-        let request = client.put_item().table_name(&table).item("pk", text(partition)).item("sk", text(sort));
-        request.send().await.unwrap();
-    }
-    let proxy = Proxy::before(&server);
-    let list = store(&proxy.endpoint(), &table).await.list("").await.unwrap();
-    assert!(proxy.actions().iter().all(|action| action == "Scan"));
-    let told = list.iter().map(|(shard, report)| {
-        let holder = report.holder.as_ref().expect("each is held");
-        (shard.as_str(), holder.owner.as_str(), holder.term)
-    });
-    let expected = [
-        ("db/main", "go", None),
-        ("ours", "one", Some(term)),
-        ("unreadable", "something that writes other records", None),
-    ];
-    assert!(told.eq(expected), "{list:?}");
-    let left = list[0].1.holder.as_ref().unwrap().expires_in.unwrap();
-    assert!(left > Duration::from_secs(30), "{left:?}");
-}

@@ -41,29 +41,6 @@ async fn leading(members: &[Server], without: Option<usize>) -> usize {
 }
 
 #[tokio::test]
-async fn a_leadership_outlives_the_leader_of_etcd_and_a_check_names_the_member_that_is_away() {
-    let mut members = cluster().await;
-    let store = open(&url(&members)).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead_again(&*store, &one).await;
-    let findings = store.check().await.unwrap();
-    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-    assert_eq!(format!("{findings:?}").matches("has a leader").count(), 3, "{findings:#?}");
-    // Leases are its business.
-    let gone = leading(&members, None).await;
-    members[gone].kill();
-    let mut sequence = 0;
-    eventually("it is renewed", async || {
-        sequence += 1;
-        store.renew(&one, term, sequence).await == Ok(Renewal::Renewed)
-    })
-    .await;
-    let findings = store.check().await.unwrap();
-    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-    finds(&findings, Verdict::Doubtful, "connection refused");
-}
-
-#[tokio::test]
 async fn a_member_without_a_majority_is_an_outage_and_recovers() {
     let mut members = cluster().await;
     let store = open_with(&url(&members[..1]), Duration::from_secs(2)).await;

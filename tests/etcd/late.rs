@@ -85,32 +85,13 @@ async fn a_lock_that_was_claimed_again_does_not_hang_on_the_lease_of_the_first_c
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 
-#[tokio::test]
-async fn a_renewal_is_two_requests_and_writes_nothing_and_a_release_revokes_the_etcd_lease() {
-    const ALL: [&str; 6] = ["Range", "Txn", "LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "LeaseRevoke"];
-    let server = old_server().await;
-    let store = open(&server.own_url()).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
-    let calls = || ALL.map(|method| server.calls(&[method]));
-    let (revision, before) = (server.revision(), calls());
-    for sequence in 1..=10 {
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    let now = calls();
-    assert_eq!(std::array::from_fn(|index| now[index] - before[index]), [0, 10, 0, 10, 0, 0]);
-    assert_eq!(server.revision(), revision, "the store keeps no history of renewals");
-    store.release(&one, term).await.unwrap();
-    eventually("its etcd lease is revoked", async || calls()[5] > before[5]).await;
-}
-
 /// etcd removes an expired key up to half a second late. A renewal that arrives in between sees the lock, and is told at
 /// the same time that its lease is gone.
 #[tokio::test]
 async fn a_renewal_between_the_expiry_and_its_execution_is_no_renewal() {
     let server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    for delay in [1000, 1050, 1100, 1200, 1300, 1400] {
+    for delay in [1000, 1100, 1300] {
         let (one, two) = (with_lease("one", Duration::from_secs(1)), candidate("two"));
         let term = lead(&*first, &one).await;
         tokio::time::sleep(Duration::from_millis(delay)).await;

@@ -19,7 +19,6 @@ mod watch;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::{
     Claim, Doubt, ErrorKind, Finding, Location, Note, Observation, Page, Release, Renewal, Store, StoreError, Verdict,
-    parallel,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};

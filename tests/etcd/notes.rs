@@ -36,31 +36,6 @@ async fn a_note_that_is_replaced_leaves_no_etcd_lease() {
 }
 
 #[tokio::test]
-async fn the_announcements_of_a_process_share_one_etcd_lease() {
-    let server = Server::start();
-    let store = open(&server.own_url()).await;
-    let sessions = [Session::random().unwrap(), Session::random().unwrap()];
-    let pages = sessions.clone().map(Page::Standby);
-    for round in 0..5 {
-        for page in &pages {
-            let before = (round > 0).then(|| (round - 1).to_string());
-            let note = lasting(&round.to_string());
-            assert_eq!(store.replace(&shard(), page, before.as_deref(), Some(&note)).await, Ok(true));
-        }
-    }
-    assert_eq!((server.calls(&["LeaseGrant"]), server.calls(&["LeaseRevoke"])), (1, 0));
-    leases_left(&server, 1).await;
-    assert_eq!(store.standbys("").await.unwrap().len(), 2);
-    let lease = server.lease_in(&format!("leaderrun/standby/db/main={}", sessions[0].as_str()));
-    server.etcdctl(&["lease", "revoke", &lease]);
-    assert_eq!(store.standbys("").await.unwrap(), []);
-    // The next one makes another.
-    assert_eq!(store.replace(&shard(), &pages[0], Some("4"), Some(&lasting("5"))).await, Ok(false));
-    assert_eq!(store.replace(&shard(), &pages[0], None, Some(&lasting("5"))).await, Ok(true));
-    assert_eq!(store.standbys("").await.unwrap().len(), 1);
-}
-
-#[tokio::test]
 async fn a_note_for_longer_than_etcd_grants_lasts_for_ever() {
     let server = Server::start();
     let store = open(&server.own_url()).await;

@@ -78,37 +78,3 @@ async fn what_something_else_wrote_is_named_and_left_alone_and_a_list_shows_it_a
     is_strange(store.claim(&of_a).await, "leaderrun/shard/a");
     assert_eq!(server.value("leaderrun/shard/a").as_deref(), Some("hello"));
 }
-
-const MANY: usize = 1001;
-const AT_ONCE: usize = 20;
-
-fn of(number: usize) -> Candidate {
-    // A slow machine takes some time for so many.
-    Candidate { shard: format!("many/{number:04}").parse().unwrap(), ..with_lease("one", Duration::from_mins(10)) }
-}
-
-#[tokio::test]
-async fn a_long_list_asks_for_no_lease_and_a_short_one_for_each() {
-    let server = old_server().await;
-    let store = open(&server.own_url()).await;
-    let claims = |lane: usize| {
-        let store = &store;
-        async move {
-            for number in (lane..MANY).step_by(AT_ONCE) {
-                assert!(matches!(store.claim(&of(number)).await, Ok(Claim::Granted(_))));
-            }
-        }
-    };
-    parallel::all((0..AT_ONCE).map(claims)).await;
-    let asked = || server.calls(&["LeaseTimeToLive"]);
-    let before = asked();
-    let list = store.list("many/").await.unwrap();
-    let mut holders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
-    assert_eq!((list.len(), asked()), (MANY, before));
-    assert!(holders.all(|holder| holder.term.is_some() && holder.expires_in.is_none()));
-    let list = store.list("many/00").await.unwrap();
-    assert_eq!((list.len(), asked()), (100, before + 100));
-    let mut holders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
-    assert!(holders.all(|holder| holder.expires_in.is_some() && holder.renewed_ago.is_some()));
-    assert_eq!(leaderrun::internals::notes::standbys::announced(&*store, "").await.unwrap().standbys, []);
-}

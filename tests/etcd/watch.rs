@@ -61,18 +61,6 @@ fn compact(server: &Server) {
     server.etcdctl(&["compact", &server.revision().to_string()]);
 }
 
-#[tokio::test]
-async fn a_compaction_of_what_was_seen_is_survived() {
-    let server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
-    compact(&server);
-    let news = listens(&second);
-    watched(&server, 1).await;
-    assert!(!news.is_finished(), "nothing has changed");
-    first.release(&one, term).await.unwrap();
-    heard(news).await;
-}
-
 /// The watch of its lock breaks with every connection, and etcd may have forgotten by then when the lock was put there.
 #[tokio::test]
 async fn a_compaction_makes_no_leader_doubt_again_and_again() {
@@ -112,19 +100,6 @@ async fn news_come_again_after_etcd_was_away() {
     watched(&server, 1).await;
     first.release(&one, term).await.unwrap();
     heard(news).await;
-}
-
-#[tokio::test]
-async fn watches_end_with_those_who_wait_for_them() {
-    let server = old_server().await;
-    let (_first, _one, _term, second) = leader_and_standby(&server, LONG).await;
-    for round in 1..=5 {
-        let news = listens(&second);
-        watched(&server, round).await;
-        news.abort();
-        let _ = news.await;
-    }
-    eventually("etcd has no watcher left", async || server.answered("Watch") >= 5).await;
 }
 
 #[tokio::test]

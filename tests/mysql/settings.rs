@@ -89,20 +89,3 @@ async fn a_server_that_is_read_only_is_passed_over_for_one_that_is_not() {
     let url = table.url().replace(&format!("@127.0.0.1:{}/", table.server.port()), &both);
     lead(&open(&url), &candidate("one")).await;
 }
-
-#[tokio::test]
-async fn a_server_that_becomes_read_only_is_left() {
-    let server = Server::start();
-    server.sql(&format!("CREATE USER app; GRANT ALL ON {DATABASE}.* TO app"));
-    let store = open(&server.url_with("").replace(&format!("//{ADMIN}@"), "//app@"));
-    store.prepare().await.unwrap();
-    server.age("leaderrun");
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    server.sql("SET GLOBAL read_only = 1");
-    for sequence in 1..3 {
-        not_applied(store.renew(&one, term, sequence).await, "does not accept writes");
-    }
-    server.sql("SET GLOBAL read_only = 0");
-    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
-}

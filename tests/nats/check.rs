@@ -22,30 +22,6 @@ async fn init_makes_a_bucket_that_a_check_finds_nothing_wrong_with() {
     assert!(findings.last().unwrap().text.starts_with("a round trip takes "), "{findings:?}");
 }
 
-#[tokio::test]
-async fn a_bucket_that_something_else_made_and_uses_does_as_well() {
-    let server = Server::start();
-    make(&server, BUCKET, &json!({}));
-    server.client().put("theirs", "", "hello");
-    let store = open(&server.own_url()).await;
-    let lines = store.prepare().await.unwrap();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    let findings = store.check().await.unwrap();
-    assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-    assert!(texts(&findings, Verdict::Doubtful)[0].contains("begin with a low number"), "{findings:#?}");
-    granted_in_time(&*store, &short("one")).await;
-    assert!(server.client().message("theirs").is_some());
-}
-
-#[tokio::test]
-async fn init_completes_an_empty_bucket_that_was_made_by_hand() {
-    let server = Server::start();
-    make(&server, BUCKET, &json!({}));
-    let store = open(&server.own_url()).await;
-    store.prepare().await.unwrap();
-    all_good(&store.check().await.unwrap());
-}
-
 /// Made by hand, and called by this number.
 async fn of_a_bucket_with(server: &Server, number: usize, settings: &Value) -> Arc<dyn Store> {
     let bucket = format!("bucket{number}");
@@ -76,26 +52,6 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_cl
 }
 
 #[tokio::test]
-async fn settings_that_are_less_than_they_could_be_are_doubtful() {
-    let server = Server::start();
-    for (number, (settings, part)) in [
-        (json!({ "storage": "memory" }), "is kept in memory"),
-        (json!({ "max_msgs_per_subject": 5 }), "keeps more than the last record"),
-        (json!({ "max_bytes": 1_000_000 }), "has a limit of size"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let store = of_a_bucket_with(&server, number, &settings).await;
-        store.prepare().await.unwrap();
-        let findings = store.check().await.unwrap();
-        assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-        let doubts = texts(&findings, Verdict::Doubtful);
-        assert!(doubts.len() == 1 && doubts[0].contains(part), "{findings:#?}");
-    }
-}
-
-#[tokio::test]
 async fn a_missing_bucket_is_named() {
     let server = Server::start();
     let store = open(&server.own_url()).await;
@@ -112,15 +68,6 @@ async fn a_server_without_jetstream_is_reported() {
     let expected = format!("nats at {} runs without JetStream: start nats-server with -js", server.address());
     assert_eq!(store.observe(&shard()).await, Err(StoreError::misconfigured(expected.clone())));
     assert_eq!(store.prepare().await, Err(StoreError::misconfigured(expected)));
-}
-
-#[tokio::test]
-async fn an_account_without_jetstream_is_reported() {
-    let lines = "jetstream: enabled\naccounts { A: { users: [{user: a, password: a}] } }";
-    let mut server = Server::configured(lines, r#"{"user":"a","pass":"a"}"#);
-    server.login = "a:a@".to_owned();
-    let error = open(&server.own_url()).await.observe(&shard()).await.unwrap_err();
-    assert!(error.message.contains("JetStream"), "{error}");
 }
 
 #[tokio::test]

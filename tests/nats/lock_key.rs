@@ -97,35 +97,6 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
 }
 
 #[tokio::test]
-async fn the_key_lasts_for_the_lease_and_no_longer_than_its_bucket_says() {
-    // A renewal that comes late, because the machine stalls, is in time.
-    const LEASE: Duration = Duration::from_secs(5);
-    let ttl = LEASE + Duration::from_millis(500);
-    let server = shared(ttl).await;
-    let store = sharing(&server).await;
-    let one = with_lease("one", LEASE);
-    let mut term = lead(&*store, &one).await;
-    let begun = Instant::now();
-    let mut renewed = begun;
-    for sequence in 1..10 {
-        sleep(ttl / 8).await;
-        renewed = Instant::now();
-        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-        assert!(held(&server).is_some(), "after {:?}", begun.elapsed());
-    }
-    assert!(begun.elapsed() > ttl);
-    // As if the process had died.
-    eventually("it ends", async || held(&server).is_none()).await;
-    let most = renewed.elapsed();
-    assert!(most >= LEASE, "{most:?}");
-    assert_eq!(store.renew(&one, term, 10).await, Ok(Renewal::Lost(None)), "another may have led");
-    assert!(!take(&server, "backend-7"), "its tree may live");
-    term = granted_in_time(&*store, &one).await.term;
-    store.release(&one, term).await.unwrap();
-    assert!(take(&server, "backend-7"));
-}
-
-#[tokio::test]
 async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
     let server = shared(LONG).await;
     let (store, other) = (sharing(&server).await, sharing(&server).await);
@@ -165,28 +136,6 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=leader";
     let error = open(&both).await.claim(&short("one")).await.unwrap_err();
     assert!(error.message.ends_with("or name another bucket than that of lock_key="), "{error}");
-}
-
-#[tokio::test]
-async fn a_check_says_what_such_a_key_cannot_promise_and_who_has_it() {
-    let server = shared(LONG).await;
-    let store = sharing(&server).await;
-    let said = async || {
-        let findings = store.check().await.unwrap();
-        assert_eq!(texts(&findings, Verdict::Bad), [""; 0]);
-        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
-    };
-    let free = said().await;
-    for part in [&*format!("{NAME} is free"), "have no terms", "is deleted or lost"] {
-        assert!(free.contains(part), "{free}");
-    }
-    assert_eq!(held(&server), None, "a check takes nothing");
-    assert!(take(&server, "backend-7"));
-    let revision = held(&server);
-    assert!(said().await.contains("held by backend-7"));
-    assert_eq!(held(&server), revision);
-    server.client().api(&format!("STREAM.DELETE.KV_{ELECTIONS}"), &Value::Null);
-    finds(&store.check().await.unwrap(), Verdict::Bad, "no bucket elections");
 }
 
 #[tokio::test]
@@ -263,12 +212,6 @@ async fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
 async fn a_program_that_judges_the_expiry_in_the_record_waits_until_our_tree_is_dead() {
     let server = shared(mixed::TTL).await;
     mixed(&server, "snake").ends_in_each_way();
-}
-
-#[tokio::test]
-async fn programs_that_judge_the_expiry_in_the_record_and_ours_take_turns_and_no_two_ever_run_at_once() {
-    let server = shared(mixed::TTL).await;
-    mixed(&server, "go").goes_round();
 }
 
 #[tokio::test]

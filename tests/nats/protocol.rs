@@ -96,35 +96,6 @@ async fn a_standby_whose_consumer_vanished_makes_another() {
 }
 
 #[tokio::test]
-async fn a_standby_that_no_longer_listens_leaves_nothing_behind() {
-    let server = server().await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    granted(leader.claim(&candidate("one")).await.unwrap());
-    let news = listens(&standby);
-    let consumers = async |wanted: u64| {
-        eventually("it is so", async || server.client().info()["state"]["consumer_count"] == wanted).await;
-    };
-    consumers(1).await;
-    // The store is still there, and could listen again.
-    news.abort();
-    consumers(0).await;
-}
-
-#[tokio::test]
-async fn a_standby_hears_of_a_deletion() {
-    let server = server().await;
-    let (leader, standby) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    lead(&*leader, &candidate("one")).await;
-    let news = listens(&standby);
-    sleep(Duration::from_millis(300)).await;
-    assert!(!news.is_finished());
-    server.client().delete(KEY);
-    in_time(news).await.unwrap().unwrap();
-    // And of what is not there.
-    in_time(standby.changed(&"elsewhere".parse().unwrap())).await.unwrap();
-}
-
-#[tokio::test]
 async fn a_server_that_is_too_old_is_refused_in_one_line_that_names_its_version() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,7 +1,6 @@
 //! Who is let in, what they may do, and what is said when they may not.
 
 use super::*;
-use crate::support::fleet::leaderrun;
 use crate::support::said::Runs as _;
 
 #[tokio::test]
@@ -98,43 +97,6 @@ fn a_password_is_in_the_environment_too_and_a_missing_one_is_asked_for(server: &
         init(environment).ended(77).tells(&format!("leaderrun does not read {}", file.display()));
     }
     init(&[("PGPASSWORD", "hunter2")]).good();
-}
-
-#[tokio::test]
-async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_goes_on() {
-    let server = Server::start_with(&["max_connections=5", "superuser_reserved_connections=1", "max_wal_senders=0"]);
-    server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app");
-    let url = format!("postgres://app@127.0.0.1:{}/postgres", server.port());
-    let leader = open(&url).await;
-    leader.prepare().await.unwrap();
-    leader.vouch().await.unwrap();
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
-    let mut standbys = Vec::new();
-    let error = loop {
-        let store = open(&url).await;
-        match store.claim(&candidate("another")).await {
-            Ok(claim) => drop(refused(claim)),
-            Err(error) => break error,
-        }
-        standbys.push(store);
-        assert!(standbys.len() < 5, "there is always room");
-    };
-    let parts = "no connection left for user app … max_connections … pooler in transaction mode";
-    not_applied(Err::<(), _>(error), parts);
-    for sequence in 1..=3 {
-        // The end of a session of psql may have made room.
-        loop {
-            let store = open(&url).await;
-            if store.claim(&candidate("another")).await.is_err() {
-                break;
-            }
-            standbys.push(store);
-            assert!(standbys.len() < 5, "there is always room");
-        }
-        assert_eq!(leader.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
-    }
-    leaderrun().args(["--store", &url, "-n", "db/main", "true"]).said().refused(69, "max_connections");
 }
 
 #[tokio::test]

@@ -65,13 +65,3 @@ async fn a_check_names_what_makes_a_server_unsafe_and_a_lease_is_written_to_disk
     assert!(bad.contains("fsync is off") && bad.contains("not logged"), "{bad}");
     assert!(texts(&findings, Verdict::Doubtful).join("\n").contains("full_page_writes"));
 }
-
-#[tokio::test]
-async fn a_check_tells_who_has_the_advisory_lock_and_gives_it_back() {
-    let table = Table::new().await;
-    let store = open(&table.url_with("advisory_lock=9001")).await;
-    finds(&store.check().await.unwrap(), Verdict::Good, "9001 is free");
-    let stranger = Stranger::at(table.server).await;
-    assert_eq!(stranger.ask("SELECT pg_try_advisory_lock(9001)").await, "t");
-    finds(&store.check().await.unwrap(), Verdict::Good, "stranger");
-}

@@ -3,21 +3,6 @@
 use super::*;
 
 #[tokio::test]
-async fn a_standby_keeps_one_connection() {
-    let table = Table::new().await;
-    let (leader, standby) = (table.store().await, open(&table.url_with("application_name=single")).await);
-    lead(&leader, &candidate("one")).await;
-    let shard = shard();
-    refused(standby.claim(&candidate("two")).await.unwrap());
-    let mut news = standby.changed(&shard);
-    for _ in 0..3 {
-        assert!(timeout(Duration::from_millis(100), &mut news).await.is_err());
-        assert!(matches!(standby.observe(&shard).await, Ok(Observation::Held(_))));
-    }
-    assert_eq!(table.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'single'"), "1");
-}
-
-#[tokio::test]
 async fn a_standby_whose_connection_was_ended_listens_again() {
     let mut server = Server::start();
     let leader = open(&server.own_url()).await;

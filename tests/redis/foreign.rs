@@ -73,23 +73,6 @@ async fn prefixes_and_databases_are_places_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_list_shows_what_something_else_wrote_and_all_the_rest() {
-    let server = old_server();
-    let store = store(&server).await;
-    lead(&store, &candidate("one")).await;
-    server.cli(&["HSET", "leaderrun:{leases}:lock:hash", "format", "3"]);
-    server.cli(&["RPUSH", "leaderrun:{leases}:lock:list", "one", "two"]);
-    server.cli(&["SET", "leaderrun:{leases}:lock:other", "instance-7", "PX", "60000"]);
-    for stranger in ["leaderrun:{leases}:lock:no name", "leaderrun:{leases}:lost:x", "xleaderrun:{leases}:lock:x"] {
-        server.cli(&["SET", stranger, "x", "PX", "60000"]);
-    }
-    let list = store.list("").await.unwrap();
-    let owners = list.iter().map(|(shard, report)| (shard.as_str(), report.holder.as_ref().unwrap().owner.clone()));
-    let expected = ["hash", "list", "other"].map(|shard| (shard, "something that writes other records".to_owned()));
-    assert!(owners.eq([("db/main", "one".to_owned())].into_iter().chain(expected)), "{list:?}");
-}
-
-#[tokio::test]
 async fn a_strange_note_harms_no_other_and_strange_or_denied_orders_no_renewal() {
     let server = old_server();
     let store = store(&server).await;

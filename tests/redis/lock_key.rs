@@ -1,7 +1,7 @@
 //! `lock_key=`: we and programs that take `SET KEY id NX PX ttl` exclude each other.
 
 use super::*;
-use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::fleet::leaderctl;
 use crate::support::mixed::{self, Mixed};
 use crate::support::said::Runs as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,23 +25,6 @@ fn take(server: &Server, id: &str, millis: &str) -> bool {
 
 fn millis_left(server: &Server, key: &str) -> u64 {
     server.cli(&["PTTL", key]).parse().expect("it expires")
-}
-
-#[tokio::test]
-async fn a_candidate_that_names_another_lock_than_the_leader_says_so() {
-    let server = old_server();
-    lead(&sharing(&server).await, &candidate("one")).await;
-    let said_of = |query: &str| {
-        let url = format!("{}{query}", server.own_url());
-        leaderrun().args(["-n", "--store", &url, shard().as_str(), "true"]).said().ended(75).err
-    };
-    for (query, own) in [("", "no other lock"), ("?lock_key=other", "the key other")] {
-        let wanted = format!("one holds the key {KEY} beside the lease, and this candidate would hold {own}: give");
-        let said = said_of(query);
-        assert_eq!(said.matches(&wanted).count(), 1, "{said}");
-    }
-    let said = said_of(&format!("?lock_key={KEY}"));
-    assert!(!said.contains("beside the lease"), "{said}");
 }
 
 #[tokio::test]
@@ -76,38 +59,6 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
     timeout(PATIENCE, news).await.expect("it looks now and then").unwrap();
     lead(&store, &one).await;
     assert!(!take(&server, "backend-8", "1000"));
-}
-
-/// As redsync does it for drio-ai/leaderelection: no other key, a value of its own, and no renewal. What it says to unlock
-/// is a number.
-#[tokio::test]
-async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_other() {
-    const KEY: &str = "424242";
-    const UNLOCK: &str = r#"local val = redis.call("GET", KEYS[1])
-        if val == ARGV[1] then return redis.call("DEL", KEYS[1]) elseif val == false then return -1 else return 0 end"#;
-    let server = old_server();
-    let store = open(&format!("{}?lock_key={KEY}", server.own_url())).await.expect("the address is right");
-    let one = candidate("one");
-    let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
-    let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
-
-    assert!(take("60000"));
-    assert_eq!(refused(store.claim(&one).await.unwrap()).named(), format!("dGhlaXJz (holds the key {KEY})"));
-    // Most of its time has passed.
-    let begun = Instant::now();
-    assert_eq!(server.cli(&["PEXPIRE", KEY, "2000"]), "1");
-    let term = granted_in_time(&store, &one).await.term;
-    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
-
-    assert!(!take("3000"), "we lead");
-    assert_eq!(unlock(), "0", "its time was over");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    store.release(&one, term).await.unwrap();
-    assert_eq!(unlock(), "-1");
-    assert!(take("60000"), "at once");
-    refused(store.claim(&one).await.unwrap());
-    assert_eq!(unlock(), "1");
-    lead(&store, &one).await;
 }
 
 #[tokio::test]
@@ -206,74 +157,6 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_the_key() {
     }
 }
 
-#[tokio::test]
-async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends_the_leadership() {
-    for forgets in [false, true] {
-        let mut server = if forgets { Server::forgetful() } else { Server::start() };
-        server.age();
-        let store = sharing(&server).await;
-        let one = candidate("one");
-        let term = lead(&store, &one).await;
-        server.kill();
-        server.start_again();
-        let renewal = store.renew(&one, term, 1).await;
-        assert_eq!(renewal, Ok(if forgets { Renewal::Lost(None) } else { Renewal::Renewed }));
-        assert!(!take(&server, "backend-7", "1000"), "the tree is alive, or dies");
-    }
-}
-
-#[tokio::test]
-async fn all_shards_of_a_url_share_the_key() {
-    let server = old_server();
-    let (store, other) = (sharing(&server).await, sharing(&server).await);
-    let (one, mut two) = (candidate("one"), candidate("two"));
-    two.shard = "another".parse().unwrap();
-    lead(&store, &one).await;
-    assert_eq!(refused(other.claim(&two).await.unwrap()).named(), format!("one (holds the key {KEY})"));
-}
-
-#[tokio::test]
-async fn a_check_says_what_such_a_lock_cannot_promise_and_who_has_it() {
-    let server = old_server();
-    let store = sharing(&server).await;
-    let texts = async || {
-        let findings = store.check().await.unwrap();
-        assert!(findings.iter().all(|finding| finding.verdict != Verdict::Bad), "{findings:?}");
-        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
-    };
-    let said = texts().await;
-    for part in ["the key maplefile:leader:lock is free", "have no terms", "deleted or lost"] {
-        assert!(said.contains(part), "{said}");
-    }
-    assert_eq!(server.cli(&["EXISTS", KEY, INFO]), "0", "a check takes nothing");
-    assert!(take(&server, "backend-7", "60000"));
-    assert!(texts().await.contains(": backend-7 (holds the key"));
-    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
-}
-
-#[test]
-fn leaderctl_shows_the_program_that_holds_the_key() {
-    let server = old_server();
-    assert!(take(&server, "backend-7", "60000"));
-    let ask = |words: &[&str]| leaderctl().env("LEADERRUN_STORE", url(&server)).args(words).said();
-    let status = ask(&["status", "shard"]).tells("backend-7 (holds the key maplefile:leader:lock)").out;
-    for unknown in ["since", "renewed", "host"] {
-        assert!(!status.lines().any(|line| line.trim_start().starts_with(unknown)), "{status}");
-    }
-    let times = r#""started_at":"2026-11-21T14:43:31.25+01:00","last_heartbeat":"2026-11-21T08:13:31-05:30""#;
-    server.cli(&["SET", INFO, &format!(r#"{{"instance_id":"backend-7","hostname":"h7",{times}}}"#), "PX", "60000"]);
-    ask(&["status", "shard"]).tells("2026-11-21T13:43:31 … renewed … h7");
-    let status = ask(&["status", "--json", "shard"]).json();
-    assert_eq!((&status["since"], &status["host"]), (&"2026-11-21T13:43:31.250Z".into(), &"h7".into()));
-    assert!(status["renewed_seconds_ago"].as_f64().is_some_and(|ago| ago > 3600.0), "{status}");
-    ask(&["store", "check"]).ended(0).tells("have no terms");
-    ask(&["why", "shard"]).tells("backend-7");
-    ask(&["list"]).good();
-    let run = |words: &[&str]| leaderrun().env("LEADERRUN_STORE", url(&server)).args(words).said();
-    run(&["-n", "shard", "true"]).ended(75).tells("backend-7");
-    run(&["--slots", "2", "shard", "true"]).ended(64).tells("lock_key=");
-}
-
 /// Names for scripts are bare, and no order is promised to a program that reads none.
 #[test]
 fn a_leader_that_is_another_program_takes_no_orders_and_records_nothing() {
@@ -292,30 +175,6 @@ fn a_leader_that_is_another_program_takes_no_orders_and_records_nothing() {
     server.cli(&["DEL", KEY]);
     ask(&["pause", "--force", "--wait=10s", "shard"]).good();
     assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&serde_json::Value::Null, &serde_json::Value::Null));
-}
-
-#[test]
-fn a_standby_tells_its_hook_the_bare_name_of_another_program() {
-    let server = old_server();
-    assert!(take(&server, "backend-7", "60000"));
-    let scratch = tempfile::tempdir().expect("a directory");
-    let told = scratch.path().join("told");
-    let hook = format!("echo \"$LEADERRUN_LEADER\" >{}.new && mv {0}.new {0}", told.display());
-    let mut standby = leaderrun()
-        .args(["--store", &url(&server), "--on-leader-change", &hook, "shard", "true"])
-        .spawn()
-        .expect("it runs");
-    wait_until("the hook ran", || told.exists());
-    standby.kill().expect("it can be killed");
-    standby.wait().expect("it can be reaped");
-    assert_eq!(std::fs::read_to_string(told).unwrap(), "backend-7\n");
-}
-
-/// They announce nothing, so nobody can count them.
-#[test]
-fn a_leader_whose_turn_is_over_hands_over_to_another_program_that_waits() {
-    let server = old_server();
-    mixed(&server).relinquishes();
 }
 
 fn mixed(server: &Server) -> Mixed {

@@ -46,23 +46,3 @@ async fn a_subscription_that_broke_is_made_again() {
     store.release(&one, term).await.unwrap();
     heard(news).await;
 }
-
-#[tokio::test]
-async fn a_leader_has_no_subscription() {
-    let server = old_server();
-    let (store, other) = (store(&server).await, Arc::new(store(&server).await));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
-    refused(other.claim(&candidate("two")).await.unwrap());
-    let news = listen(&server, &other).await;
-    store.release(&one, term).await.unwrap();
-    heard(news).await;
-    lead(&*other, &candidate("two")).await;
-    eventually("it unsubscribes", async || server.subscribers() == 0).await;
-
-    let three = Arc::new(store);
-    refused(three.claim(&candidate("three")).await.unwrap());
-    let news = listen(&server, &three).await;
-    news.abort();
-    eventually("one that is not waited for ends", async || server.subscribers() == 0).await;
-}

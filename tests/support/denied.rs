@@ -1,6 +1,6 @@
 //! Users with a part of the permissions: what the programs tell them, and that their attempts have no effect.
 
-use super::fleet::{ANNOUNCED, PATIENCE, leaderctl, leaderrun, wait_until, wait_until_or};
+use super::fleet::{PATIENCE, leaderctl, leaderrun, wait_until};
 use super::process::Process;
 use super::said::Runs as _;
 use serde_json::Value;
@@ -109,24 +109,4 @@ pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign
 /// The same of a user of a server.
 pub fn assert_leads_nothing_without_orders(owner: User, user: User, sign: &str) {
     assert_leads_nothing(owner, |words| user.prepared(leaderrun(), words), sign);
-}
-
-/// A candidate that runs as `user` may do all that it has to, and not count those who wait: it still hands over, again and
-/// again, and says once which permission is missing.
-pub fn assert_hands_over_uncounted(owner: User, user: User, sign: &str) {
-    let scratch = TempDir::new().unwrap();
-    let (terms, log) = (scratch.path().join("terms"), scratch.path().join("log"));
-    let command = format!("echo $LEADERRUN_TERM >>{}; exec sleep 1000", terms.display());
-    let words = ["--log-format", "json", "--relinquish", "2s", SHARD, "-c", &command];
-    let mut leader = user.prepared(leaderrun(), &[&TIMING[..], &words].concat());
-    leader.envs([ANNOUNCED]);
-    let leader = Process::start(leader.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()));
-    let text = |path| fs::read_to_string(path).unwrap_or_default();
-    wait_until_or("it has led three times", || text(&log), || text(&terms).lines().count() >= 3);
-    drop(leader);
-    let said = text(&log);
-    let uncounted: Vec<&str> = said.lines().filter(|line| line.contains("cannot be counted")).collect();
-    assert!(uncounted.len() == 1 && uncounted[0].contains(sign), "{said}");
-    assert!(uncounted[0].contains("\"level\":\"WARN\""), "{said}");
-    owner.ctl(&["history", SHARD]).said().tells("relinquished");
 }

@@ -1,7 +1,7 @@
 //! A fleet of leaderruns and of programs that take only the lock that both share.
 
 use super::evidence::Evidence;
-use super::fleet::{Fleet, Life};
+use super::fleet::Fleet;
 use nix::sys::signal::Signal;
 use std::process::Command;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ const FLAGS: [&str; 8] = ["--lease", "4s", "--renew", "1s", "--kill-after", "500
 pub struct Mixed {
     fleet: Fleet,
     store: String,
-    /// A program and its first words. The file of stamps, its owner, and how long it leads at a time follow.
+    /// A program and its first words. The file of stamps and its owner follow.
     contender: Vec<String>,
     count: u32,
 }
@@ -25,22 +25,18 @@ impl Mixed {
     }
 
     fn start_ours(&mut self, stamp_flags: &[&str]) -> String {
-        self.start_ours_with(&[], stamp_flags)
-    }
-
-    fn start_ours_with(&mut self, flags: &[&str], stamp_flags: &[&str]) -> String {
         self.count += 1;
         let owner = format!("ours-{}", self.count);
-        self.fleet.start(&owner, &[&FLAGS, flags, &["--store", &*self.store]].concat(), stamp_flags, &[]);
+        self.fleet.start(&owner, &[&FLAGS[..], &["--store", &*self.store]].concat(), stamp_flags, &[]);
         owner
     }
 
-    /// One that leads for `seconds` at a time, or until it is killed.
-    fn start_theirs(&mut self, seconds: Option<&str>) -> String {
+    /// One that leads until it is killed.
+    fn start_theirs(&mut self) -> String {
         self.count += 1;
         let owner = format!("theirs-{}", self.count);
         let mut command = Command::new(&self.contender[0]);
-        command.args(&self.contender[1..]).arg(self.fleet.scratch.path().join("stamps")).arg(&owner).args(seconds);
+        command.args(&self.contender[1..]).arg(self.fleet.scratch.path().join("stamps")).arg(&owner);
         self.fleet.launch(&owner, command);
         owner
     }
@@ -51,7 +47,7 @@ impl Mixed {
         let mut leading = self.start_ours(&flags);
         self.fleet.leader();
         for round in 0..8 {
-            let next = if round % 2 == 0 { self.start_theirs(None) } else { self.start_ours(&flags) };
+            let next = if round % 2 == 0 { self.start_theirs() } else { self.start_ours(&flags) };
             // Time to be refused, and to be seen beside the leader if it is not; twice for longer than the lock lasts.
             sleep(if round / 2 == 1 { TTL + Duration::from_secs(1) } else { Duration::from_millis(700) });
             self.fleet.kill(&leading);
@@ -65,7 +61,7 @@ impl Mixed {
     /// A leader of ours, beside which one of them already waits and another begins, is stopped, killed and frozen.
     pub fn ends_in_each_way(mut self) {
         for way in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGSTOP] {
-            let waiting = self.start_theirs(None);
+            let waiting = self.start_theirs();
             self.fleet.leader_where(|life| life.owner == waiting);
             let flags = if way == Signal::SIGTERM { &["daemon"][..] } else { &["ignore-term", "daemon"] };
             let leading = self.start_ours(flags);
@@ -85,7 +81,7 @@ impl Mixed {
         let mut attempt = 1;
         loop {
             self.fleet.leader_where(|life| life.owner == leading);
-            let theirs = [(); 2].map(|()| self.start_theirs(None));
+            let theirs = [(); 2].map(|()| self.start_theirs());
             let late = sleep_and_measure(TTL + Duration::from_secs(1));
             if self.fleet.lives().iter().all(|life| !theirs.contains(&life.owner)) {
                 return theirs;
@@ -97,41 +93,6 @@ impl Mixed {
                 self.fleet.kill(one);
             }
         }
-    }
-
-    /// A leader of ours whose turn is over hands over, and leads again after the other side.
-    pub fn relinquishes(mut self) {
-        let ours = self.start_ours_with(&["--relinquish", "2s"], &["daemon"]);
-        let first = self.fleet.leader();
-        let theirs = self.start_theirs(Some("0.7"));
-        self.fleet.leader_where(|life| life.owner == theirs);
-        let again = self.fleet.leader_where(|life| life.owner == ours && life.term > first.term);
-        assert!(again.term > first.term);
-        self.conclude(1);
-    }
-
-    /// Several of each side; ours are stopped and killed, and theirs give the lock up by themselves.
-    pub fn goes_round(mut self) {
-        for _ in 0..2 {
-            self.start_theirs(Some("0.7"));
-        }
-        let is_ours = |life: &Life| life.owner.starts_with("ours-");
-        for round in 0..3 {
-            for _ in 0..2 {
-                self.start_ours(&["daemon"]);
-            }
-            let mut ended = String::new();
-            for in_order in [round % 2 == 0, round % 2 != 0] {
-                ended = self.fleet.leader_where(|life| is_ours(life) && life.owner != ended).owner;
-                if in_order {
-                    self.fleet.stop(&ended);
-                } else {
-                    self.fleet.kill(&ended);
-                }
-            }
-            self.fleet.leader_where(|life| !is_ours(life));
-        }
-        self.conclude(3);
     }
 
     fn conclude(mut self, least: usize) {

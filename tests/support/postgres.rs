@@ -65,10 +65,6 @@ impl Server {
         Self(Daemon::start("PostgreSQL", scratch, launch, is_up))
     }
 
-    pub fn logged(&self) -> String {
-        fs::read_to_string(self.directory().join("log")).unwrap_or_default()
-    }
-
     /// Where its unix socket is.
     pub fn directory(&self) -> &Path {
         self.0.data.path()
