@@ -1,18 +1,17 @@
 """A program that elects with a lock on a server of Redis or NATS, and knows nothing of leaderrun.
 
-contender.py redis PORT INFO KEY TTL_MS STAMPS OWNER [SECONDS]
-contender.py none|snake|go PORT BUCKET KEY TTL_MS STAMPS OWNER [SECONDS]
+contender.py redis PORT INFO KEY TTL_MS STAMPS OWNER
+contender.py none|snake PORT BUCKET KEY TTL_MS STAMPS OWNER
 
 On Redis it is a plain lock: SET KEY id NX PX ttl, renewed and released by compare; a record beside it says whose it is. On
 NATS it is a leader record in a key-value bucket, which forgets it after a time: it creates the key where nothing is in it,
 updates it at the revision that it wrote last, and deletes it when it stops. Unless the first word is "none" it also
-replaces a record that has expired by its own clock, as a program in Go does whose fields have names in "snake" case,
-or no tag ("go"): it finds them in either case, and a time that is not there is long past.
+replaces a record that has expired by its own clock, as a program in Go does whose fields have names in "snake" case: a time
+that is not there is long past.
 
 While it holds the lock it appends "OWNER TERM PID BOOT_NANOSECONDS" to STAMPS every two milliseconds. Its term counts its
 own leaderships and says nothing to others. It stops when a renewal is refused, and in any case before its time is over,
-counted from before it asked. After SECONDS as a leader it gives the lock back and waits a while; without them it leads
-until it is killed.
+counted from before it asked. Otherwise it leads until it is killed.
 """
 
 import base64
@@ -130,7 +129,6 @@ class Nats(Server):
 class NatsLock:
     NAMES = {
         "snake": ("leader_id", "term", "expires_at", "started_at"),
-        "go": ("LeaderID", "Term", "ExpiresAt", "StartedAt"),
     }
 
     def __init__(self, names, port, bucket, key, ttl, identity):
@@ -193,7 +191,6 @@ def now():
 
 def main():
     kind, port, place, key, ttl, stamps, owner = sys.argv[1:8]
-    lasts = float(sys.argv[8]) * 1e9 if len(sys.argv) > 8 else float("inf")
     port, ttl, identity = int(port), int(ttl), "%s-%d" % (owner, os.getpid())
     if kind == "redis":
         lock = RedisLock(port, place, key, ttl, identity)
@@ -209,12 +206,10 @@ def main():
             time.sleep(0.02)
             continue
         term += 1
-        began, renewed = now(), asked
+        renewed = asked
         while now() < renewed + stops:
             os.write(stamp, b"%s %d %d %d\n" % (owner.encode(), term, os.getpid(), now()))
             time.sleep(0.002)
-            if now() > began + lasts:
-                break
             if now() > renewed + ttl * 1_000_000 // 3:
                 asked = now()
                 answer = lock.renew(term)

@@ -30,8 +30,6 @@ pub enum Fate {
     LoseRequest,
     /// It arrives, and the connection is cut instead of answering.
     LoseAnswer,
-    /// It arrives, and the answer comes this much later.
-    Slow(Duration),
     /// It never arrives; this is the answer.
     Answer(Response),
     Rewrite(Box<dyn FnOnce(&mut Response) + Send>),
@@ -116,11 +114,6 @@ fn serve(connection: TcpStream, upstream: u16, rule: &Mutex<Rule>, actions: &Mut
             Fate::LoseAnswer => {
                 let _ = forward(upstream, &line, &request);
                 None
-            }
-            Fate::Slow(delay) => {
-                let answer = forward(upstream, &line, &request);
-                thread::sleep(delay);
-                answer
             }
             Fate::Answer(response) => Some(response),
             Fate::Rewrite(rewrite) => forward(upstream, &line, &request).map(|mut response| {
