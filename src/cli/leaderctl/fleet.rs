@@ -165,14 +165,12 @@ impl Snapshot {
 
     pub fn fail(&mut self, error: &StoreError) {
         self.count(error.kind);
-        let message = error.message.clone();
-        match &mut self.trouble {
-            Some(trouble) => trouble.message = message,
-            None => {
-                let (since, since_millis) = (BootInstant::now(), wall_clock_millis());
-                self.trouble = Some(Trouble { since, since_millis, message });
-            }
-        }
+        let trouble = self.trouble.get_or_insert_with(|| Trouble {
+            since: BootInstant::now(),
+            since_millis: wall_clock_millis(),
+            message: String::new(),
+        });
+        trouble.message.clone_from(&error.message);
     }
 
     fn see_hosts(&mut self, shard: &Shard) {
