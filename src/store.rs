@@ -136,9 +136,6 @@ pub trait Leases: Send + Sync {
     }
 }
 
-/// Receives a page of a list.
-pub type EachPage<'a> = dyn FnMut(Vec<(Shard, Report)>) + Send + 'a;
-
 /// What operators need from a store. A method is cancelled as one of [`Leases`] is.
 #[async_trait::async_trait]
 pub trait Administration: Send + Sync {
@@ -149,15 +146,7 @@ pub trait Administration: Send + Sync {
     /// order, with the report of [`Administration::inspect`]. Never writes. It may take many requests, each with a
     /// bound of its own, so the list may show two shards as they were at two instants. A record that another program
     /// wrote in a shard's place is listed as a holder, because it keeps every candidate from leading.
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        let mut list = Vec::new();
-        self.list_in_pages(prefix, &mut |page| list.extend(page)).await?;
-        Ok(list)
-    }
-
-    /// As [`Administration::list`], in pages: calls `each` with the shards of one as soon as they are known. Where the
-    /// order is known only at the end, there is one page.
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError>;
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
     /// Ends the lease of `term`, whichever session holds it, as if an operator had deleted its record by hand. Its
     /// holder learns that the lease is lost. The next candidate to be granted the lease must not start before the tree

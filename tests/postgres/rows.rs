@@ -101,9 +101,6 @@ async fn a_list_of_many_pages_is_whole_and_in_order() {
     );
     let list = store.list("many/").await.unwrap();
     assert!(list.len() == 1201 && list.is_sorted_by(|(one, _), (other, _)| one < other), "{list:?}");
-    let mut pages = Vec::new();
-    store.list_in_pages("many/", &mut |page| pages.push(page)).await.unwrap();
-    assert!(pages.len() > 1 && pages.concat() == list, "{pages:?}");
     assert_eq!(store.list("many/12").await.unwrap().len(), 1 + 10 + 2);
     assert_eq!(store.list("few/").await, Ok(Vec::new()));
     assert_eq!(store.standbys("many/").await.unwrap().len(), 1201);

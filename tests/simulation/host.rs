@@ -12,8 +12,8 @@ use leaderrun::internals::lease::{Candidate, Deadline, Session, Shard, Term, kep
 use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
 use leaderrun::internals::store::{
-    Administration, Claim, Delivery, EachPage, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed,
-    Report, Store, StoreError,
+    Administration, Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
+    StoreError,
 };
 use leaderrun::internals::time::BootInstant;
 use std::io;
@@ -253,7 +253,7 @@ used_by! {
     }
     Administration {
         inspect(shard: &Shard) -> Report;
-        list_in_pages(prefix: &str, each: &mut EachPage<'_>) -> ();
+        list(prefix: &str) -> Vec<(Shard, Report)>;
         revoke(shard: &Shard, term: Term) -> Release;
         prepare() -> Vec<String>;
         check() -> Vec<Finding>;

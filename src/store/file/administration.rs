@@ -7,7 +7,7 @@ use super::lock::{self, Lock};
 use super::network_file_system::refuse_network;
 use super::{FileStore, explain, files};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
+use crate::store::{Administration, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
 use crate::time::wall_clock_millis;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Administration for FileStore {
         Ok(Report { holder, last_term: record.map(|record| record.term) })
     }
 
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
         let names = self.names()?;
         let shards: BTreeSet<Shard> = names.iter().filter_map(|name| Self::shard_of(name)).collect();
         let mut list = Vec::new();
@@ -40,8 +40,7 @@ impl Administration for FileStore {
                 list.push((shard, report));
             }
         }
-        each(list);
-        Ok(())
+        Ok(list)
     }
 
     async fn revoke(&self, shard: &Shard, _term: Term) -> Result<Release, StoreError> {

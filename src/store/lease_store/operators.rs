@@ -13,7 +13,7 @@ use super::{LeaseStore, MOST_ATTEMPTS, trial};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::expiry::wrong_wall_clock;
 use crate::store::server_clock::{Wait, renewed_ago};
-use crate::store::{Administration, EachPage, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
+use crate::store::{Administration, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
 use crate::time::BootInstant;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -44,7 +44,8 @@ impl<D: Documents> Administration for LeaseStore<D> {
     }
 
     /// No report names the lock of other programs: it belongs to one shard, and nothing says to which.
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        let mut list = Vec::new();
         let mut sent = BootInstant::now();
         let mut each_listed = |listed: Vec<Listed>| {
             let has_document: HashSet<Shard> =
@@ -61,14 +62,12 @@ impl<D: Documents> Administration for LeaseStore<D> {
                 };
                 Some((shard, report?))
             });
-            let mut reports: Vec<_> = reports.collect();
-            reports.sort_by(|(one, _), (other, _)| one.cmp(other));
-            if !reports.is_empty() {
-                each(reports);
-            }
+            list.extend(reports);
             sent = BootInstant::now();
         };
-        self.documents.list(List::Shards(prefix), &mut each_listed).await
+        self.documents.list(List::Shards(prefix), &mut each_listed).await?;
+        list.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(list)
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {

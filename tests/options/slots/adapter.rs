@@ -5,8 +5,8 @@ use crate::support::claims::eventually;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
+use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::file::FileStore;
-use leaderrun::internals::store::{Administration, EachPage};
 use leaderrun::internals::store::{
     Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
     StoreError,
@@ -115,8 +115,8 @@ impl Administration for Bent {
         self.memory.inspect(shard).await
     }
 
-    async fn list_in_pages(&self, prefix: &str, each: &mut EachPage<'_>) -> Result<(), StoreError> {
-        self.memory.list_in_pages(prefix, each).await
+    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
+        self.memory.list(prefix).await
     }
 
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
