@@ -37,6 +37,7 @@ pub fn patience(bound: Duration) -> Duration {
     (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE.min(bound / SHORT_PATIENCE_PARTS), MOST_PATIENCE)
 }
 
+/// The shared connection, if there is one.
 pub struct Kept<C>(Mutex<Option<Arc<C>>>);
 
 impl<C> Default for Kept<C> {
@@ -50,6 +51,7 @@ impl<C> Kept<C> {
         self.0.lock().clone()
     }
 
+    /// Keeps `connection`, unless the one that is already kept is `better`.
     pub fn keep_unless(&self, connection: &Arc<C>, better: impl FnOnce(&C) -> bool) {
         let mut kept = self.0.lock();
         if !kept.as_ref().is_some_and(|kept| better(kept)) {
@@ -57,10 +59,12 @@ impl<C> Kept<C> {
         }
     }
 
+    /// Drops the kept connection if `is_bad` says so. Returns whether it did.
     pub fn drop_if(&self, is_bad: impl FnOnce(&C) -> bool) -> bool {
         self.0.lock().take_if(|kept| is_bad(kept)).is_some()
     }
 
+    /// Drops `connection` if it is the kept one. Returns whether it was.
     pub fn forget(&self, connection: &Arc<C>) -> bool {
         self.0.lock().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
     }
@@ -107,6 +111,7 @@ impl State {
     }
 }
 
+/// One request, while it is under way.
 pub struct Asked<'a, F: FnOnce(bool)> {
     pending: &'a Pending,
     patience: Duration,
@@ -135,7 +140,8 @@ impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
     }
 }
 
-/// If `has_ended` says that the connection had ended, `again` sends the request once more.
+/// Returns the answer of `first`. If `has_ended` says that `first` failed because the connection had ended, calls
+/// `again`, which sends the request once more.
 pub async fn once_more<T, E: Into<StoreError>>(
     first: impl Future<Output = Result<T, E>>,
     has_ended: impl FnOnce(&E) -> bool,
@@ -150,7 +156,8 @@ pub async fn once_more<T, E: Into<StoreError>>(
     }
 }
 
-/// It says nothing about the first attempt.
+/// The error of a second attempt. It says nothing about the first attempt: if that may have been applied, the outcome
+/// is unknown.
 fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
     match first.kind {
         ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },

@@ -52,20 +52,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// More keys than this are brought by one consumer. It may be behind the stream's leader, but so many keys are read
+/// only for people.
+const FEW_KEYS: usize = 16;
+/// How many keys one consumer has.
+const PAGE: usize = 256;
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
 pub type Nats = LeaseStore<Keys>;
 
+/// The documents.
 pub struct Keys {
     bucket: Bucket,
     lock: Option<LockKey>,
     clock: Mutex<Clock>,
+    /// The bucket as the server last described it.
     known: Mutex<Option<Arc<Info>>>,
 }
 
 impl Nats {
-    #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
+    /// Opens the store. Sends no request to the server yet.
+    #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::open(address, request_timeout)?);
         let bucket = |name: &str| Bucket { connections: Arc::clone(&connections), name: name.to_owned() };
@@ -76,6 +84,7 @@ impl Nats {
 }
 
 impl Keys {
+    /// Asks about the bucket, and what time it is.
     async fn learn(&self) -> Result<Arc<Info>, StoreError> {
         let sent = BootInstant::now();
         let info = Arc::new(self.bucket.info().await?);
@@ -106,7 +115,7 @@ impl Keys {
         message.subject.as_str().strip_prefix(&self.bucket.subject("")).unwrap_or_default()
     }
 
-    /// Those that mark a deletion too.
+    /// The messages of all keys that one consumer brings; those that mark a deletion too.
     async fn bring(&self, keys: &[String]) -> Result<BTreeMap<String, StreamMessage>, StoreError> {
         let mut all = BTreeMap::new();
         let mut pushed = self.bucket.consume(keys).await?;
@@ -154,8 +163,17 @@ impl Documents for Keys {
         // The requests below share it.
         self.bucket.connections.connection().await?;
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
-        let read = |name: String| async move { self.bucket.get(&name).await };
-        let reads = parallel::answers(names.iter().cloned().map(read));
+        let reads = async {
+            if names.len() <= FEW_KEYS {
+                return parallel::try_all(names.iter().map(|name| self.bucket.get(name))).await;
+            }
+            let mut messages = Vec::with_capacity(names.len());
+            for page in names.chunks(PAGE) {
+                let brought = self.bring(page).await?;
+                messages.extend(page.iter().map(|name| brought.get(name).cloned()));
+            }
+            Ok::<Vec<Option<StreamMessage>>, StoreError>(messages)
+        };
         let ((), messages) = tokio::try_join!(asks_the_time, reads)?;
         let incarnation = self.known_of(&messages).await?.incarnation();
         let found = names.iter().zip(&messages);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 pub const DEFAULT_PORT: u16 = 4222;
 const OPTIONS: [&str; 7] = ["creds", "nkey", "ca", "cert", "key", "lock_key", "replicas"];
 
+/// Which bucket, on which servers, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub hosts: Vec<Host>,
@@ -14,16 +15,20 @@ pub struct Address {
     /// Whether a connection without TLS must not be used.
     pub demand_tls: bool,
     pub files: TlsFiles,
+    /// How many replicas a new bucket gets.
     pub replicas: u8,
+    /// The key of other programs that is held in addition to the lease.
     pub lock_key: Option<Box<LockKey>>,
 }
 
+/// A key of other programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockKey {
     pub bucket: String,
     pub key: String,
 }
 
+/// How to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     Nobody,
@@ -34,10 +39,13 @@ pub enum Login {
     Token(Secret),
     /// A file with a JWT and the seed that goes with it.
     Credentials(PathBuf),
+    /// A file with a seed.
     Nkey(PathBuf),
 }
 
 impl Login {
+    /// The login in words, for messages.
+    #[must_use]
     pub fn describe(&self) -> String {
         match self {
             Self::Nobody => {
@@ -52,11 +60,14 @@ impl Login {
 }
 
 impl Address {
+    /// As [`Location::identity`](crate::store::Location::identity).
+    #[must_use]
     pub fn identity(&self) -> String {
         let hosts = sorted(self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)));
         format!("nats {hosts} {}", self.bucket)
     }
 
+    /// Reads the text after `SCHEME:`.
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
         let mut url = StoreUrl::read(scheme, rest, &OPTIONS)?;
         url.some_host()?;
@@ -77,6 +88,8 @@ impl Address {
         Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
     }
 
+    /// All servers, for messages.
+    #[must_use]
     pub fn server(&self) -> String {
         let hosts = self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect::<Vec<_>>();
         format!("nats at {}", hosts.join(","))

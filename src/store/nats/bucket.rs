@@ -4,7 +4,7 @@
 //! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
-use super::connection::Connections;
+use super::connection::{Answer, Connections};
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
 use async_nats::HeaderMap;
@@ -31,6 +31,7 @@ pub struct Bucket {
     pub name: String,
 }
 
+/// The state of a bucket, as the server described it.
 #[derive(Debug)]
 pub struct Info {
     pub stream: stream::Info,
@@ -49,6 +50,7 @@ impl Info {
         if self.is_clustered() { CLUSTER_SLACK } else { Duration::ZERO }
     }
 
+    /// When it was made, which differs for a bucket that was made again.
     pub fn incarnation(&self) -> String {
         self.created_micros().to_string()
     }
@@ -72,11 +74,12 @@ impl Bucket {
         format!("$KV.{}.{key}", self.name)
     }
 
+    /// For messages.
     pub fn place(&self) -> String {
         format!("bucket {} in {}", self.name, self.connections.address.server())
     }
 
-    /// None: there is no such bucket.
+    /// The bucket's state, and the server's time. None: there is no such bucket.
     pub async fn find(&self) -> Result<Option<Info>, StoreError> {
         let name = format!("STREAM.INFO.{}", self.stream());
         let answer: Value = match self.ask(&name, &Value::Null).await? {
@@ -90,6 +93,7 @@ impl Bucket {
         Ok(Some(Info { stream, micros }))
     }
 
+    /// As [`Bucket::find`], of a bucket that is there.
     pub async fn info(&self) -> Result<Info, StoreError> {
         self.find().await?.ok_or_else(|| self.missing())
     }
@@ -116,25 +120,36 @@ impl Bucket {
     pub async fn put(
         &self,
         key: &str,
-        mut headers: HeaderMap,
+        own: HeaderMap,
         text: &str,
         expected: Option<u64>,
     ) -> Result<Option<u64>, StoreError> {
+        let mut headers = own.clone();
         if let Some(expected) = expected {
             headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
         }
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let message = self.connections.request(&subject, headers, text.into()).await?;
-        let Some(message) = message else { return Err(self.why_nobody_responds().await) };
+        let Answer { message, sent_twice } = self.connections.request(&subject, headers, text.into()).await?;
+        // What was sent first may have been applied, whatever became of the second.
+        let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
+        let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
         let error = match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Some(revision)),
             Ok(Response::Ok(_)) | Err(_) => return Err(self.senseless(&subject)),
             Ok(Response::Err { error }) => error,
         };
         match error.error_code() {
-            ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => Ok(None),
+            // Perhaps because of what was sent first.
+            ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
+                if !sent_twice {
+                    return Ok(None);
+                }
+                let stands = self.get(key).await.map_err(in_doubt)?;
+                let has = |stands: &StreamMessage| own.iter().all(|own| stands.headers.iter().any(|of| of == own));
+                Ok(stands.filter(|stands| stands.payload == text && has(stands)).map(|stands| stands.sequence))
+            }
             OTHER_STREAM => Err(StoreError::misconfigured(format!(
                 "the subjects of {} belong to another stream than {}",
                 self.place(),
@@ -145,6 +160,7 @@ impl Bucket {
         }
     }
 
+    /// Replaces what the key holds by the mark of a deletion.
     pub async fn delete(
         &self,
         key: &str,
@@ -198,7 +214,7 @@ impl Bucket {
         )))
     }
 
-    /// The inner error is its refusal.
+    /// Sends a request to JetStream. The inner error is its refusal.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -206,7 +222,7 @@ impl Bucket {
     ) -> Result<Result<T, ApiError>, StoreError> {
         let payload = if request.is_null() { String::new() } else { request.to_string() };
         let answer = self.connections.request(&format!("$JS.API.{name}"), HeaderMap::new(), payload.into()).await?;
-        let Some(message) = answer else { return Err(self.without_jetstream().await) };
+        let Some(message) = answer.message else { return Err(self.without_jetstream().await) };
         match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(answer)) => Ok(Ok(answer)),
             Ok(Response::Err { error }) => Ok(Err(error)),
@@ -214,10 +230,12 @@ impl Bucket {
         }
     }
 
+    /// As [`Bucket::ask`], where every refusal is an error.
     pub async fn demand<T: DeserializeOwned>(&self, name: &str, request: &Value) -> Result<T, StoreError> {
         self.ask(name, request).await?.map_err(|error| self.refused(name, &error))
     }
 
+    /// The error for a refusal.
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.connections.address.server();
         match error.error_code() {
@@ -280,6 +298,7 @@ impl Bucket {
     }
 }
 
+/// A time as the server writes it, in microseconds since 1970.
 pub fn micros_of(time: &str) -> Option<u64> {
     u64::try_from(parse_rfc3339(time).ok()?.unix_timestamp_nanos() / 1000).ok()
 }

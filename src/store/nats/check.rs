@@ -1,4 +1,8 @@
 //! `leaderctl store check`: whether an election can rely on the bucket.
+//!
+//! The hazard: a bucket may look right and still forget. If records age away, or make room for others, leases end that
+//! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
+//! shows only when it is needed, so the check tries each one.
 
 use super::Keys;
 use super::bucket::{Bucket, Info};
@@ -7,6 +11,7 @@ use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, Finding, StoreError};
 use async_nats::jetstream::stream::{PersistenceMode, StorageType};
 
+/// What kind of server it is, and what bucket.
 pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let connection = bucket.connections.connection().await?;
     let version = connection.client.server_info().version;

@@ -1,7 +1,9 @@
-//! Connections: made when one is needed, shared, and replaced when they are silent.
+//! Connections: made when one is needed, shared, and given up as soon as another one is quicker.
 //!
 //! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time
-//! bound here, and a connection that is silent is not used again: see `kept_connection`.
+//! bound here. A request that is unanswered for a while is sent over a new connection as well, and the first answer
+//! counts: so neither a dead peer nor a slow one is a problem. The writer learns that its write was sent twice, because
+//! the second one may find what the first has written.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
 //! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and
@@ -13,17 +15,18 @@ use super::login::options;
 use super::meter::{Meter, in_moderation};
 use crate::lease::show;
 use crate::store::allowance::{MOST, complaint};
-use crate::store::kept_connection::{self, Kept, Pending};
-use crate::store::{StoreError, tls};
+use crate::store::kept_connection::{self, Kept};
+use crate::store::{ErrorKind, StoreError, tls};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::future::select_ok;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Before this version, a consumer has one subject, and a stream does not tell its time.
 const LEAST_VERSION: (u32, u32) = (2, 10);
@@ -39,14 +42,22 @@ pub struct Connections {
 
 pub struct Connection {
     pub client: Client,
+    /// The server of this connection, for messages.
     pub server: String,
+    /// What the library reports.
     pub events: broadcast::Sender<Event>,
     pub meter: Arc<Meter>,
-    pending: Pending,
     _watch: JoinSet<()>,
 }
 
+pub struct Answer {
+    /// None: nobody listens on the subject.
+    pub message: Option<Message>,
+    pub sent_twice: bool,
+}
+
 impl Connections {
+    /// Opens the files. Makes no connection yet.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         // If only the server wants TLS, the library makes the configuration, with the provider of the process.
         tls::install_provider();
@@ -64,37 +75,48 @@ impl Connections {
     }
 
     async fn connection_before(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
-        let patience = kept_connection::patience(self.bound);
-        self.current.drop_if(|connection| {
-            connection.client.connection_state() != State::Connected || connection.pending.is_silent(patience)
-        });
+        self.current.drop_if(|connection| connection.client.connection_state() != State::Connected);
         match self.current.get() {
             Some(connection) => Ok(connection),
             None => self.connect(deadline).await,
         }
     }
 
-    /// None: nobody listens on the subject.
-    pub async fn request(
-        &self,
-        subject: &str,
-        headers: HeaderMap,
-        payload: Vec<u8>,
-    ) -> Result<Option<Message>, StoreError> {
+    /// Sends a request, and waits for the answer.
+    pub async fn request(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
-        let asked = connection.pending.begin(kept_connection::patience(self.bound), |is_silent| {
-            if is_silent {
-                self.current.forget(&connection);
+        let request = || Request::new().timeout(None).headers(headers.clone()).payload(payload.clone().into());
+        let sent_twice = AtomicBool::new(false);
+        // Ends only with an answer: if there is none, the first sending reports why.
+        let again = async {
+            sleep(kept_connection::patience(self.bound)).await;
+            let newer = self.current.get().filter(|newer| !Arc::ptr_eq(newer, &connection));
+            let newer = match newer {
+                Some(newer) => Ok(newer),
+                None => self.connect(deadline).await,
+            };
+            if let Ok(newer) = newer {
+                sent_twice.store(true, Ordering::Relaxed);
+                match self.exchange(&newer, subject, request()).await {
+                    Err(error) if error.kind == ErrorKind::Unknown => {}
+                    answer => return answer,
+                }
+            }
+            pending().await
+        };
+        let asked = timeout_at(deadline, async {
+            tokio::select! {
+                biased;
+                answer = self.exchange(&connection, subject, request()) => answer,
+                answer = again => answer,
             }
         });
-        let request = Request::new().timeout(None).headers(headers).payload(payload.into());
-        let answer = timeout_at(deadline, self.exchange(&connection, subject, request)).await.unwrap_or_else(|_| {
+        let message = asked.await.unwrap_or_else(|_| {
             let bound = show(self.bound);
             Err(StoreError::unknown(format!("{} did not answer within {bound}", connection.server)))
         })?;
-        asked.answered();
-        Ok(answer)
+        Ok(Answer { message, sent_twice: sent_twice.into_inner() })
     }
 
     async fn exchange(
@@ -156,7 +178,8 @@ impl Connections {
         StoreError::unknown(format!("the connection to {} broke", connection.server))
     }
 
-    /// One that is slow to answer must not delay the others. Nothing is locked meanwhile.
+    /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked
+    /// meanwhile: if this hangs, the next request makes a connection of its own.
     async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
         let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host.with_port(DEFAULT_PORT))));
         let connected = timeout_at(deadline, select_ok(hosts)).await.unwrap_or_else(|_| {
@@ -197,10 +220,11 @@ impl Connections {
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &metered));
         });
-        Ok(Connection { client, server, events, meter, pending: Pending::default(), _watch: watch })
+        Ok(Connection { client, server, events, meter, _watch: watch })
     }
 }
 
+/// The first two numbers of a version.
 fn numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map_while(|part| part.parse().ok());
     numbers.next().zip(numbers.next())

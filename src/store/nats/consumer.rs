@@ -32,13 +32,14 @@ pub struct Pushed {
     context: Context,
     messages: Subscriber,
     events: broadcast::Receiver<Event>,
+    /// The number of the last message.
     last: u64,
     /// How many messages are still to come that the stream has already.
     pub pending: u64,
 }
 
 impl Bucket {
-    /// The keys may have wildcards.
+    /// Has the server push what these keys hold, and then each change. The keys may have wildcards.
     pub async fn consume(&self, keys: &[String]) -> Result<Pushed, StoreError> {
         let (connections, connection) = (Arc::clone(&self.connections), self.connections.connection().await?);
         let context = jetstream::new(connection.client.clone());
@@ -105,6 +106,7 @@ impl Pushed {
         }
     }
 
+    /// As [`Pushed::next`], within a time.
     pub async fn next_within(&mut self, bound: Duration) -> Result<StreamMessage, StoreError> {
         timeout(bound, self.next()).await.unwrap_or_else(|_| {
             Err(StoreError::unknown(format!("{} pushes nothing within {}", self.connection.server, show(bound))))

@@ -35,9 +35,11 @@ const LED: &str = "=led.";
 const NOTE: &str = "=note.";
 const STANDBY: &str = "=standby.";
 
+/// What stands beside a text.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Header {
     format: u64,
+    /// Different in each write.
     write: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Session>,
@@ -90,6 +92,7 @@ impl Header {
     }
 }
 
+/// The document in a message of this key, if there is one.
 pub fn read(key: &str, message: Option<&StreamMessage>, incarnation: &str) -> Found {
     let write = message.map_or(0, |message| message.sequence).to_string();
     let content = match message {
@@ -140,6 +143,7 @@ fn name_of(shard: &str) -> String {
     name
 }
 
+/// The shard of a name in a key. None if no shard is called so.
 fn shard_of(name: &str) -> Option<Shard> {
     let encoded = name.replace('=', "%");
     let shard = percent_decode_str(&encoded).decode_utf8().ok()?.parse::<Shard>();
@@ -147,6 +151,7 @@ fn shard_of(name: &str) -> Option<Shard> {
     shard.ok().filter(|shard| name_of(shard.as_str()) == name)
 }
 
+/// The key of a document.
 pub fn key_of(key: Key<'_>) -> String {
     let (shard, page) = match key {
         Key::Marker => return "=born".to_owned(),
@@ -177,7 +182,7 @@ pub fn filters(list: List<'_>) -> Vec<String> {
     }
 }
 
-/// None for the key of anything else.
+/// What a key in a list is. None for the key of anything else.
 pub fn listed(key: &str) -> Option<(Shard, Part)> {
     if let Some(name) = key.strip_prefix(SHARD) {
         return Some((shard_of(name)?, Part::Lease));

@@ -10,10 +10,13 @@ use std::time::Duration;
 
 const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
 
+/// What the library reports beside the answers.
 #[derive(Clone, Debug)]
 pub enum Event {
     Broken,
+    /// The server sent too much.
     Flooded,
+    /// In the server's words.
     Denied(String),
 }
 

@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// The longest file with credentials.
 const LONGEST_CREDENTIALS: u64 = 64 * 1024;
 /// How many messages a subscription may hold: a list arrives faster than it is read. More are lost, and the gap shows.
 const SUBSCRIPTION_CAPACITY: usize = 1 << 16;

@@ -20,8 +20,10 @@ use std::time::Duration;
 const LEAST_LOOK: Duration = Duration::from_millis(20);
 const MOST_LOOK: Duration = Duration::from_secs(1);
 
+/// Counts the bytes that were read since a request was sent, or a message arrived.
 pub struct Meter {
     statistics: Arc<Statistics>,
+    /// The library's counter at that time.
     base: AtomicU64,
 }
 
@@ -35,6 +37,7 @@ impl Meter {
         self.base.store(self.bytes_read(), Ordering::Relaxed);
     }
 
+    /// Returns when the server has sent too much.
     pub async fn exceeded(&self) {
         let (mut look, mut read) = (LEAST_LOOK, self.bytes_read());
         while read.saturating_sub(self.base.load(Ordering::Relaxed)) <= MOST as u64 {

@@ -9,6 +9,7 @@ use async_nats::jetstream::stream::{self, DiscardPolicy};
 use serde_json::{Value, json};
 use std::time::Duration;
 
+/// Makes the bucket if it is missing, and has its revisions begin with the time when it is made.
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let made = bucket.find().await?.is_none() && create(bucket).await?;
     let mut info = bucket.info().await?;
@@ -34,7 +35,7 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     Ok(lines)
 }
 
-/// As `nats kv add` does. False if another process has just made it.
+/// Makes the bucket as `nats kv add` does. False if another process has just made it.
 async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
     let config = stream::Config {
         name: bucket.stream(),
@@ -67,7 +68,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
     let told = match bucket.connections.request("$SYS.REQ.USER.INFO", HeaderMap::new(), Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
-        told => told?,
+        told => told?.message,
     };
     let told = told.and_then(|message| serde_json::from_slice::<Value>(&message.payload).ok());
     let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));

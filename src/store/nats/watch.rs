@@ -6,6 +6,7 @@ use crate::store::lease_store::documents::{EachSeen, Key};
 use crate::time::BootInstant;
 
 impl Keys {
+    /// Shows what the server pushes, until `each` breaks.
     pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
         let mut known = self.known_of(&[]).await?;
