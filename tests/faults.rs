@@ -11,7 +11,7 @@ use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use std::thread::sleep;
 use std::time::Duration;
-use support::fleet::{Life, helpers_of, wait_until};
+use support::fleet::{Life, helpers_of, leaderctl, wait_until};
 use support::process::Process;
 use support::proxy::NetworkFault;
 use support::random::Random;
@@ -138,6 +138,38 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
     world.set_all(NetworkFault::Fair);
     sleep(LEASE / 2);
     world.assert_undisturbed(&leader);
+    world.conclude();
+}
+
+/// What an operator orders meanwhile is a note for the history as well.
+fn slow_answers_cost_no_leadership_while_an_operator_gives_orders(story: Story) {
+    // A connection of MySQL takes one request at a time. On NATS one renewal follows upon another, and an order would cost
+    // two answers more.
+    let (lease, latency) = match story.store {
+        "mysql" => ("12s", 3),
+        "nats" => ("6s", 2),
+        _ => ("6s", 3),
+    };
+    let (latency, timing) =
+        (Duration::from_secs(latency), ["--renew", "1s", "--kill-after", "100ms", "--lease", lease]);
+    let mut world = World::empty(story, &[&timing[..], &["--stop-timeout", "100ms"]].concat(), PLAIN);
+    world.crew(1);
+    let leader = world.fleet.leader();
+    world.set_all(NetworkFault::Slow(latency));
+    for words in [&["pause", "--keep"][..], &["resume"], &["pause", "--keep"], &["resume"]] {
+        sleep(latency);
+        if story.store == "nats" {
+            continue;
+        }
+        let (url, environment) = (world.server.url(world.server.address()), world.server.environment());
+        let mut order = leaderctl();
+        order.args(["--store", &url]).args(words).arg("shard").envs(environment.iter().copied());
+        let output = order.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}\n{}", world.fleet.logs());
+    }
+    sleep(latency);
+    world.assert_undisturbed(&leader);
+    world.set_all(NetworkFault::Fair);
     world.conclude();
 }
 
@@ -380,6 +412,26 @@ mod on_one_store {
         " beside hooks, a standby command and restarts",
         [the_leader_is_killed_whatever_it_does,]
     );
+}
+
+/// Those whose clients take a request at a time, or send one to a connection that is silent.
+mod slow_answers {
+    macro_rules! told_on {
+        ($($store:ident $feature:literal $start:expr;)*) => {
+            $(
+                #[cfg(feature = $feature)]
+                stories!($store, $start, [slow_answers_cost_no_leadership_while_an_operator_gives_orders]);
+            )*
+        };
+    }
+
+    told_on! {
+        dynamodb "dynamodb" crate::support::dynamo::Server::durable();
+        redis "redis" crate::support::redis::Server::start();
+        postgres "postgres" crate::support::postgres::Server::start();
+        mysql "mysql" crate::support::mysql::Server::start();
+        nats "nats" crate::support::nats::Server::start();
+    }
 }
 
 /// Stories that are drawn.
