@@ -12,6 +12,7 @@ mod connection;
 mod foreign;
 mod lock_key;
 mod replicas;
+mod script;
 mod slewed;
 mod watch;
 
@@ -23,7 +24,7 @@ use leaderrun::internals::store::{
 };
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::claims::*;
 use support::fleet::{PATIENCE, wait_until};
 use support::redis::Server;
