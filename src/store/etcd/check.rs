@@ -48,7 +48,10 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
         )));
     }
     for alarm in &status.errors {
-        findings.push(Finding::bad(format!("etcd at {server} has an alarm: {}", alarm.trim())));
+        findings.push(Finding::bad(format!(
+            "etcd at {server} has an alarm: {}: mend its cause (NOSPACE: compact and defragment), then etcdctl alarm disarm",
+            alarm.trim()
+        )));
     }
     if numbers(version) < [3, 4, 0] {
         findings.push(Finding::doubtful(format!(

@@ -113,7 +113,11 @@ impl Address {
     pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
         let says = Words::of(dialect);
         let Words { scheme, longest_name, .. } = *says;
-        let mut url = StoreUrl::read(scheme, rest, says.options)?;
+        let mut url = StoreUrl::read(scheme, rest, says.options).map_err(|error| {
+            // As libpq takes a socket.
+            let names_a_socket = dialect == Dialect::Postgres && rest.to_ascii_lowercase().contains("%2f");
+            if names_a_socket { format!("{error}; a socket is {scheme}:///DATABASE?host=DIRECTORY") } else { error }
+        })?;
         let places = says.places(&mut url, dialect)?;
         if url.path.is_empty() || url.path.contains('/') {
             return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));

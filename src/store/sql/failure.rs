@@ -1,6 +1,5 @@
 //! What a failed request means.
 //!
-//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that is held.
 //! While a connection is being made, no request was sent. After that, only an error that the server reports of a
 //! statement shows that its transaction was rolled back. A session that was ended may have committed before.
 
