@@ -144,18 +144,14 @@ attacks!(hogs, [walk, cgroup, pidns], [is_cut_off], {
         Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
 });
 
-/// The kernel lets nothing of it run for most of the time, helpers included. Until each of them has had a turn takes two
-/// seconds, and three times as long where the machine is busy with something else. Three times as many would have a guard
-/// without priority wait for a minute: that is not promised.
-const fn throttled(words: &'static [&'static str]) -> Attack {
-    Attack::of("hog", words).by(User::Somebody).on(&["quota=10"]).under(Duration::from_secs(30))
-}
-
-// A quota leaves the processors to each other.
+// Everybody waits for everybody: each of them gets a hundredth of a processor or less, and a guard without priority is one of
+// them. Where it gets a thousandth, leaderrun(7) promises nothing.
 attacks!(throttled, [walk], [is_cut_off], {
-    busy_50_under_a_quota_of_10_ms: throttled(&["deaf", "busy", "50"]),
-    busy_50_apart_under_a_quota_of_10_ms: throttled(&["deaf", "apart", "busy", "50"]),
-    // A round takes less than a second there.
+    busy_25_under_a_quota_of_20_ms: Attack::of("hog", &["deaf", "apart", "busy", "25"])
+        .by(User::Somebody)
+        .on(&["quota=20"])
+        .under(Duration::from_secs(30))
+        .alone(),
     busy_90_on_the_only_processor: Attack::of("hog", &["deaf", "busy", "90"])
         .by(User::Somebody)
         .on(&["cpu=1"])
