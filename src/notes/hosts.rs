@@ -46,12 +46,12 @@ pub async fn held<'a>(
 mod tests {
     use super::*;
     use crate::lease::Session;
-    use crate::store::lease_store::memory::Reference;
+    use crate::store::lease_store::memory::reference;
     use std::time::Duration;
 
     #[tokio::test]
     async fn a_host_is_held_back_from_the_shards_that_the_order_names_and_no_other_host_is() {
-        let store = Reference::default();
+        let store = reference();
         let mut order = orders::pause(None, true, Some(Duration::from_mins(1))).unwrap();
         order.prefix = Some("db/".to_owned());
         let shard = shard_of("web1").unwrap();

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use crate::fuzz;
     use crate::store::ErrorKind;
-    use crate::store::lease_store::memory::Reference;
+    use crate::store::lease_store::memory::reference;
 
     fn all() -> Orders {
         let id = || Session::from_record("s-9");
@@ -241,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn orders_are_changed_in_one_step_and_what_a_pause_has_left_is_kept() {
-        let (store, shard) = (Reference::default(), "db".parse().unwrap());
+        let (store, shard) = (reference(), "db".parse().unwrap());
         let orders = all();
         let written = change(&store, &shard, |now| std::mem::replace(now, orders.clone()) != orders).await.unwrap();
         assert_eq!(written, orders);

@@ -68,14 +68,14 @@ pub async fn update<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::lease_store::memory::Reference;
+    use crate::store::lease_store::LeaseStore;
     use std::sync::Mutex;
     use std::time::Duration;
 
     /// A store that applies writes, and loses the answers to the first few.
     #[derive(Default)]
     struct Lossy {
-        memory: Reference,
+        memory: LeaseStore,
         /// How many answers it still loses.
         losses: Mutex<usize>,
         reads: Mutex<usize>,

@@ -18,7 +18,6 @@ mod objects;
 pub use address::{Address, Kind};
 pub use objects::Objects;
 
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Found, Key, List, Listed, Marking, Over, Properties,
 };
@@ -29,11 +28,9 @@ use std::time::Duration;
 /// How many documents are read before they are listed.
 const PAGE: usize = 256;
 
-pub type Bucket = LeaseStore<Objects>;
-
-impl Bucket {
+impl Objects {
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        connection::connect(address, request_timeout).await.map(Self::new)
+        connection::connect(address, request_timeout).await
     }
 }
 

@@ -18,7 +18,6 @@ pub use address::Address;
 pub use table::Table;
 
 use super::expiry::ServerTime;
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, Ends, Found, Key, Life, List, Listed, Marking, Over, Properties, Touch,
     Touched, random_name,
@@ -34,11 +33,9 @@ const TTL_SLACK: Duration = Duration::from_hours(24);
 /// How long the items of a check stay that it may not delete.
 const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 
-pub type DynamoDb = LeaseStore<Table>;
-
-impl DynamoDb {
+impl Table {
     pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        connection::connect(address, request_timeout).await.map(Self::new)
+        connection::connect(address, request_timeout).await
     }
 }
 

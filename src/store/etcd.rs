@@ -37,7 +37,6 @@ mod watch;
 pub use address::Address;
 
 use super::expiry::ServerTime;
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Properties,
     Touch, Touched, Version, random_name, strange,
@@ -59,8 +58,6 @@ const PAGE: usize = 60;
 const MOST_ATTEMPTS: usize = 4;
 /// What is left of a document that ended since it was read.
 const A_MOMENT: Duration = Duration::from_millis(1);
-
-pub type Etcd = LeaseStore<Keys>;
 
 pub struct Keys {
     client: Arc<Client>,
@@ -153,16 +150,14 @@ impl Stands {
     }
 }
 
-impl Etcd {
+impl Keys {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let leases = Leases::new(Arc::clone(&client));
         let names = Names { prefix: address.prefix.clone() };
-        Ok(Self::new(Keys { client, names, leases, past: Mutex::default(), young: Mutex::default() }))
+        Ok(Self { client, names, leases, past: Mutex::default(), young: Mutex::default() })
     }
-}
 
-impl Keys {
     async fn transact(&self, request: TxnRequest, keys: &[Key<'_>]) -> Result<Answer, StoreError> {
         let request = &request;
         let send = |on: Arc<Connection>| async move { self.transact_on(&on, request.clone(), keys).await };

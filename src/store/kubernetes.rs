@@ -26,7 +26,6 @@ pub use address::Address;
 pub use connection::Objects;
 
 use super::expiry::ServerTime;
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Over, Part, Properties, Version,
 };
@@ -41,8 +40,6 @@ use std::collections::HashMap;
 
 /// More documents than this are read with one list.
 const FEW: usize = 16;
-
-pub type Kubernetes = LeaseStore<Objects>;
 
 impl Objects {
     /// `lease=` names the Lease that other programs use as well.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! election ── Leases, Notes, Administration
-//!               └─ LeaseStore<D>: claims, renewals, releases, revocations, terms, waits, orders, notes, lists
-//!                   └─ D: Documents: get, put, touch, remove, list, watch, and the server's clock
+//!               └─ LeaseStore: claims, renewals, releases, revocations, terms, waits, orders, notes, lists
+//!                   └─ dyn Documents: get, put, touch, remove, list, watch, and the server's clock
 //! ```
 //!
 //! The hazard: a server compares and writes, and everything else goes wrong around it. Requests arrive late, twice, or
@@ -46,15 +46,15 @@ use marker::{Marker, Reader};
 use parking_lot::Mutex;
 use seen::{Seen, Standing};
 use std::collections::HashMap;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How often a write that lost a race looks again before it gives up.
 const MOST_ATTEMPTS: usize = 8;
 
-pub struct LeaseStore<D> {
-    documents: D,
+pub struct LeaseStore {
+    documents: Box<dyn Documents>,
     properties: Properties,
     seen: Mutex<HashMap<Shard, Seen>>,
     marker: Mutex<Option<Marker>>,
@@ -67,17 +67,19 @@ pub struct LeaseStore<D> {
     other_lock: Once,
 }
 
-impl<D: Documents> LeaseStore<D> {
-    pub fn new(documents: D) -> Self {
+/// A store that keeps its leases in these documents.
+pub fn over(documents: impl Documents + 'static) -> Arc<dyn Store> {
+    Arc::new(LeaseStore::new(documents))
+}
+
+impl LeaseStore {
+    pub fn new(documents: impl Documents + 'static) -> Self {
         let (seen, marker, known_notes) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (renewed, is_behind) = (Notify::new(), Notify::new());
         let properties = documents.properties();
         let other_lock = Once::new();
+        let documents = Box::new(documents);
         Self { documents, properties, seen, marker, known_notes, renewed, is_behind, other_lock }
-    }
-
-    pub fn documents(&self) -> &D {
-        &self.documents
     }
 
     /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if the answer is not
@@ -130,7 +132,7 @@ impl<D: Documents> LeaseStore<D> {
     }
 
     async fn get_one(&self, key: Key<'_>) -> Result<Found, StoreError> {
-        self.readable(key, touch::get(&self.documents, key).await?)
+        self.readable(key, touch::get(&*self.documents, key).await?)
     }
 
     fn readable(&self, key: Key<'_>, found: Found) -> Result<Found, StoreError> {
@@ -225,7 +227,7 @@ fn forgotten(left: Duration, first: bool) -> Holder {
 }
 
 #[async_trait::async_trait]
-impl<D: Documents> Store for LeaseStore<D> {
+impl Store for LeaseStore {
     fn delivery(&self) -> Delivery {
         self.properties.delivery
     }
@@ -248,7 +250,7 @@ impl<D: Documents> Store for LeaseStore<D> {
 }
 
 #[cfg(test)]
-impl Default for memory::Reference {
+impl Default for LeaseStore {
     fn default() -> Self {
         memory::reference()
     }

@@ -237,25 +237,28 @@ impl Location {
         match self {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
             #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(address) => Ok(Arc::new(super::dynamodb::DynamoDb::open(address, request_timeout).await?)),
+            Self::DynamoDb(address) => {
+                super::dynamodb::Table::open(address, request_timeout).await.map(super::lease_store::over)
+            }
             #[cfg(feature = "bucket")]
-            Self::Bucket(address) => Ok(Arc::new(super::bucket::Bucket::open(address, request_timeout).await?)),
+            Self::Bucket(address) => {
+                super::bucket::Objects::open(address, request_timeout).await.map(super::lease_store::over)
+            }
             #[cfg(feature = "redis")]
-            Self::Redis(address) => Ok(Arc::new(super::redis::Redis::open(address, request_timeout).await?)),
+            Self::Redis(address) => super::redis::Hashes::open(address, request_timeout).map(super::lease_store::over),
             #[cfg(feature = "postgres")]
             Self::Postgres(address) => {
-                Ok(Arc::new(super::sql::postgres::Postgres::open(address, request_timeout).await?))
+                super::sql::postgres::open(address, request_timeout).map(super::lease_store::over)
             }
             #[cfg(feature = "mysql")]
-            Self::Mysql(address) => Ok(Arc::new(super::sql::mysql::Mysql::open(address, request_timeout)?)),
+            Self::Mysql(address) => super::sql::mysql::open(address, request_timeout).map(super::lease_store::over),
             #[cfg(feature = "nats")]
-            Self::Nats(address) => Ok(Arc::new(super::nats::Nats::open(address, request_timeout).await?)),
+            Self::Nats(address) => super::nats::Keys::open(address, request_timeout).map(super::lease_store::over),
             #[cfg(feature = "etcd")]
-            Self::Etcd(address) => Ok(Arc::new(super::etcd::Etcd::open(address, request_timeout)?)),
+            Self::Etcd(address) => super::etcd::Keys::open(address, request_timeout).map(super::lease_store::over),
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(address) => {
-                let objects = super::kubernetes::Objects::open(address, request_timeout);
-                Ok(Arc::new(super::kubernetes::Kubernetes::new(objects)))
+                Ok(super::lease_store::over(super::kubernetes::Objects::open(address, request_timeout)))
             }
         }
     }

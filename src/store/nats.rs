@@ -33,7 +33,6 @@ pub use address::{Address, Login};
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, List, Listed, Over, Properties, Version,
     random_name,
@@ -60,8 +59,6 @@ const PAGE: usize = 256;
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
-pub type Nats = LeaseStore<Keys>;
-
 /// The documents.
 pub struct Keys {
     bucket: Bucket,
@@ -71,19 +68,16 @@ pub struct Keys {
     known: Mutex<Option<Arc<Info>>>,
 }
 
-impl Nats {
+impl Keys {
     /// Opens the store. Sends no request to the server yet.
-    #[expect(clippy::unused_async, reason = "all stores are opened in the same way")]
-    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+    pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::open(address, request_timeout)?);
         let bucket = |name: &str| Bucket { connections: Arc::clone(&connections), name: name.to_owned() };
         let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket), lock.key.clone()));
         let bucket = bucket(&address.bucket);
-        Ok(Self::new(Keys { bucket, lock, clock: Mutex::default(), known: Mutex::default() }))
+        Ok(Self { bucket, lock, clock: Mutex::default(), known: Mutex::default() })
     }
-}
 
-impl Keys {
     /// Asks about the bucket, and what time it is.
     async fn learn(&self) -> Result<Arc<Info>, StoreError> {
         let sent = BootInstant::now();

@@ -25,7 +25,6 @@ pub use address::Address;
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
-use super::lease_store::LeaseStore;
 use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Life, List, Listed, Over, Touch, Touched,
     Version, random_name,
@@ -51,8 +50,6 @@ const SCAN_PAGE: usize = 500;
 /// The longest duration: the server adds the time to it, in 63 bits.
 const MOST_MILLIS: u64 = 1 << 62;
 
-pub type Redis = LeaseStore<Hashes>;
-
 pub struct Hashes {
     client: Arc<Client>,
     lock: Option<LockKey>,
@@ -67,12 +64,11 @@ pub struct Hashes {
     unheard: Once,
 }
 
-impl Redis {
-    #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
-    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+impl Hashes {
+    pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::new(address, request_timeout)?);
         let lock = address.lock_key.as_ref().map(|key| LockKey::new(key, &client, address.replicas));
-        Ok(Self::new(Hashes {
+        Ok(Self {
             client,
             lock,
             script: Script::new(script::DOCUMENTS),
@@ -81,7 +77,7 @@ impl Redis {
             clock: Mutex::default(),
             subscription: Mutex::default(),
             unheard: Once::new(),
-        }))
+        })
     }
 }
 

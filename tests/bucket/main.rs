@@ -12,7 +12,8 @@ mod hostile;
 mod protocol;
 mod tls;
 
-use leaderrun::internals::store::bucket::{Address, Bucket};
+use leaderrun::internals::store::bucket::{Address, Objects};
+use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration as _, ErrorKind, Leases as _, Release, Renewal, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +30,8 @@ fn address(endpoint: &str) -> Address {
     Address::read("s3", &rest).expect("the address is right")
 }
 
-async fn store(endpoint: &str) -> Bucket {
-    Bucket::open(&address(endpoint), REQUEST_TIMEOUT).await.expect("the address is right")
+async fn store(endpoint: &str) -> LeaseStore {
+    LeaseStore::new(Objects::open(&address(endpoint), REQUEST_TIMEOUT).await.expect("the address is right"))
 }
 
 /// A server with a bucket that has remembered for an hour.

@@ -4,7 +4,7 @@ use super::*;
 use crate::support::dynamo::error_answer;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
-async fn behind_a_proxy() -> (Server, String, Proxy, DynamoDb) {
+async fn behind_a_proxy() -> (Server, String, Proxy, LeaseStore) {
     let server = Server::start();
     let table = server.table("locks").await;
     let proxy = Proxy::before(&server);
@@ -72,8 +72,8 @@ async fn prints_what_goes_wrong() {
     let (region, endpoint) = (std::env::var("TEST_REGION").ok(), std::env::var("TEST_ENDPOINT").unwrap());
     let mut address = address(&endpoint, "locks");
     address.account.region = region;
-    let error = match DynamoDb::open(&address, REQUEST_TIMEOUT).await {
-        Ok(store) => store.observe(&shard()).await.unwrap_err(),
+    let error = match Table::open(&address, REQUEST_TIMEOUT).await {
+        Ok(table) => LeaseStore::new(table).observe(&shard()).await.unwrap_err(),
         Err(error) => error,
     };
     println!("{:?}: {error}", error.kind);

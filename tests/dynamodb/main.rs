@@ -14,7 +14,8 @@ mod neighbours;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use leaderrun::internals::lease::Term;
-use leaderrun::internals::store::dynamodb::{Address, DynamoDb};
+use leaderrun::internals::store::dynamodb::{Address, Table};
+use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,
 };
@@ -32,8 +33,8 @@ fn address(endpoint: &str, table: &str) -> Address {
     Address::read(&format!("//{table}?region={REGION}&endpoint={endpoint}")).expect("it is a URL")
 }
 
-async fn store(endpoint: &str, table: &str) -> DynamoDb {
-    DynamoDb::open(&address(endpoint, table), REQUEST_TIMEOUT).await.expect("the address is right")
+async fn store(endpoint: &str, table: &str) -> LeaseStore {
+    LeaseStore::new(Table::open(&address(endpoint, table), REQUEST_TIMEOUT).await.expect("the address is right"))
 }
 
 fn text(text: &str) -> AttributeValue {

@@ -12,7 +12,7 @@ struct Go {
 }
 
 /// A server with the table `locks`, a store of ours there, and one of theirs.
-async fn beside_go() -> (Server, DynamoDb, Go) {
+async fn beside_go() -> (Server, LeaseStore, Go) {
     let server = Server::start();
     let table = server.table("locks").await;
     let store = store(&server.endpoint(), &table).await;

@@ -71,7 +71,7 @@ impl ForeignLock for Lock {
 }
 
 struct Both {
-    store: LeaseStore<Memory<Line>>,
+    store: LeaseStore,
     line: Line,
     has: Arc<Mutex<Option<String>>>,
     fails: Arc<Mutex<Option<StoreError>>>,

@@ -179,7 +179,7 @@ pub fn renewal(step: &Step) -> bool {
 
 /// The store of one process.
 pub struct Client {
-    pub store: LeaseStore<Memory<Line>>,
+    pub store: LeaseStore,
     pub line: Line,
 }
 

@@ -45,9 +45,9 @@ async fn each_mode_checks_what_it_says_and_a_certificate_of_ours_counts() {
         (server.url_with("ssl-ca=/nonexistent"), "/nonexistent cannot be used for TLS"),
     ] {
         let (_, rest) = url.split_once(':').unwrap();
-        let opened = Mysql::open(&Address::read(Dialect::MySql, rest).unwrap(), REQUEST_TIMEOUT);
+        let opened = mysql::open(&Address::read(Dialect::MySql, rest).unwrap(), REQUEST_TIMEOUT);
         let claim = match opened {
-            Ok(store) => store.claim(&candidate("one")).await,
+            Ok(rows) => LeaseStore::new(rows).claim(&candidate("one")).await,
             Err(error) => Err(error),
         };
         misconfigured(claim, word);

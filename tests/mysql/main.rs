@@ -19,7 +19,8 @@ mod rows;
 mod settings;
 
 use leaderrun::internals::lease::Candidate;
-use leaderrun::internals::store::sql::mysql::Mysql;
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::sql::mysql;
 use leaderrun::internals::store::sql::{Address, Dialect};
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Page, Release, Renewal, Verdict,
@@ -33,13 +34,14 @@ use support::server::Server as _;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn open_for(url: &str, request_timeout: Duration) -> Mysql {
+fn open_for(url: &str, request_timeout: Duration) -> LeaseStore {
     let (_, rest) = url.split_once(':').expect("one of ours");
-    Mysql::open(&Address::read(Dialect::MySql, rest).expect("a store URL"), request_timeout)
+    mysql::open(&Address::read(Dialect::MySql, rest).expect("a store URL"), request_timeout)
+        .map(LeaseStore::new)
         .expect("the address is right")
 }
 
-fn open(url: &str) -> Mysql {
+fn open(url: &str) -> LeaseStore {
     open_for(url, REQUEST_TIMEOUT)
 }
 
@@ -70,7 +72,7 @@ impl Table {
         self.url().replace(&format!("//{ADMIN}@"), &format!("//{user}@"))
     }
 
-    fn store(&self) -> Mysql {
+    fn store(&self) -> LeaseStore {
         open(&self.url())
     }
 

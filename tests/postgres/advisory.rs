@@ -27,7 +27,7 @@ impl Lock {
         self.url().replace(&self.table.server.address().to_string(), &gate.address.to_string())
     }
 
-    async fn store(&self) -> Postgres {
+    async fn store(&self) -> LeaseStore {
         open(&self.url()).await
     }
 

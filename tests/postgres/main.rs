@@ -18,7 +18,8 @@ mod rows;
 mod watch;
 
 use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::sql::postgres::Postgres;
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::sql::postgres;
 use leaderrun::internals::store::sql::{Address, Dialect};
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal,
@@ -37,12 +38,12 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-async fn try_open(url: &str, request_timeout: Duration) -> Result<Postgres, StoreError> {
+async fn try_open(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
     let rest = url.strip_prefix("postgres:").expect("one of ours");
-    Postgres::open(&Address::read(Dialect::Postgres, rest).expect("a store URL"), request_timeout).await
+    postgres::open(&Address::read(Dialect::Postgres, rest).expect("a store URL"), request_timeout).map(LeaseStore::new)
 }
 
-async fn open(url: &str) -> Postgres {
+async fn open(url: &str) -> LeaseStore {
     try_open(url, REQUEST_TIMEOUT).await.expect("the address is right")
 }
 
@@ -69,7 +70,7 @@ impl Table {
         self.server.url_with(&format!("table={}&{options}", self.name))
     }
 
-    async fn store(&self) -> Postgres {
+    async fn store(&self) -> LeaseStore {
         open(&self.url()).await
     }
 
@@ -80,7 +81,7 @@ impl Table {
 }
 
 /// A store with a table that has remembered for an hour, on a server of one's own.
-async fn ready(server: &Server) -> Postgres {
+async fn ready(server: &Server) -> LeaseStore {
     let store = open(&server.url_with("application_name=leaderrun")).await;
     store.prepare().await.expect("it can be made");
     server.age(LOCKS);

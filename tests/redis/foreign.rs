@@ -91,7 +91,7 @@ async fn a_strange_note_harms_no_other_and_strange_or_denied_orders_no_renewal()
     assert_eq!(read[1], Ok(Some(note.clone())));
 
     let sequence = std::cell::Cell::new(0);
-    let renew = async |store: &Redis| {
+    let renew = async |store: &LeaseStore| {
         sequence.set(sequence.get() + 1);
         let renewed = store.renew_and_read(&one, term, sequence.get(), &[shard(), parent.clone()]).await.unwrap();
         assert_eq!(renewed.renewal, Renewal::Renewed);

@@ -14,7 +14,7 @@ fn url(server: &Server) -> String {
     format!("{}?lock_key={KEY}", server.own_url())
 }
 
-async fn sharing(server: &Server) -> Redis {
+async fn sharing(server: &Server) -> LeaseStore {
     open(&url(server)).await.expect("the address is right")
 }
 

@@ -17,7 +17,8 @@ mod slewed;
 mod watch;
 
 use leaderrun::internals::lease::Term;
-use leaderrun::internals::store::redis::{Address, Redis};
+use leaderrun::internals::store::lease_store::LeaseStore;
+use leaderrun::internals::store::redis::{Address, Hashes};
 use leaderrun::internals::store::{
     Administration as _, Claim, ErrorKind, Finding, Leases as _, Note, Notes, Observation, Page, Release, Renewal,
     Store as _, StoreError, Verdict,
@@ -33,16 +34,16 @@ use support::server::Server as _;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
-async fn open(url: &str) -> Result<Redis, StoreError> {
+async fn open(url: &str) -> Result<LeaseStore, StoreError> {
     open_with(url, REQUEST_TIMEOUT).await
 }
 
-async fn open_with(url: &str, request_timeout: Duration) -> Result<Redis, StoreError> {
+async fn open_with(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
     let (scheme, rest) = url.split_once(':').expect("a scheme");
-    Redis::open(&Address::read(scheme, rest).expect("a store URL"), request_timeout).await
+    Hashes::open(&Address::read(scheme, rest).expect("a store URL"), request_timeout).map(LeaseStore::new)
 }
 
-async fn store(server: &Server) -> Redis {
+async fn store(server: &Server) -> LeaseStore {
     open(&server.own_url()).await.expect("the address is right")
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use tokio::task::JoinHandle;
 
 /// Waits for news as a standby does.
-async fn listen(server: &Server, store: &Arc<Redis>) -> JoinHandle<Result<(), StoreError>> {
+async fn listen(server: &Server, store: &Arc<LeaseStore>) -> JoinHandle<Result<(), StoreError>> {
     let before = server.subscribers();
     let news = tokio::spawn({
         let store = Arc::clone(store);

@@ -25,7 +25,7 @@ impl Documents {
     }
 
     /// Nothing lies between an operator on the server's host and the server.
-    fn operate(&self, act: impl AsyncFnOnce(&LeaseStore<Memory>)) {
+    fn operate(&self, act: impl AsyncFnOnce(&LeaseStore)) {
         let store = LeaseStore::new(Memory::new(Arc::clone(&self.server), Direct));
         by_the_stores_clock(|| act(&store).now_or_never().expect("the memory waits for nothing"));
     }

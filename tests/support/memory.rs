@@ -343,14 +343,11 @@ pub struct Memory<W = Direct> {
     lock: Option<Box<dyn ForeignLock>>,
 }
 
-/// The lease protocol over them.
-pub type Reference = LeaseStore<Memory>;
-
-/// On a server of its own, as its operator prepares it: it has forgotten nobody.
+/// The lease protocol over them, on a server of its own, as its operator prepares it: it has forgotten nobody.
 #[must_use]
-pub fn reference() -> Reference {
+pub fn reference() -> LeaseStore {
     let server = Server::new(Style::SCRIPTED, wall_clock_millis);
-    let store = Reference::new(Memory::new(Arc::new(server), Direct));
+    let store = LeaseStore::new(Memory::new(Arc::new(server), Direct));
     let vouched = store.vouch().now_or_never();
     vouched.expect("the memory does not wait").expect("it answers");
     store

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Roles;
-use crate::store::lease_store::memory::Reference;
+use crate::store::lease_store::memory::reference;
 
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -14,7 +14,7 @@ fn shared(overrun: Overrun) -> (Arc<Shared>, Told) {
 
 fn leading(overrun: Overrun, deadline: Deadline) -> (Arc<Shared>, Told) {
     let (shared, told) = shared(overrun);
-    let store: Arc<dyn Store> = Arc::new(Reference::default());
+    let store: Arc<dyn Store> = Arc::new(reference());
     shared.begin(Term(5), deadline, &store);
     (shared, told)
 }

@@ -4,7 +4,7 @@ use super::gate::until;
 use super::*;
 use crate::election::{Booking, CommandEnd};
 use crate::fuzz;
-use crate::store::lease_store::memory::Reference;
+use crate::store::lease_store::memory::reference;
 use crate::store::notes;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn ended(status: i32) -> Ran {
 
 #[tokio::test]
 async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
-    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let (store, shard) = (reference(), "db".parse::<Shard>().unwrap());
     let job_gate = |retry_failed| JobGate::new(every(0, retry_failed));
     let (first, second) = (job_gate(None), job_gate(Some(1)));
     assert!(matches!(first.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
@@ -86,7 +86,7 @@ async fn an_entry_whose_run_never_began_restores_the_earlier_text() {
 
 #[tokio::test]
 async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts() {
-    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let (store, shard) = (reference(), "db".parse::<Shard>().unwrap());
     let job_gate = || JobGate::new(once("a", Some(1)));
     for withdrawn in [false, true] {
         let (first, second) = (job_gate(), job_gate());
@@ -107,7 +107,7 @@ async fn a_run_that_counted_as_failed_and_then_succeeds_is_the_one_that_counts()
 
 #[tokio::test]
 async fn the_store_forgets_a_period_two_durations_after_its_first_run() {
-    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let (store, shard) = (reference(), "db".parse::<Shard>().unwrap());
     let left = async || store.read(&shard, &Page::Runs).await.unwrap().unwrap().lasts.unwrap();
     let is_near = |left: Duration, wanted: Duration| left <= wanted && left > wanted - Duration::from_secs(20);
     let first = JobGate::new(every(0, Some(1)));
@@ -130,7 +130,7 @@ async fn the_store_forgets_a_period_two_durations_after_its_first_run() {
 
 #[tokio::test]
 async fn a_run_whose_end_could_not_be_written_is_not_taken_for_one_that_never_began() {
-    let (store, shard) = (Reference::default(), "db".parse::<Shard>().unwrap());
+    let (store, shard) = (reference(), "db".parse::<Shard>().unwrap());
     let gate = JobGate::new(once("a", Some(1)));
     assert!(matches!(gate.book(&store, &candidate("a"), Term(1), &ALONE).await, Ok(Booking::Booked(_))));
     // The store does not take the end.

@@ -2,14 +2,13 @@
 //! lease, confirmed with each renewal, and given back before it.
 
 use super::LeaseStore;
-use super::documents::Documents;
 use super::seen::Standing;
 use crate::lease::{BALANCE, Candidate, Shard, Term};
 use crate::store::foreign_lock::{ForeignLock, Hold};
 use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, StoreError};
 use crate::text::on_one_line;
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     /// The lock that a leader of this shard holds as well. `leaderctl balance` holds none with its own lease: the
     /// leaders that it moves have the lock.
     pub(super) fn lock_of(&self, shard: &Shard) -> Option<&dyn ForeignLock> {

@@ -6,7 +6,7 @@
 //! meanwhile) is read after the write. It may cost a wait, which is written down before the claim is answered.
 
 use super::document::{Document, Lease, LedMark};
-use super::documents::{Documents, Draft, Ends, Key, Leadership, Life, Marking, Over};
+use super::documents::{Draft, Ends, Key, Leadership, Life, Marking, Over};
 use super::marker::{Marker, Reader};
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
@@ -36,7 +36,7 @@ pub enum Author {
 }
 
 #[async_trait::async_trait]
-impl<D: Documents> Leases for LeaseStore<D> {
+impl Leases for LeaseStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         match self.lock_of(&candidate.shard) {
             Some(lock) => self.claim_with_lock(lock, candidate).await,
@@ -100,7 +100,7 @@ impl<D: Documents> Leases for LeaseStore<D> {
     }
 }
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     pub(super) async fn claim_lease(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let mut is_taken = false;
         let claimed = self.claim_in_steps(candidate, &mut is_taken).await;

@@ -10,7 +10,7 @@
 //! mark, says that the shard was led, and how long its longest lease was.
 
 use super::document::{LedMark, MarkerText};
-use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, Marking, Over};
+use super::documents::{Content, Draft, Ends, Found, Key, Life, Marking, Over};
 use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::server_clock::{WIDE, Wait};
@@ -44,7 +44,7 @@ pub enum Reader {
     Writer,
 }
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     /// Reads the marker as it stands. None if there is none, and this reader may not write it.
     pub(super) async fn read_marker(&self, reader: Reader) -> Result<Option<Marker>, StoreError> {
         let sent = BootInstant::now();

@@ -7,7 +7,7 @@
 
 use super::claim::Author;
 use super::document::{LedMark, Orders};
-use super::documents::{Content, Documents, Draft, Ends, Found, Key, Life, List, Over, Part};
+use super::documents::{Content, Draft, Ends, Found, Key, Life, List, Over, Part};
 use super::marker::{Reader, lasting};
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS};
@@ -22,7 +22,7 @@ const MOST_SWEPT: usize = 50;
 const SWEPT_AFTER: Duration = Duration::from_mins(10);
 
 #[async_trait::async_trait]
-impl<D: Documents> Notes for LeaseStore<D> {
+impl Notes for LeaseStore {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
         if self.is_in_document(page) {
             let standing = self.look(shard, false, false, Reader::Look).await?;
@@ -87,7 +87,7 @@ fn note(found: &Found, now_millis: u64) -> Option<Note> {
     (lasts != Some(Duration::ZERO)).then(|| Note::lasting(ours.text.clone(), lasts))
 }
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     /// Whether a page is a part of the shard's own document. Orders are, unless the server has no clock, and ends notes
     /// by itself.
     fn is_in_document(&self, page: &Page) -> bool {
@@ -163,7 +163,7 @@ impl<D: Documents> LeaseStore<D> {
                 return Err(self.strange(Key::Shard(shard), "it names a leader of its own"));
             }
             let mut document = self.continued(shard, &standing);
-            document.orders = draft.map(|draft| Orders::new(draft, &self.documents));
+            document.orders = draft.map(|draft| Orders::new(draft, &*self.documents));
             let is_new = matches!(standing.found.content, Content::Absent);
             let ends = if is_new { Ends::Never } else { Ends::Keep };
             if self.rewrite(shard, &document, Author::Other, ends, Over::Text(&standing.found)).await?.is_some() {
@@ -191,7 +191,7 @@ impl<D: Documents> LeaseStore<D> {
         if standing.map(|note| note.text).as_deref() != expected {
             return Ok(Some(false));
         }
-        mark.shared.orders = draft.map(|draft| Orders::new(draft, &self.documents));
+        mark.shared.orders = draft.map(|draft| Orders::new(draft, &*self.documents));
         Ok(self.put_led_mark(shard, &mark, &found).await?.then_some(true))
     }
 

@@ -6,7 +6,7 @@
 
 use super::claim::Author;
 use super::document::LedMark;
-use super::documents::{Documents, Ends, Key, Life, List, Listed, Marking, Over, Part};
+use super::documents::{Ends, Key, Life, List, Listed, Marking, Over, Part};
 use super::marker::Reader;
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
@@ -31,7 +31,7 @@ fn remembers(what: &str, new: bool) -> String {
 }
 
 #[async_trait::async_trait]
-impl<D: Documents> Administration for LeaseStore<D> {
+impl Administration for LeaseStore {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let sent = BootInstant::now();
         let standing = self.look(shard, false, false, Reader::Look).await?;
@@ -123,7 +123,7 @@ impl<D: Documents> Administration for LeaseStore<D> {
             done.push(format!("{step}: its server was tried before, and store check tries it again"));
             return Ok(done);
         }
-        done.push(trial::run(&self.documents).await?.map_err(StoreError::misconfigured)?);
+        done.push(trial::run(&*self.documents).await?.map_err(StoreError::misconfigured)?);
         self.write_marker(self.documents.server_millis(BootInstant::now())).await?;
         done.push(remembers(&place, true));
         Ok(done)
@@ -145,17 +145,17 @@ impl<D: Documents> Administration for LeaseStore<D> {
     }
 }
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     async fn check_documents(&self) -> Result<Vec<Finding>, StoreError> {
         let place = self.documents.place();
         let mut findings = self.documents.identify().await?;
         if findings.iter().any(|finding| finding.verdict == Verdict::Bad) {
             return Ok(findings);
         }
-        if !trial::rights(&self.documents, &mut findings).await? {
+        if !trial::rights(&*self.documents, &mut findings).await? {
             return Ok(findings);
         }
-        match trial::run(&self.documents).await {
+        match trial::run(&*self.documents).await {
             Ok(Ok(honest)) => findings.push(Finding::good(honest)),
             Ok(Err(dishonest)) => {
                 findings.push(Finding::bad(dishonest));

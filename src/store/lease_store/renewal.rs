@@ -13,7 +13,7 @@
 
 use super::claim::Author;
 use super::document::{Document, LedMark};
-use super::documents::{Documents, Ends, Found, Key, Leadership, Life, Over, Touch, Touched};
+use super::documents::{Ends, Found, Key, Leadership, Life, Over, Touch, Touched};
 use super::marker::Reader;
 use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS};
@@ -24,7 +24,7 @@ use crate::time::{BootInstant, millis};
 /// A renewal that waited for the answer to another one is sent again if that cost less than this part of the lease.
 const RENEWALS_MEET: u32 = 16;
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     pub(super) async fn renew_lease(
         &self,
         candidate: &Candidate,

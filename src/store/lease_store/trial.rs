@@ -20,7 +20,7 @@ const ROUNDS: usize = 16;
 const MOST_FAILURES: usize = 4;
 
 /// Tries the conditions. Returns what to tell an operator: an error if the server does not honour them.
-pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<String, String>, StoreError> {
+pub async fn run(documents: &dyn Documents) -> Result<Result<String, String>, StoreError> {
     let place = documents.place();
     let name = random_name()?;
     let names: Vec<String> = (0..LANES).map(|lane| format!("{name}-{lane}")).collect();
@@ -40,7 +40,7 @@ pub async fn run<D: Documents + ?Sized>(documents: &D) -> Result<Result<String, 
 }
 
 /// Races for one document. Returns what the server did wrong.
-async fn lane<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Option<String>, StoreError> {
+async fn lane(documents: &dyn Documents, key: Key<'_>) -> Result<Option<String>, StoreError> {
     let absent = touch::get(documents, key).await?;
     if !write(documents, key, &absent).await? {
         return Ok(Some("it refuses to write what is absent".to_owned()));
@@ -81,13 +81,13 @@ async fn lane<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Opti
 }
 
 /// One write. False if it was refused.
-async fn write<D: Documents + ?Sized>(documents: &D, key: Key<'_>, over: &Found) -> Result<bool, StoreError> {
+async fn write(documents: &dyn Documents, key: Key<'_>, over: &Found) -> Result<bool, StoreError> {
     let text = random_name()?;
     Ok(documents.put(key, lasting(&text), Over::Exactly(over)).await?.is_some())
 }
 
 /// Does with a scratch document what an election does with a shard's. False if further checks are pointless.
-pub async fn rights<D: Documents + ?Sized>(documents: &D, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
+pub async fn rights(documents: &dyn Documents, findings: &mut Vec<Finding>) -> Result<bool, StoreError> {
     let name = random_name()?;
     let key = Key::Scratch(&name);
     let before = findings.len();

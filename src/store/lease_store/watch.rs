@@ -4,7 +4,7 @@
 //! that finds something else than was shown ends the watch.
 
 use super::LeaseStore;
-use super::documents::{Documents, Found, Key};
+use super::documents::{Found, Key};
 use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::time::BootInstant;
@@ -16,15 +16,15 @@ use tokio::time::sleep;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 
 /// Once it is dropped nobody listens, and looks ask the server again.
-struct Watching<'a, D: Documents>(&'a LeaseStore<D>);
+struct Watching<'a>(&'a LeaseStore);
 
-impl<D: Documents> Drop for Watching<'_, D> {
+impl Drop for Watching<'_> {
     fn drop(&mut self) {
         self.0.seen.lock().values_mut().for_each(|seen| seen.is_pushed = false);
     }
 }
 
-impl<D: Documents> LeaseStore<D> {
+impl LeaseStore {
     /// As [`Leases::any_changed`](crate::store::Leases::any_changed), of the leases alone.
     pub(super) async fn any_lease_changed(&self, shards: &[Shard]) -> Result<usize, StoreError> {
         let keys: Vec<Key<'_>> = shards.iter().map(Key::Shard).collect();

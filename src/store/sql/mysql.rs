@@ -17,7 +17,6 @@ use super::statements::{IS_GALERA, LIST_PAGE};
 use super::{Rows, patience};
 use crate::store::StoreError;
 use crate::store::error::in_short;
-use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
 use crate::store::url::Secret;
 use mysql_async::prelude::Queryable;
@@ -30,8 +29,6 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-pub type Mysql = LeaseStore<Rows<Connection>>;
-
 /// From one look of a standby to the next: MySQL notifies nobody.
 const POLL: Duration = Duration::from_millis(500);
 /// The server ends a session that was silent for so many seconds: our host may be gone without a sign.
@@ -40,10 +37,9 @@ const IDLE: u64 = 120;
 const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// The longest packet, and the server's own bound on an idle session: the library would ask for both.
 const LONGEST_PACKET: usize = 1 << 24;
-impl Mysql {
-    pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        Ok(Self::new(Rows::new(Arc::new(Server::new(address, request_timeout)?), None)))
-    }
+
+pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
+    Ok(Rows::new(Arc::new(Server::new(address, request_timeout)?), None))
 }
 
 type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;

@@ -21,7 +21,6 @@ use crate::lease;
 use crate::store::allowance::{Allowance, Counted, MOST, TooLong};
 use crate::store::error::innermost;
 use crate::store::foreign_lock::ForeignLock;
-use crate::store::lease_store::LeaseStore;
 use crate::store::socket::{Place, Socket};
 use crate::store::tls_mode::TlsMode;
 use crate::store::{Finding, StoreError};
@@ -44,8 +43,6 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use watch::POLL;
 
-pub type Postgres = LeaseStore<Rows<Connection>>;
-
 /// The most notifications that wait to be read. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
 /// The longest notification of any server. Shards' names are shorter.
@@ -60,13 +57,10 @@ const NO_TIMELINE: &str = "'-'";
 /// What such a server answers: that it does not support this, knows no such function, or denies it.
 const TIMELINE_ERRORS: [&str; 3] = ["0A000", "42883", "42501"];
 
-impl Postgres {
-    #[expect(clippy::unused_async, reason = "all stores are opened in one way")]
-    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let server = Arc::new(Server::new(address, request_timeout)?);
-        let lock = address.advisory_lock.map(|key| Advisory::new(key, &server)).transpose()?;
-        Ok(Self::new(Rows::new(server, lock.map(|lock| Box::new(lock) as Box<dyn ForeignLock>))))
-    }
+pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
+    let server = Arc::new(Server::new(address, request_timeout)?);
+    let lock = address.advisory_lock.map(|key| Advisory::new(key, &server)).transpose()?;
+    Ok(Rows::new(server, lock.map(|lock| Box::new(lock) as Box<dyn ForeignLock>)))
 }
 
 pub struct Connection {

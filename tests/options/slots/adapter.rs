@@ -1,12 +1,13 @@
 //! The adapter alone, over the reference store, whose answers are lost, late or refused on demand.
 
-use crate::memory::{Reference, reference};
+use crate::memory::reference;
 use crate::support::claims::eventually;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
 use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::file::FileStore;
+use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
     Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
     StoreError,
@@ -33,7 +34,7 @@ enum Fate {
 
 /// The reference store, and what it was asked for.
 struct Bent {
-    memory: Reference,
+    memory: LeaseStore,
     fates: Mutex<VecDeque<Fate>>,
     asked: Mutex<Vec<String>>,
     kernel: bool,
