@@ -5,9 +5,6 @@
 mod support;
 
 mod api;
-#[cfg(feature = "redis")]
-mod browser;
-#[cfg(feature = "redis")]
 mod page;
 mod prometheus;
 mod runs;

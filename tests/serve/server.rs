@@ -47,11 +47,6 @@ impl Serve {
         fs::read_to_string(self.scratch.path().join("log")).unwrap()
     }
 
-    #[cfg(feature = "redis")]
-    pub fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
-    }
-
     /// Sends these bytes.
     pub fn send(&self, request: &str) -> io::Result<Answer> {
         let stream = TcpStream::connect(("127.0.0.1", self.port))?;
