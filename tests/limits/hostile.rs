@@ -2,24 +2,22 @@
 //! and operators end in time with one line, and take little memory. It is one limit (`store::allowance`) or one of a
 //! library, so one flood a client shows it.
 //!
-//! The hazard is for this machine. So each server stops by itself, after some time and after some number of bytes, and
-//! the programs that meet it have a limit on their address space.
+//! The hazard is for this machine. So each server says no more than so many bytes to a client, and the programs that
+//! meet it have a limit on their address space.
 
-use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::fleet::{PATIENCE, leaderctl, leaderrun};
 use crate::support::process::told_of;
 use crate::support::random::Random;
+use crate::support::said::Said;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// All that one server sends, to all of its clients.
-const MOST_SENT: u64 = 2 << 30;
-/// After this a server says nothing more.
-const LONGEST: Duration = Duration::from_mins(1);
+/// All that a client is sent: far more than it reads.
+const MOST_SENT: usize = 256 << 20;
 /// Generous: libraries reserve what they never touch.
 const ADDRESS_SPACE: u64 = 600 << 20;
 /// What a program may have touched at most, code included: half of it on a fast machine, where NATS's library reads tens of
@@ -29,99 +27,40 @@ const MOST_RESIDENT_KIB: u64 = 128 << 10;
 const LONG_ENOUGH: &str = "20s";
 /// For what never comes.
 const SOON: &str = "6s";
-/// Some attempts of that, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Unable to reach the store.
 const UNAVAILABLE: i32 = 69;
 const CONFIGURATION: i32 = 78;
 
-struct Hostile {
-    address: SocketAddr,
-    server: Arc<State>,
-}
-
-#[derive(Default)]
-struct State {
-    over: AtomicBool,
-    sent: AtomicU64,
-}
-
 /// A client of a hostile server.
-struct Victim {
-    stream: TcpStream,
-    server: Arc<State>,
-    begun: Instant,
-}
+struct Victim(TcpStream);
 
-impl Hostile {
-    /// Serves each client in this way, in a thread of its own.
-    fn that(way: impl Fn(&mut Victim) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let hostile = Self { address: listener.local_addr().expect("it is bound"), server: Arc::default() };
-        let (state, way, begun) = (Arc::clone(&hostile.server), Arc::new(way), Instant::now());
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if state.over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let (server, way) = (Arc::clone(&state), Arc::clone(&way));
-                thread::spawn(move || {
-                    let wait = Some(Duration::from_secs(1));
-                    let _ = stream.set_write_timeout(wait).and_then(|()| stream.set_read_timeout(wait));
-                    let _ = way(&mut Victim { stream, server, begun });
-                });
-            }
-        });
-        hostile
-    }
-
-    fn sent(&self) -> u64 {
-        self.server.sent.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Hostile {
-    fn drop(&mut self) {
-        self.server.over.store(true, Ordering::Relaxed);
-        // It waits for a client.
-        let _ = TcpStream::connect(self.address);
-    }
+/// Serves each client in this way, in a thread of its own, until the test ends. Answers where it listens.
+fn hostile(way: impl Fn(&mut Victim) -> io::Result<()> + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let way = Arc::new(way);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let way = Arc::clone(&way);
+            thread::spawn(move || way(&mut Victim(stream)));
+        }
+    });
+    address
 }
 
 impl Victim {
-    /// An error when the server has had its time, or said enough.
-    fn go_on(&self) -> io::Result<()> {
-        let State { over, sent, .. } = &*self.server;
-        if over.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) > MOST_SENT || self.begun.elapsed() > LONGEST {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        Ok(())
-    }
-
     fn says(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            self.go_on()?;
-            match self.stream.write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(length) => {
-                    self.server.sent.fetch_add(length as u64, Ordering::Relaxed);
-                    rest = &rest[length..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.0.write_all(bytes)
     }
 
     /// Says this again and again.
     fn repeats(&mut self, bytes: &[u8]) -> io::Result<()> {
         let many = bytes.repeat((256 << 10) / bytes.len() + 1);
-        loop {
+        for _ in 0..MOST_SENT / many.len() {
             self.says(&many)?;
         }
+        self.listens()
     }
 
     /// Nothing that anybody understands.
@@ -131,106 +70,78 @@ impl Victim {
         self.repeats(&noise)
     }
 
-    /// Takes what is sent, for ever.
+    /// Takes what is sent, for as long as the client is there.
     fn listens(&mut self) -> io::Result<()> {
-        loop {
-            self.hears(1)?;
-        }
+        io::copy(&mut self.0, &mut io::sink()).map(drop)
     }
 
     /// Waits until at least that many bytes came; answers them, and what came with them.
     fn hears(&mut self, least: usize) -> io::Result<Vec<u8>> {
         let (mut heard, mut chunk) = (Vec::new(), [0; 16 << 10]);
         while heard.len() < least {
-            self.go_on()?;
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => heard.extend_from_slice(&chunk[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            match self.0.read(&mut chunk)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => heard.extend_from_slice(&chunk[..length]),
             }
         }
         Ok(heard)
     }
 
     /// Waits until this was said.
-    fn hears_of(&mut self, word: &[u8]) -> io::Result<Vec<u8>> {
+    fn hears_of(&mut self, word: &[u8]) -> io::Result<()> {
         let mut heard = Vec::new();
         while !heard.windows(word.len()).any(|window| window == word) {
             heard.extend(self.hears(1)?);
             // Nobody asks this much.
             assert!(heard.len() < 1 << 20, "a question without end");
         }
-        Ok(heard)
+        Ok(())
     }
 }
 
-/// How a program ended that met a hostile server.
-#[derive(Debug)]
-struct End {
-    status: Option<i32>,
-    said: String,
-    resident_kib: u64,
-    took: Duration,
-}
-
-/// Runs a program with a bound on its memory, and watches what it touches of that.
-fn meet(command: &Command) -> End {
+/// Runs a program with a bound on its memory. Answers what it said, and the KiB that it touched of that.
+fn meet(command: &Command) -> (Said, u64) {
     let mut bounded = Command::new("prlimit");
     bounded.arg(format!("--as={ADDRESS_SPACE}")).arg("--core=0").arg("--").arg(command.get_program());
-    bounded.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => bounded.env(name, value),
-            None => bounded.env_remove(name),
-        };
-    }
+    bounded.args(command.get_args()).env("LEADERRUN_CONFIG", "/dev/null");
+    bounded.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = bounded.spawn().unwrap_or_else(|error| panic!("prlimit: {error}: install util-linux"));
     let mut resident_kib = 0;
-    let status = loop {
+    while child.try_wait().expect("a child can be waited for").is_none() {
         // Of a process that has ended nothing is told any more.
-        if let Some(resident) = told_of(child.id(), "VmHWM") {
-            resident_kib = resident;
-        }
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            break status;
-        }
+        resident_kib = told_of(child.id(), "VmHWM").unwrap_or(resident_kib);
         if begun.elapsed() > PATIENCE {
             child.kill().expect("it can be killed");
         }
         thread::sleep(Duration::from_millis(2));
-    };
-    let mut said = String::new();
-    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("messages are text");
-    let said = said.chars().take(4000).collect();
-    End { status: status.code(), said, resident_kib, took: begun.elapsed() }
+    }
+    (child.wait_with_output().expect("it has ended").into(), resident_kib)
 }
 
 /// A candidate and an operator meet such a server: both end in time, with one of these statuses and one clear line, and
 /// take little memory. Answers the lines.
-fn both_survive(hostile: &Hostile, url: &str, request_timeout: &str, statuses: &[i32]) -> Vec<String> {
+fn both_survive(hostile: SocketAddr, url: &str, request_timeout: &str, statuses: &[i32]) -> Vec<String> {
     let mut candidate = leaderrun();
     candidate.args(["-n", "--lease", "30s", "--store", url, "db/main", "--", "true"]);
     let mut operator = leaderctl();
     operator.args(["--request-timeout", request_timeout, "--store", url, "status", "db/main"]);
     thread::scope(|scope| {
         let ends = [candidate, operator].map(|command| scope.spawn(move || meet(&command)));
-        ends.map(|end| assert_survived(hostile, &end.join().expect("it is met"), statuses)).to_vec()
+        ends.map(|end| assert_survived(hostile, end.join().expect("it is met"), statuses)).to_vec()
     })
 }
 
-fn assert_survived(hostile: &Hostile, end: &End, statuses: &[i32]) -> String {
-    assert!(end.took < PATIENCE, "{end:?}");
-    assert!(end.status.is_some_and(|status| statuses.contains(&status)), "{end:?}");
-    assert!(end.resident_kib < MOST_RESIDENT_KIB, "{end:?}, of {} bytes that were sent", hostile.sent());
+fn assert_survived(hostile: SocketAddr, (said, resident_kib): (Said, u64), statuses: &[i32]) -> String {
+    assert!(statuses.contains(&said.code), "{said:?}");
+    assert!(resident_kib < MOST_RESIDENT_KIB, "{resident_kib} KiB: {said:?}");
     // What a candidate logs meanwhile ends with fields: that it tries again, and that it could not give back what it may
     // have been granted.
-    let lines = end.said.lines().filter(|line| !line.contains(" shard=\"db/main\" owner="));
-    let [line] = lines.collect::<Vec<_>>()[..] else { panic!("not one line: {end:?}") };
+    let lines = said.err.lines().filter(|line| !line.contains(" shard=\"db/main\" owner="));
+    let [line] = lines.collect::<Vec<_>>()[..] else { panic!("not one line: {said:?}") };
     // Where the machine is slow, the candidate's time is over before that of the store's client.
-    let names_it = line.contains(&hostile.address.to_string()) || line.contains("the store did not answer within");
-    assert!(names_it && line.len() < 1000, "{end:?}");
+    let names_it = line.contains(&hostile.to_string()) || line.contains("the store did not answer within");
+    assert!(names_it && line.len() < 1000, "{said:?}");
     line.to_owned()
 }
 
@@ -243,30 +154,30 @@ struct Sham {
     filling: fn() -> Vec<u8>,
 }
 
-fn url(hostile: &Hostile, sham: &Sham) -> String {
-    sham.url.replace("ADDRESS", &hostile.address.to_string())
+fn url(hostile: SocketAddr, sham: &Sham) -> String {
+    sham.url.replace("ADDRESS", &hostile.to_string())
 }
 
 fn an_answer_without_end_is_cut_off(sham: &Sham) {
     let Sham { greets, opening, filling, .. } = *sham;
-    let hostile = Hostile::that(move |victim| {
+    let hostile = hostile(move |victim| {
         greets(victim)?;
         victim.says(opening)?;
         victim.repeats(&filling())
     });
-    for line in both_survive(&hostile, &url(&hostile, sham), LONG_ENOUGH, &[UNAVAILABLE]) {
+    for line in both_survive(hostile, &url(hostile, sham), LONG_ENOUGH, &[UNAVAILABLE]) {
         assert!(line.contains("answered with more than ") || line.contains("the answer has no end"), "{line}");
     }
 }
 
 fn noise_and_silence_are_given_up_in_time(sham: &Sham) {
-    let hostile = Hostile::that(|victim| {
+    let raving = hostile(|victim| {
         victim.hears(1)?;
         victim.raves()
     });
-    both_survive(&hostile, &url(&hostile, sham), SOON, &[UNAVAILABLE, CONFIGURATION]);
-    let hostile = Hostile::that(Victim::listens);
-    both_survive(&hostile, &url(&hostile, sham), SOON, &[UNAVAILABLE]);
+    both_survive(raving, &url(raving, sham), SOON, &[UNAVAILABLE, CONFIGURATION]);
+    let silent = hostile(Victim::listens);
+    both_survive(silent, &url(silent, sham), SOON, &[UNAVAILABLE]);
 }
 
 macro_rules! shams {
@@ -293,7 +204,7 @@ macro_rules! shams {
 shams! {
     dynamodb, "dynamodb": Sham {
         url: "dynamodb://locks?region=eu-west-1&endpoint=http://ADDRESS",
-        greets: |victim| victim.hears_of(b"\r\n\r\n").map(drop),
+        greets: |victim| victim.hears_of(b"\r\n\r\n"),
         opening: b"HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\ntransfer-encoding: chunked\r\n\r\n",
         filling: || [&b"4000\r\n"[..], &[b' '; 0x4000], b"\r\n"].concat(),
     };
@@ -373,13 +284,13 @@ fn lets_in_by_mysql(victim: &mut Victim) -> io::Result<()> {
 #[cfg(feature = "mysql")]
 #[test]
 fn a_server_of_mysql_that_asks_for_a_file_gets_none() {
-    let hostile = Hostile::that(|victim| {
+    let hostile = hostile(|victim| {
         lets_in_by_mysql(victim)?;
         victim.says(b"\x0c\0\0\x01\xfb/etc/passwd")?;
         victim.listens()
     });
-    let url = format!("mysql://app@{}/db?ssl-mode=DISABLED", hostile.address);
-    for line in both_survive(&hostile, &url, LONG_ENOUGH, &[UNAVAILABLE]) {
+    let url = format!("mysql://app@{hostile}/db?ssl-mode=DISABLED");
+    for line in both_survive(hostile, &url, LONG_ENOUGH, &[UNAVAILABLE]) {
         assert!(line.contains("is it MySQL?"), "{line}");
     }
 }
