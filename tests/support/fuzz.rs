@@ -37,14 +37,8 @@ impl<T, E> From<&Result<T, E>> for Fate {
     }
 }
 
-impl<T> From<&Option<T>> for Fate {
-    fn from(option: &Option<T>) -> Self {
-        if option.is_some() { Self::Accepted } else { Self::Refused }
-    }
-}
-
 /// Numbers at which sums go wrong.
-pub const EXTREMES: [u64; 8] = [0, 9, 999, 1 << 31, 1 << 32, 1 << 53, 1 << 63, u64::MAX];
+const EXTREMES: [u64; 8] = [0, 9, 999, 1 << 31, 1 << 32, 1 << 53, 1 << 63, u64::MAX];
 
 /// What parsers trip over.
 const TOKENS: [&str; 42] = [
@@ -80,29 +74,12 @@ impl Source {
         }
     }
 
-    /// Up to a few letters, of which some are trouble.
-    pub fn text(&mut self) -> String {
-        let mut text = String::new();
-        for _ in 0..self.below(8) {
-            match self.below(4) {
-                0 => text.push_str(self.of::<&str>(&TOKENS)),
-                _ => text.push(char::from(*self.of(b"abcXYZ019 .-_/:%@"))),
-            }
-        }
-        text
-    }
-
     /// One of these inputs, bent a few times; or, now and then, as it is, or nothing but noise.
     pub fn bend(&mut self, seeds: &[&[u8]]) -> Vec<u8> {
         let mut bytes = self.of(seeds).to_vec();
         match self.below(16) {
             0 => {}
-            1 => {
-                bytes.clear();
-                for _ in 0..self.below(64) {
-                    bytes.push(self.byte());
-                }
-            }
+            1 => bytes = (0..self.below(64)).map(|_| self.byte()).collect(),
             _ => {
                 for _ in 0..=self.below(3) {
                     self.bend_once(&mut bytes, seeds);
@@ -116,64 +93,28 @@ impl Source {
         self.next().to_le_bytes()[0]
     }
 
-    /// A part of something so long.
+    /// A part of something so long: nothing, a byte, some, or all that follows.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
-        let end = length.min(start + self.below(1 + 16.min(length)));
-        start..end
+        let longest = *self.of(&[0, 1, 16, length]);
+        start..length.min(start + self.below(longest + 1))
     }
 
+    /// Puts something in the place of a part.
     fn bend_once(&mut self, bytes: &mut Vec<u8>, seeds: &[&[u8]]) {
-        let at = self.below(bytes.len() + 1);
-        match self.below(11) {
-            0 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
-            1 if at < bytes.len() => bytes[at] = self.byte(),
-            2 if at < bytes.len() => bytes[at] = *self.of(b"09azAZ .:/@%=&?#,-_\"{}[]"),
-            3 => bytes.truncate(at),
-            4 => {
-                let range = self.range(bytes.len());
-                bytes.drain(range);
-            }
-            5 => {
-                let range = self.range(bytes.len());
-                let copy = bytes[range].to_vec();
-                bytes.splice(at..at, copy);
-            }
-            6 | 7 => {
-                let token = *self.of(&TOKENS);
-                bytes.splice(at..at, token.bytes());
-            }
-            8 => self.bend_number(bytes),
-            9 => {
-                let other = *self.of(seeds);
-                let from = self.below(other.len() + 1);
-                bytes.truncate(at);
-                bytes.extend_from_slice(&other[from..]);
-            }
+        let place = self.range(bytes.len());
+        let put = match self.below(6) {
+            0 => Vec::new(),
+            1 => vec![self.byte()],
+            2 => vec![*self.of(b"09azAZ .:/@%=&?#,-_\"{}[]")],
+            3 => self.of::<&str>(&TOKENS).as_bytes().to_vec(),
+            4 => self.number().to_string().into_bytes(),
             _ => {
                 let other = *self.of(seeds);
-                let range = self.range(other.len());
-                bytes.splice(at..at, other[range].iter().copied());
+                other[self.range(other.len())].to_vec()
             }
-        }
-    }
-
-    /// Puts another number where there is one.
-    fn bend_number(&mut self, bytes: &mut Vec<u8>) {
-        if bytes.is_empty() {
-            return;
-        }
-        let from = self.below(bytes.len());
-        let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|found| from + found) else { return };
-        let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let number = self.number().to_string();
-        let number = match self.below(6) {
-            0 => format!("-{number}"),
-            1 => format!("{number}.5"),
-            2 => format!("{number}0"),
-            _ => number,
         };
-        bytes.splice(start..start + digits, number.bytes());
+        bytes.splice(place, put);
     }
 }
 
