@@ -1,7 +1,7 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
 
-use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until_or};
+use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
 use crate::support::place::{Place, usual_but};
 use crate::support::said::Runs as _;
 use crate::support::squatting::{NOBODY, Squatter, as_nobody};
@@ -116,16 +116,12 @@ fn whose_tells_for_which_shard_a_process_of_this_host_runs() {
             let number = pid.to_string();
             let words = [flags, &[&number]].concat();
             let mut said = ask(&words);
-            wait_until_or(
-                role,
-                || format!("{:?}", ask(&words)),
-                || {
-                    if said.code == 66 {
-                        said = ask(&words);
-                    }
-                    said.code != 66
-                },
-            );
+            wait_until(role, || {
+                if said.code == 66 {
+                    said = ask(&words);
+                }
+                said.code != 66
+            });
             said
         };
         let said = told_of(&[]).out;
