@@ -790,6 +790,7 @@ fn a_job_that_was_made_to_end_is_not_done_whatever_its_command_says() {
     for (event, how) in [
         (Event::Asked { signal: 2 }, Ended::Asked(2)),
         (Event::Tick, Ended::Overran),
+        (Event::Tree(TreeEvent::Unhealthy(health::UNHEALTHY)), Ended::Unhealthy(health::UNHEALTHY)),
         (Event::Tree(TreeEvent::DeadlineReached), Ended::Lost(Loss::DeadlinePassed)),
     ] {
         let mut play = entering_with(|settings| settings.max_run = Some(Duration::from_secs(1)));

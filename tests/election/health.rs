@@ -2,7 +2,7 @@
 
 use super::*;
 
-const UNHEALTHY: Unhealthy = Unhealthy { last: HookEnd::TimedOut, failures: 3 };
+pub const UNHEALTHY: Unhealthy = Unhealthy { last: HookEnd::TimedOut, failures: 3 };
 const ZERO: CommandEnd = CommandEnd::Exited(0);
 const TERMINATED: CommandEnd = CommandEnd::Signalled(15);
 const GRACE: Duration = Duration::from_secs(5);

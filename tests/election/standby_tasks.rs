@@ -67,18 +67,6 @@ fn a_standby_tells_of_each_leader_once() {
 }
 
 #[test]
-fn command_waits_for_what_ran_beside_the_standby_and_the_lease_is_renewed_meanwhile() {
-    let mut play = granted_with_standby_tasks();
-    for _ in 0..3 {
-        let actions = play.until(play.now.as_secs_f64() + 5.0);
-        assert!(renewals(&actions) > 0 && !starts(&actions), "{actions:?}");
-        play.renewed(Ok(Renewal::Renewed));
-    }
-    let actions = play.tell(Event::StandbyTasksDead);
-    assert!(matches!(actions[..], [Action::Start { term: TERM, .. }]), "{actions:?}");
-}
-
-#[test]
 fn command_starts_on_a_renewed_lease_where_that_took_long() {
     let mut play = granted_with_standby_tasks();
     let begun = play.now.as_secs_f64();

@@ -151,24 +151,3 @@ fn whatever_is_killed_while_a_check_runs_nothing_of_it_is_left() {
         assert_eq!(two.status(), Some(0), "{victim}: {}", place.log());
     }
 }
-
-#[test]
-fn who_does_not_wait_leaves_and_a_job_has_failed() {
-    let place = Place::local();
-    let check = ["--health", "exit 1", "--health-failures", "1"];
-    assert_eq!(
-        place.start_checked("one", &[&check[..], &["-n"]].concat(), COMMAND).status(),
-        Some(143),
-        "{}",
-        place.log()
-    );
-    let job = ["--once", "job"];
-    assert_eq!(
-        place.start_checked("one", &[&check[..], &job].concat(), COMMAND).status(),
-        Some(143),
-        "{}",
-        place.log()
-    );
-    assert_eq!(place.start_checked("two", &job, "exit 0").status(), Some(0), "{}", place.log());
-    assert!(place.history().contains("unhealthy: the --health check exited with 1"), "{}", place.history());
-}

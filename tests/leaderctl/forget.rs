@@ -2,16 +2,12 @@
 
 use crate::support::fleet::{Life, helpers_of, wait_until};
 use crate::support::place::Place;
-#[cfg(feature = "redis")]
-use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::random::Random;
 use crate::support::said::{Runs as _, Said};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use std::process::Command;
 use std::thread::{sleep, spawn};
-#[cfg(feature = "redis")]
-use std::time::{Duration, Instant};
 
 impl Place {
     fn forgetting(&self, shard: &str) -> Command {
@@ -81,31 +77,6 @@ fn the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it(mut place: 
     place.fleet.end_all();
 }
 
-/// It keeps the leases that it has, while it takes and deletes others.
-#[cfg(feature = "redis")]
-fn many_slots_are_forgotten_in_a_slow_store(mut place: Place) {
-    let owners = ["c0", "c1", "c2"];
-    for owner in owners {
-        place.launch(owner, &["--slots", "3"]);
-    }
-    wait_until("all slots are led", || (1..=3).all(|slot| !place.fleet.lives_in_slot(slot).is_empty()));
-    for owner in owners {
-        place.fleet.stop(owner);
-    }
-    let proxy = Proxy::to(place.server().address());
-    proxy.set(NetworkFault::Slow(Duration::from_millis(600)));
-    let fast = std::mem::take(&mut place.url);
-    place.url = place.server().url(proxy.address);
-    let began = Instant::now();
-    let said = place.order(&["--request-timeout", "30s", "forget", "--lease", "8s", "shard"]);
-    assert!(said.starts_with("shard: forgotten, as are shard#1"), "{said}");
-    // Longer than the leases would have lasted.
-    assert!(began.elapsed() > Duration::from_secs(8), "{:?}", began.elapsed());
-    place.url = fast;
-    place.assert_knows_nothing_of("shard");
-    place.fleet.end_all();
-}
-
 fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) {
     place.launch("c0", &[]);
     let leader = place.fleet.leader();
@@ -172,6 +143,3 @@ on_two_stores!(
     the_slots_of_a_shard_are_forgotten_with_it_and_a_led_one_keeps_it,
     candidates_that_race_with_forgetting_never_run_two_at_once,
 );
-
-#[cfg(feature = "redis")]
-remote_stories!(slow, crate::support::redis::Server::start(), [many_slots_are_forgotten_in_a_slow_store]);

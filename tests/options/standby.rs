@@ -210,33 +210,6 @@ fn no_harm_to_guards_lets_it_meet_command(mut place: Place) {
     place.conclude();
 }
 
-/// Prints what it is told, one line each.
-fn teller(place: &Place) -> String {
-    let told = "$LEADERRUN_EVENT $LEADERRUN_SHARD $LEADERRUN_LEADER $LEADERRUN_LEADER_TERM ${LEADERRUN_TERM-none}";
-    format!("echo \"{told} ${{LEADERRUN_STORE-none}}\" >> {}.$LEADERRUN_CANDIDATE", place.path("told").display())
-}
-
-fn standbys_hear_of_each_leader(mut place: Place) {
-    place.launch_for_long("one", &[]);
-    let first = place.fleet.leader();
-    let teller = teller(&place);
-    for owner in ["two", "three"] {
-        place.launch_for_long(owner, &["--on-leader-change", &teller, "--hook-timeout", "30s"]);
-    }
-    let told = |owner: &str| lines(&place.path(&format!("told.{owner}")));
-    let line = |life: &Life| format!("leader-change shard {} {} none none", life.owner, life.term);
-    for owner in ["two", "three"] {
-        place.wait_until("it is told", || told(owner) == [line(&first)]);
-    }
-    place.step_down();
-    let second = place.fleet.leader_where(|life| life.term > first.term);
-    let other = if second.owner == "two" { "three" } else { "two" };
-    place.wait_until("it is told", || told(other) == [line(&first), line(&second)]);
-    // Who leads is not told of itself.
-    assert_eq!(told(&second.owner), [line(&first)]);
-    place.conclude();
-}
-
 fn a_hook_that_hangs_is_killed_and_keeps_no_command_waiting(mut place: Place) {
     place.launch_for_long("one", &[]);
     let first = place.fleet.leader();
@@ -297,7 +270,6 @@ on_two_stores!(
     [
         it_is_started_again_after_it_ends,
         a_killed_candidate_takes_it_along,
-        standbys_hear_of_each_leader,
         a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
         the_hooks_tree_and_the_other_are_not_mixed_up,
     ]:

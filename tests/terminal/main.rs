@@ -73,17 +73,6 @@ fn bg_goes_on_without_the_terminal() {
 }
 
 #[test]
-fn a_script_that_runs_it_is_interrupted_as_well() {
-    let shell = Shell::start();
-    let script = shell.path().join("script");
-    fs::write(&script, format!("leaderrun -q s -- {SLEEPER}\necho not interrupted\n")).unwrap();
-    shell.shows(&format!("bash {}", script.display()), "\nup");
-    shell.keys(&["C-c"]);
-    shell.status(130);
-    assert!(!shell.screen().contains("not interrupted"));
-}
-
-#[test]
 fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
     let shell = Shell::start();
     let home = shell.path().display();

@@ -204,15 +204,6 @@ impl One {
     async fn release(&self, term: Term) -> Result<Release, StoreError> {
         self.store.release(&self.candidate, term).await
     }
-
-    async fn observe(&self) -> Observation {
-        self.store.observe(&self.candidate.shard).await.unwrap()
-    }
-
-    async fn changed(&self) {
-        let waited = tokio::time::timeout(PATIENCE, self.store.changed(&self.candidate.shard)).await;
-        waited.expect("it changes").unwrap();
-    }
 }
 
 fn slot(number: u32) -> Shard {
@@ -301,50 +292,6 @@ async fn the_kernel_gets_back_what_it_gave_beside_the_slot_that_is_led() {
     assert_eq!(asked.remove(0), format!("claim s#{led}"));
     let others = (1..=3).filter(|&other| other != led);
     assert_eq!(asked, others.map(|other| format!("release s#{other}")).collect::<Vec<_>>());
-}
-
-#[tokio::test]
-async fn a_paused_slot_is_passed_over_once_that_is_known_and_taken_again_when_it_is_resumed() {
-    let bent = Arc::new(Bent::default());
-    let one = One::of(&bent, "c0", 2);
-    let (led, term) = one.lead().await;
-    pause(&bent, &slot(led)).await;
-    assert!(one.store.directives(&one.candidate).await.unwrap().pause.is_some());
-    one.release(term).await.unwrap();
-    assert!(one.store.directives(&one.candidate).await.unwrap().pause.is_none(), "others are not paused");
-    taken(&bent, &[3 - led]).await;
-    for _ in 0..3 {
-        assert!(matches!(one.claim().await, Ok(Claim::Refused(holder)) if holder.owner == "other"));
-        assert!(matches!(one.observe().await, Observation::Held(holder) if holder.owner == "other"));
-    }
-    assert!(!bent.asked().contains(&format!("observe s#{led}")), "it is not asked for");
-    let led_shard = slot(led);
-    tokio::join!(one.changed(), order(&bent, &led_shard, |orders| orders.pause = None));
-    assert_eq!(one.lead().await.0, led);
-}
-
-#[tokio::test]
-async fn a_candidate_that_steps_down_from_a_slot_waits_there_and_then_no_longer_mentions_it() {
-    const HOLD: Duration = Duration::from_millis(300);
-    let bent = Arc::new(Bent::default());
-    let one = One::of(&bent, "c0", 1);
-    let (_, term) = one.lead().await;
-    let handover = orders::handover(term, Some(one.candidate.session.clone()), None, HOLD).unwrap();
-    order(&bent, &slot(1), |orders| orders.handover = Some(handover.clone())).await;
-    for _ in 0..2 {
-        // Also when the first answer was lost, and that time is over.
-        let directives = one.store.directives(&one.candidate).await.unwrap();
-        assert!(!directives.handover.unwrap().welcome, "it has to go");
-        tokio::time::sleep(HOLD * 2).await;
-    }
-    let released = Instant::now();
-    one.release(term).await.unwrap();
-    while !matches!(one.claim().await, Ok(Claim::Granted(_))) {
-        one.changed().await;
-    }
-    assert!(released.elapsed() >= HOLD, "{:?}", released.elapsed());
-    let directives = one.store.directives(&one.candidate).await.unwrap();
-    assert!(directives.handover.unwrap().welcome, "it has waited");
 }
 
 #[tokio::test]
