@@ -60,7 +60,7 @@ async fn a_check_names_every_permission_that_is_missing() {
 }
 
 #[tokio::test]
-async fn a_check_tells_replicas_that_are_not_strongly_consistent_a_server_without_dates_and_one_that_is_not_there() {
+async fn a_check_tells_replicas_that_are_not_strongly_consistent_and_a_server_without_dates() {
     let server = Server::start();
     let proxy = Proxy::before(&server);
     store(&server.endpoint(), "locks").await.prepare().await.unwrap();
@@ -85,8 +85,4 @@ async fn a_check_tells_replicas_that_are_not_strongly_consistent_a_server_withou
         Fate::Rewrite(Box::new(|response| response.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("date"))))
     });
     finds(&store(&proxy.endpoint(), "locks").await.check().await.unwrap(), Verdict::Doubtful, "answers have no Date");
-
-    let endpoint = format!("http://127.0.0.1:{}", crate::support::ports::free_port());
-    let error = store(&endpoint, "locks").await.check().await.unwrap_err();
-    assert_eq!(error.message, format!("cannot reach DynamoDB at {endpoint}: connection refused"));
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::support::dynamo::error_answer;
+use crate::support::said::Runs as _;
+use std::process::Command;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, LeaseStore) {
@@ -65,45 +67,25 @@ async fn what_may_have_been_applied_is_unknown_and_what_was_never_sent_was_not_a
     not_applied(super::store(&endpoint, &table).await.claim(&one).await, &said);
 }
 
-/// Run by the test below in an environment of its own.
-#[tokio::test]
-#[ignore = "run by what_the_environment_lacks_is_said_in_one_line"]
-async fn prints_what_goes_wrong() {
-    let (region, endpoint) = (std::env::var("TEST_REGION").ok(), std::env::var("TEST_ENDPOINT").unwrap());
-    let mut address = address(&endpoint, "locks");
-    address.account.region = region;
-    let error = match Table::open(&address, REQUEST_TIMEOUT).await {
-        Ok(table) => LeaseStore::new(table).observe(&shard()).await.unwrap_err(),
-        Err(error) => error,
-    };
-    println!("{:?}: {error}", error.kind);
-}
-
 #[test]
 fn what_the_environment_lacks_is_said_in_one_line() {
-    // An address of this machine that does not look like one, so that nothing is made easy for it.
-    const ENDPOINT: &str = "https://[::ffff:127.0.0.1]:1";
-    let run = |environment: &[(&str, &str)]| {
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "faults::prints_what_goes_wrong", "--ignored", "--nocapture", "--test-threads=1"])
-            .env_clear()
-            .envs([("HOME", "/nonexistent"), ("AWS_EC2_METADATA_DISABLED", "true"), ("TEST_ENDPOINT", ENDPOINT)])
-            .envs(environment.iter().copied())
-            .output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
+    let run = |options: &str, environment: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leaderctl"));
+        command.args(["--store", &format!("dynamodb://locks?{options}"), "status", "shard"]).env_clear();
+        command.envs([
+            ("LEADERRUN_CONFIG", "/dev/null"),
+            ("HOME", "/nonexistent"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ]);
+        command.envs(environment.iter().copied()).said()
     };
-    let printed = run(&[]);
-    let region = "Misconfigured: no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION\n";
-    assert!(printed.contains(region), "{printed}");
-    let printed = run(&[("AWS_REGION", "eu-west-1")]);
-    assert!(printed.contains("Misconfigured: no AWS credentials for DynamoDB at https://"), "{printed}");
-
-    let credentials = [("TEST_REGION", "eu-west-1"), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hidden")];
-    let nowhere = ("TEST_ENDPOINT", "http://nowhere.invalid:8000");
-    let printed = run(&[&credentials[..], &[nowhere]].concat());
-    let expected = "NotApplied: cannot reach DynamoDB at http://nowhere.invalid:8000: its name has no address";
-    assert!(printed.contains(expected), "{printed}");
-    assert!(!printed.contains("hidden"), "{printed}");
-    let error = Address::read("//locks?endpoint=localhost:8000").unwrap_err();
-    assert!(error.contains("the endpoint of dynamodb:// is not a URL"), "{error}");
+    // An address of this machine that does not look like one, so that nothing is made easy for it.
+    let here = "endpoint=https://[::ffff:127.0.0.1]:1";
+    let region = "no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION\n";
+    run(here, &[]).refused(78, region);
+    run(here, &[("AWS_REGION", "eu-west-1")]).refused(78, "no AWS credentials for DynamoDB at https://");
+    let key = [("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
+    let nowhere = "region=eu-west-1&endpoint=http://nowhere.invalid:8000";
+    run(nowhere, &key).refused(69, "cannot reach DynamoDB at http://nowhere.invalid:8000: its name has no address");
+    run("endpoint=localhost:8000", &key).refused(64, "the endpoint of dynamodb:// is not a URL");
 }

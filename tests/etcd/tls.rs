@@ -16,19 +16,6 @@ async fn client_and_server_may_know_each_other_by_certificates() {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_that_is_named_counts_for_the_name_in_it() {
-    let server = Server::start_self_signed();
-    let (one, file) = (candidate("one"), |name: &str| server.tls().path(name));
-    let store = open(&format!("etcds://{}?ca={}", server.host(), file("own.pem"))).await;
-    store.vouch().await.unwrap();
-    lead(&*store, &one).await;
-    let another = server.host().replace("127.0.0.1", "localhost");
-    for (host, named) in [(&server.host(), "ca.pem"), (&another, "own.pem")] {
-        not_applied(open(&format!("etcds://{host}?ca={}", file(named))).await.claim(&one).await, "certificate");
-    }
-}
-
-#[tokio::test]
 async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
     let server = Server::start_with_tls();
     let (tls, stranger) = (server.tls(), Papers::issue("IP:127.0.0.1"));

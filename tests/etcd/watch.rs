@@ -7,9 +7,9 @@ use tokio::task::JoinHandle;
 const LONG: Duration = Duration::from_mins(5);
 
 /// A leader, and a standby that was refused.
-async fn leader_and_standby(server: &Server, lease: Duration) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
+async fn leader_and_standby(server: &Server) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", lease);
+    let one = with_lease("one", LONG);
     let term = lead(&*first, &one).await;
     refused(second.claim(&candidate("two")).await.unwrap());
     (first, one, term, second)
@@ -25,17 +25,9 @@ async fn heard(news: JoinHandle<Result<(), StoreError>>) {
 }
 
 #[tokio::test]
-async fn an_expiry_is_heard() {
-    let server = old_server().await;
-    let (_first, _one, _term, second) = leader_and_standby(&server, Duration::from_secs(4)).await;
-    heard(listens(&second)).await;
-    lead(&*second, &candidate("two")).await;
-}
-
-#[tokio::test]
 async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
     let mut server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
+    let (first, one, term, second) = leader_and_standby(&server).await;
     let news = listens(&second);
     let doubt = tokio::spawn({
         let (first, shard) = (Arc::clone(&first), one.shard.clone());
@@ -65,7 +57,7 @@ fn compact(server: &Server) {
 #[tokio::test]
 async fn a_compaction_makes_no_leader_doubt_again_and_again() {
     let mut server = old_server().await;
-    let (first, one, term, _second) = leader_and_standby(&server, LONG).await;
+    let (first, one, term, _second) = leader_and_standby(&server).await;
     compact(&server);
     let doubt = tokio::spawn({
         let (first, shard) = (Arc::clone(&first), one.shard.clone());
@@ -86,26 +78,9 @@ async fn a_compaction_makes_no_leader_doubt_again_and_again() {
 }
 
 #[tokio::test]
-async fn news_come_again_after_etcd_was_away() {
-    let mut server = old_server().await;
-    let (first, one, term, second) = leader_and_standby(&server, LONG).await;
-    let news = listens(&second);
-    watched(&server, 1).await;
-    server.kill();
-    // Heard at once, so that the standby looks.
-    timeout(PATIENCE, news).await.expect("the end of the watch is heard").unwrap().unwrap_err();
-    server.start_again();
-    assert!(matches!(second.observe(&one.shard).await, Ok(Observation::Held(_))));
-    let news = listens(&second);
-    watched(&server, 1).await;
-    first.release(&one, term).await.unwrap();
-    heard(news).await;
-}
-
-#[tokio::test]
 async fn the_holder_hears_of_a_revocation_at_once_and_a_standby_of_its_end() {
     let server = old_server().await;
-    let (leader, one, term, standby) = leader_and_standby(&server, LONG).await;
+    let (leader, one, term, standby) = leader_and_standby(&server).await;
     let shard = shard();
     let (mut news, mut doubt) = (standby.changed(&shard), leader.doubted(&shard));
     let pause = Duration::from_millis(500);

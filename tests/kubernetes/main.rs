@@ -14,10 +14,9 @@ mod leases;
 mod login;
 mod rights;
 mod servers;
-mod watch;
 
-use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store};
+use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::{Location, Release, Renewal, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Logins by caching_sha2_password, which no MariaDB offers: a server that does no more than let clients in, or not,
-//! as MySQL's documentation says ("Caching_sha2_password information"), and a real MySQL where there is one.
+//! as MySQL's documentation says ("Caching_sha2_password information").
 
 use super::*;
 use std::io::{Read, Write};
@@ -68,35 +68,4 @@ async fn a_refusal_and_a_proof_that_nobody_knows_are_told_by_name() {
         let shown = shown.recv().unwrap();
         assert!(!shown.windows(PASSWORD.len()).any(|window| window == PASSWORD.as_bytes()), "{shown:?}");
     }
-}
-
-#[tokio::test]
-async fn a_real_mysql_lets_its_users_in_by_each_of_its_ways() {
-    if is_mariadb() {
-        println!("skipped: TEST_MYSQLD names no MySQL, and MariaDB has no caching_sha2_password");
-        return;
-    }
-    let table = Table::new().await;
-    let user = table.candidate();
-    // As they do after a restart: the server then knows no password, and has to see it.
-    let forget = || table.sql("FLUSH PRIVILEGES");
-    table.sql(&format!("ALTER USER {user} IDENTIFIED WITH caching_sha2_password BY '{PASSWORD}'"));
-    let url = |options: &str| table.url_as(&format!("{user}:{PASSWORD}")).replace("ssl-mode=PREFERRED", options);
-    let socket = table.server.socket();
-    let socket = format!("mysql://{user}:{PASSWORD}@/{DATABASE}?socket={}&table={}", socket.display(), table.name);
-    for way in [url("ssl-mode=REQUIRED"), url("ssl-mode=PREFERRED"), socket] {
-        forget();
-        for _ in 0..2 {
-            open(&way).observe(&shard()).await.unwrap_or_else(|error| panic!("{way}: {error}"));
-        }
-        // The server knows it now, and may forget it.
-        for forgotten in [false, true] {
-            if forgotten {
-                forget();
-            }
-            misconfigured(open(&url("ssl-mode=DISABLED")).observe(&shard()).await, "ssl-mode=REQUIRED");
-        }
-    }
-    forget();
-    denied(open(&url("ssl-mode=REQUIRED").replace(PASSWORD, "hunter3")).observe(&shard()).await, "");
 }

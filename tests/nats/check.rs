@@ -69,10 +69,3 @@ async fn a_server_without_jetstream_is_reported() {
     assert_eq!(store.observe(&shard()).await, Err(StoreError::misconfigured(expected.clone())));
     assert_eq!(store.prepare().await, Err(StoreError::misconfigured(expected)));
 }
-
-#[tokio::test]
-async fn more_replicas_than_there_are_servers_are_refused() {
-    let mut server = Server::start();
-    server.options = "?replicas=3".to_owned();
-    misconfigured(open(&server.own_url()).await.prepare().await, "replicas");
-}

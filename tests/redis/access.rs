@@ -167,21 +167,6 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
 }
 
 #[tokio::test]
-async fn tls_trusts_a_self_signed_certificate_that_is_named_for_the_name_in_it() {
-    let papers = issue();
-    papers.add_self_signed("server");
-    let (_server, port) = with_tls(&papers, false);
-    let (named, ca) = (papers.path("server.pem"), papers.path("ca.pem"));
-    works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={named}")).await;
-    for url in [
-        format!("rediss://:hunter2@localhost:{port}?ca={named}"),
-        format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}"),
-    ] {
-        misconfigured(open(&url).await.unwrap().claim(&candidate("one")).await, "cannot be trusted");
-    }
-}
-
-#[tokio::test]
 async fn tls_shows_a_certificate_where_one_is_asked_for() {
     let papers = issue();
     let (_server, port) = with_tls(&papers, true);

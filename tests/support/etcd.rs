@@ -63,14 +63,6 @@ impl Server {
         Self::make(&flags, Some(tls))
     }
 
-    /// Its certificate is `own.pem`, signed by itself. Clients need none.
-    pub fn start_self_signed() -> Self {
-        let tls = Papers::issue("IP:127.0.0.1");
-        tls.add_self_signed("own");
-        let (cert, key) = (tls.path("own.pem"), tls.path("own.key"));
-        Self::make(&[&FAST[..], &["--cert-file", &cert, "--key-file", &key]].concat(), Some(tls))
-    }
-
     /// Three members of one cluster, ready to serve.
     pub fn cluster() -> Vec<Self> {
         let ports: Vec<_> = (0..3).map(|_| Ports::free()).collect();

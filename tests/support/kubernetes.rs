@@ -319,13 +319,6 @@ impl Api {
         self.member.start_again();
     }
 
-    /// Has etcd forget all versions before the one that it answers, which is that of now.
-    pub fn compact(&self) -> i64 {
-        let revision = self.etcd.revision();
-        self.etcd.etcdctl(&["compact", &revision.to_string()]);
-        revision
-    }
-
     /// A copy of all that etcd has.
     pub fn back_up(&mut self) -> TempDir {
         self.etcd.back_up()
@@ -372,11 +365,6 @@ impl Api {
     /// How many requests for Leases it has answered, those of watches when they ended.
     pub fn requests(&self) -> u64 {
         self.count("apiserver_request_total{")
-    }
-
-    /// How many watches of Leases it has.
-    pub fn watches(&self) -> u64 {
-        self.count("apiserver_longrunning_gauge{")
     }
 
     fn count(&self, counter: &str) -> u64 {
