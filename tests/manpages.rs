@@ -279,7 +279,7 @@ fn a_page_has_every_variable_and_no_other() {
         match program {
             Program::Leaderrun => {
                 variables.extend(told_to_command.iter().cloned());
-                // Those that --on-leader-change finds, which tests/options/standby.rs reads.
+                // Those that --on-leader-change finds: tests/golden/environment.txt.
                 variables
                     .extend(["EVENT", "LEADER", "LEADER_TERM", "LEADER_HOST"].map(|name| format!("LEADERRUN_{name}")));
             }
@@ -295,32 +295,6 @@ fn a_page_has_every_variable_and_no_other() {
             }
         }
         assert_eq!(variables_in(&read(page)), variables, "{page}");
-    }
-}
-
-#[test]
-fn the_other_texts_name_no_variable_that_is_not_there() {
-    let known = variables_in(&read("man/leaderrun.1"));
-    let guide = documents::guide();
-    let guide = guide.iter().map(String::as_str);
-    for text in guide.chain([
-        "README.md",
-        "packaging/leaderrun.toml",
-        "man/leaderrun-formats.5",
-        "man/leaderrun.7",
-        "man/leaderrun-stores.7",
-        "examples/systemd/report.service",
-        "examples/systemd/leaderrun@.service",
-        "examples/systemd/leaderctl-serve.service",
-        "examples/crontab",
-        "examples/Dockerfile",
-        "examples/backup.sh",
-        "examples/kubernetes/worker.yaml",
-        "examples/kubernetes/leader.yaml",
-        "examples/kubernetes/sidecar.yaml",
-    ]) {
-        let named = variables_in(&read(text));
-        assert!(named.is_subset(&known), "{text}: {:?}", named.difference(&known));
     }
 }
 
@@ -455,8 +429,6 @@ mod seconds {
         has("docs/operating.md", &format!("| for up to {outage} s | nothing."));
         has("docs/operating.md", &format!("| for longer | {stopped} s after its last renewal that the store granted"));
         has("docs/operating.md", &format!("the stop signal, and {killed} s later it kills what is left"));
-        has("docs/coming-from.md", &format!("when the lease is over, within {redis_crash} s"));
-        has("docs/start.md", &format!("waits for {} s (in object storage {kept_in_s3} s)", kept.ceil()));
         has("man/leaderrun.1", &format!("as every candidate must: {} s with the default timing", kept.ceil()));
         has("man/leaderrun.1", &format!("the next leader starts within {redis_crash} s, and not at once"));
         has("man/leaderrun.7", &format!("with a lease of 15 s, it is .Ic kept for {kept} s"));
@@ -628,13 +600,4 @@ fn every_guarantee_names_a_test() {
     // And every state of the processes that the page tells about.
     let told = |name: &str| evidence().iter().filter(|(head, _)| head.starts_with(name)).count();
     assert!(told("Time model:") >= 5 && told("Processes:") >= 5 && told("Fencing:") >= 1 && told("Limits:") >= 1);
-}
-
-#[test]
-#[ignore = "needs mandoc"]
-fn mandoc_finds_nothing() {
-    let pages = PAGES.map(path);
-    let output = process::Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(pages).output();
-    let output = output.expect("mandoc is there");
-    assert!(output.status.success() && output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }

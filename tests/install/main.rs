@@ -1,11 +1,8 @@
-//! install.sh: what it installs, that it can be run again, and what it says when it cannot. And what a shell
-//! completes.
+//! install.sh: what it installs, that it can be run again, and what it says when it cannot.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
-
-mod complete;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -110,7 +107,6 @@ fn it_installs_twice_under_a_leader_that_goes_on_and_leaves_nothing_when_removed
         assert_eq!(metadata.permissions().mode() & 0o777, mode, "{file}");
         assert!(metadata.len() > 0, "{file} is empty");
     }
-    // What each shell does with them is in `complete`.
     for (shell, place) in [
         ("bash", "share/bash-completion/completions/PROGRAM"),
         ("zsh", "share/zsh/site-functions/_PROGRAM"),
@@ -126,15 +122,6 @@ fn it_installs_twice_under_a_leader_that_goes_on_and_leaves_nothing_when_removed
         succeeded(install(&["--prefix", name(&prefix), "--uninstall"]));
         assert_eq!(files_below(&prefix), Vec::<String>::new());
     }
-}
-
-#[test]
-fn a_packager_gets_it_below_destdir() {
-    let scratch = tempfile::tempdir().unwrap();
-    let mut command = Command::new(script());
-    command.args(["--binaries", name(binaries()), "--prefix=/usr"]).env("DESTDIR", scratch.path());
-    succeeded(command.said());
-    assert_eq!(files_below(&scratch.path().join("usr")), FILES);
 }
 
 /// As packaging/build lays it out: nothing to build from, and the programs.
@@ -154,20 +141,6 @@ fn an_archive_needs_no_cargo_and_no_argument() {
     command.arg(archive.join("install.sh")).args(["--prefix", name(&prefix)]).env_remove("DESTDIR");
     succeeded(command.said());
     assert_eq!(files_below(&prefix), FILES);
-}
-
-/// Whatever it does beyond that, nobody could try anywhere else.
-#[test]
-fn the_workflows_run_the_tests_and_make_the_packages_and_do_nothing_else_of_substance() {
-    let of = |workflow: &str| {
-        let file = script().with_file_name(".github").join("workflows").join(workflow);
-        let workflow = fs::read_to_string(file).unwrap();
-        let runs = workflow.lines().filter_map(|line| line.trim().strip_prefix("- run: "));
-        let prepares = |run: &&str| run.starts_with("rustup ") || run.starts_with("git config ");
-        runs.filter(|run| !prepares(run)).map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(of("ci.yml"), ["tests/run"]);
-    assert_eq!(of("release.yml"), ["tests/run", "packaging/build --target ${{ matrix.target }}"]);
 }
 
 #[test]
@@ -201,15 +174,4 @@ fn a_prefix_that_cannot_be_written_is_named_in_one_line() {
     failed(install_below(&file.join("below")), 73, "is not a directory");
     // Not even root can make directories there.
     failed(install_below(Path::new("/proc/leaderrun")), 73, "cannot ");
-}
-
-#[test]
-fn help_is_no_error() {
-    assert!(succeeded(install(&["--help"])).contains("--uninstall"));
-}
-
-#[test]
-#[ignore = "needs shellcheck"]
-fn shellcheck_finds_nothing() {
-    assert_eq!(Command::new("shellcheck").arg(script()).said().good(), "");
 }

@@ -41,25 +41,21 @@ fn blocks() -> Vec<Vec<Example>> {
 
 /// What stays the same from one run to the next, and from one machine to the other.
 fn shape(line: &str, hosts: &[&str]) -> String {
-    let mut words: Vec<String> = Vec::new();
-    for word in line.split_whitespace() {
+    let shaped = line.split_whitespace().map(|word| {
         let core = word.trim_end_matches([',', ':', ';']);
-        let shaped = if hosts.contains(&core) {
-            "HOST".to_owned()
-        } else if hosts.iter().any(|host| core.strip_prefix(host).is_some_and(|rest| rest.starts_with('-'))) {
-            "OWNER".to_owned()
-        } else {
-            without_numbers(core)
-        };
-        // Some have seconds and milliseconds, some seconds alone.
-        if shaped == "DURATION" && words.last().is_some_and(|last| last == "DURATION") {
-            words.pop();
+        let end = &word[core.len()..];
+        match hosts.iter().find_map(|host| core.strip_prefix(host)) {
+            Some("") => format!("HOST{end}"),
+            Some(owner) if owner.starts_with('-') => format!("OWNER{end}"),
+            // Some have seconds and milliseconds, some seconds alone.
+            _ if humantime::parse_duration(core).is_ok() => end.to_owned(),
+            _ => without_numbers(word),
         }
-        words.push(shaped + &word[core.len()..]);
-    }
-    words.join(" ")
+    });
+    shaped.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// Each number is a zero.
 fn without_numbers(word: &str) -> String {
     let mut text = String::new();
     for letter in word.chars() {
@@ -69,11 +65,7 @@ fn without_numbers(word: &str) -> String {
             text.push('0');
         }
     }
-    let mut units = text.split('0');
-    let first = units.next().unwrap_or_default();
-    let is_duration =
-        first.is_empty() && text.len() > 1 && units.all(|unit| ["s", "ms", "us", "ns", "m"].contains(&unit));
-    if is_duration { "DURATION".to_owned() } else { text }
+    text
 }
 
 struct Stage {

@@ -7,9 +7,6 @@ use crate::support::process::Process;
 use crate::support::said::Runs as _;
 use crate::support::server::Server as _;
 use crate::support::{dynamo, etcd, mysql, nats, postgres, redis};
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TimeToLiveSpecification,
-};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -141,35 +138,10 @@ fn actions(template: &Yaml, policy: &str) -> BTreeSet<String> {
     actions.iter().map(|action| action.as_str().unwrap().strip_prefix("dynamodb:").unwrap().to_owned()).collect()
 }
 
-/// Makes the table that the template describes.
-async fn make_table(server: &dynamo::Server, properties: &Yaml) {
-    let client = server.client();
-    let mut request = client.create_table().table_name("locks").billing_mode(BillingMode::PayPerRequest);
-    assert_eq!(properties["BillingMode"].as_str(), Some("PAY_PER_REQUEST"));
-    for definition in properties["AttributeDefinitions"].as_vec().unwrap() {
-        let attribute = AttributeDefinition::builder().attribute_name(definition["AttributeName"].as_str().unwrap());
-        let kind = ScalarAttributeType::from(definition["AttributeType"].as_str().unwrap());
-        request = request.attribute_definitions(attribute.attribute_type(kind).build().unwrap());
-    }
-    for key in properties["KeySchema"].as_vec().unwrap() {
-        let element = KeySchemaElement::builder().attribute_name(key["AttributeName"].as_str().unwrap());
-        request =
-            request.key_schema(element.key_type(KeyType::from(key["KeyType"].as_str().unwrap())).build().unwrap());
-    }
-    request.send().await.unwrap();
-    let specified = &properties["TimeToLiveSpecification"];
-    let ttl = TimeToLiveSpecification::builder()
-        .attribute_name(specified["AttributeName"].as_str().unwrap())
-        .enabled(specified["Enabled"].as_bool().unwrap());
-    let request = client.update_time_to_live().table_name("locks");
-    request.time_to_live_specification(ttl.build().unwrap()).send().await.unwrap();
-}
-
-#[tokio::test]
-async fn the_table_and_the_policies_for_dynamodb_may_do_what_they_are_for() {
+#[test]
+fn the_policies_for_dynamodb_may_do_what_they_are_for() {
     let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
     let server = dynamo::Server::start();
-    make_table(&server, &template["Resources"]["LeaderrunTable"]["Properties"]).await;
     let url = |endpoint: &str| format!("dynamodb://locks?region={}&endpoint={endpoint}", dynamo::REGION);
     let limited = |policy: &str| {
         let (allowed, proxy) = (actions(&template, policy), dynamo::Proxy::before(&server));
@@ -189,10 +161,11 @@ async fn the_table_and_the_policies_for_dynamodb_may_do_what_they_are_for() {
     denied::assert_may_only_look(owner, reader, "dynamodb:");
 }
 
+/// The same policies, and a table as `leaderctl store init` makes it.
 #[test]
 fn terraform_and_cloudformation_make_the_same() {
-    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
-    let terraform = text("dynamodb.tf");
+    let (cloudformation, terraform) = (text("dynamodb.yaml"), text("dynamodb.tf"));
+    let template = YamlLoader::load_from_str(&cloudformation).unwrap().remove(0);
     for (policy, name) in [("LeaderrunCandidate", "leaderrun_candidate"), ("LeaderrunReader", "leaderrun_reader")] {
         let (_, block) = terraform.split_once(&format!("\"{name}\" {{")).expect("a policy of that name");
         let (block, _) = block.split_once("\n}\n").expect("it ends");
@@ -210,6 +183,17 @@ fn terraform_and_cloudformation_make_the_same() {
         "deletion_protection_enabled = true",
     ] {
         assert!(squeezed.contains(part), "dynamodb.tf lacks {part}");
+    }
+    for part in [
+        "BillingMode: PAY_PER_REQUEST",
+        "{AttributeName: pk, AttributeType: S}",
+        "{AttributeName: sk, AttributeType: S}",
+        "{AttributeName: pk, KeyType: HASH}",
+        "{AttributeName: sk, KeyType: RANGE}",
+        "TimeToLiveSpecification: {AttributeName: ttl, Enabled: true}",
+        "DeletionProtectionEnabled: true",
+    ] {
+        assert!(cloudformation.contains(part), "dynamodb.yaml lacks {part}");
     }
 }
 

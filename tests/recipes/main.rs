@@ -16,7 +16,6 @@ mod fencing;
     feature = "etcd"
 ))]
 mod infrastructure;
-mod lines;
 #[path = "../support/mod.rs"]
 mod support;
 
