@@ -131,7 +131,7 @@ fn guard(
         listens,
         line: Some(line),
         command_line: plan.words,
-        start: Start { single_thread, mask, scheduling: means.scheduling, most_real_time: priority.most_below() },
+        start: Start { single_thread, mask, scheduling: means.scheduling, most_real_time: priority.most_of_command() },
         runner: Runner::new(plan.hooks),
         checker: plan.health.map(Checker::new),
         just_ended: false,

@@ -7,8 +7,8 @@
 //! than without the policy, because the kernel reserves time only for processes that do not have it. If the policy is
 //! not allowed, they take the lowest nice value that is, and short slices: then the kernel lets them run soon after
 //! they wake, however many processes of the same nice value compute. Their children get none of it. The candidate takes
-//! the lowest real-time priority until it kills a tree itself: beside a bomb it hears SIGTERM and renews, and it is never
-//! in the way of the helpers.
+//! the priority below theirs until it kills a tree itself: beside a bomb, or a real-time COMMAND, it hears SIGTERM and
+//! renews, and it is never in the way of the helpers.
 //!
 //! A process at that priority can starve the processes that it waits for, and a loop there can starve the machine. So
 //! after each pass over a tree that is being killed they rest as long as the pass took, within limits: [`rest_after`].
@@ -22,7 +22,6 @@ use std::time::Duration;
 
 /// The highest real-time priority but one: the kernel's own watchdogs have the highest.
 const HIGHEST: i32 = 98;
-const LOWEST: i32 = 1;
 const LOWEST_NICE: i32 = -20;
 /// The shortest pause between two passes over a tree that is being killed.
 pub const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -41,11 +40,11 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// The most that COMMAND may take with `RLIMIT_RTPRIO`, so that it cannot outrank its helpers. None if they have no
-    /// real-time priority of their own.
-    pub fn most_below(self) -> Option<u64> {
+    /// The most that COMMAND may take with `RLIMIT_RTPRIO`, so that it outranks neither its helpers nor the candidate,
+    /// which is next to them. None if they have no real-time priority of their own.
+    pub fn most_of_command(self) -> Option<u64> {
         match self {
-            Self::RealTime(priority) => u64::try_from(priority - 1).ok(),
+            Self::RealTime(priority) => Some(u64::try_from(priority - 2).unwrap_or(0)),
             Self::Nice(_) | Self::Kept => None,
         }
     }
@@ -70,8 +69,8 @@ pub fn raise(usual: Scheduling) -> Priority {
 /// As [`raise`], for the candidate: above every ordinary process, and below the helpers.
 pub fn raise_below_helpers(usual: Scheduling) {
     match raise(usual) {
-        Priority::RealTime(helpers) if helpers > LOWEST => {
-            let _ = Scheduling::real_time(LOWEST).set_policy();
+        Priority::RealTime(helpers) if helpers > 1 => {
+            let _ = Scheduling::real_time(helpers - 1).set_policy();
         }
         Priority::RealTime(_) => {
             lower(usual);

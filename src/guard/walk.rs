@@ -339,7 +339,7 @@ fn place(seen: &mut [Seen], index: usize, top: Pid, earlier_children: &HashSet<P
 mod tests {
     use super::procfs::parse;
     use super::*;
-    use crate::guard::priority;
+    use crate::guard::priority::{self, Priority};
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
     #[test]
@@ -430,7 +430,8 @@ mod tests {
         let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let its = line.rsplit_once(')').unwrap().1.split_whitespace().nth(37).and_then(|its| its.parse().ok());
         child.wait().unwrap();
-        assert_eq!(its, ours.most_below().or(Some(0)), "{line}");
+        let below = if let Priority::RealTime(ours) = ours { ours - 1 } else { 0 };
+        assert_eq!(its, Some(below), "{line}");
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn command_has_the_priority_that_leaderrun_was_started_with() {
         $L -q x -- sh -c '
             for attempt in $(seq 100); do
                 said=$(chrt -p $(pgrep -ox leaderrun) | grep priority)
-                case $said in *": 1") break ;; esac
+                case $said in *": 97") break ;; esac
                 sleep 0.1
             done
             echo $said >&2'
@@ -76,7 +76,7 @@ fn command_has_the_priority_that_leaderrun_was_started_with() {
     }
     // Where this test may have it, guard and candidate have it; else nothing is shown of it.
     assert!(lines[12].contains("SCHED_FIFO") || !may_be_real_time(), "{said}");
-    assert!(lines[13].ends_with(": 1") || !may_be_real_time(), "{said}");
+    assert!(lines[13].ends_with(": 97") || !may_be_real_time(), "{said}");
 }
 
 fn may_be_real_time() -> bool {

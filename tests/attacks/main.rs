@@ -144,6 +144,12 @@ attacks!(hogs, [walk, cgroup, pidns], [is_cut_off], {
         Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
 });
 
+// Whoever leads on files loses no lease: only a candidate that runs hears that it shall stop.
+attacks!(hogs_that_are_stopped, [walk], [is_stopped], {
+    a_real_time_command_on_the_only_processor:
+        Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
+});
+
 // Everybody waits for everybody: each of them gets a hundredth of a processor or less, and a guard without priority is one of
 // them. Where it gets a thousandth, leaderrun(7) promises nothing.
 attacks!(throttled, [walk], [is_cut_off], {
