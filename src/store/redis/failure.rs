@@ -95,10 +95,10 @@ fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
         "READONLY" => {
             StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
         }
-        "LOADING" | "MASTERDOWN" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
+        "LOADING" | "MASTERDOWN" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" => {
             StoreError::not_applied(format!("{place} takes no writes now: {said}"))
         }
-        "MOVED" | "ASK" | "CROSSSLOT" => node_of_a_cluster(place),
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => node_of_a_cluster(place),
         _ if said.contains("LEADERRUN-CLUSTER") => node_of_a_cluster(place),
         _ if said.contains("without any password configured") || said.contains("no password is set") => {
             StoreError::misconfigured(format!("{place} has no password: leave it out of the store URL"))
@@ -185,7 +185,11 @@ mod tests {
             told("WRONGPASS", "why").message,
             "redis at h:6379 does not accept this password of user me: see USER:PASSWORD@ in the store URL"
         );
-        assert_eq!(told("MOVED", "1 h:1").kind, ErrorKind::Misconfigured);
+        for code in ["MOVED", "CLUSTERDOWN"] {
+            let error = told(code, "why");
+            assert_eq!(error.kind, ErrorKind::Misconfigured, "{code}");
+            assert!(error.message.contains("is a node of a Redis Cluster"), "{error}");
+        }
         assert_eq!(told("ERR", "who knows").kind, ErrorKind::Unknown);
     }
 }
