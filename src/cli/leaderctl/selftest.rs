@@ -367,7 +367,7 @@ async fn left_behind(client: Client<'_>, shard: &Shard, lease: Duration) -> Stri
             Taking::Taken(own) => {
                 sleep(TERMS_APART).await;
                 client.several(client.store.forget(&own.candidate, own.term)).await?;
-                format!("nothing is left of the scratch shard {shard}")
+                format!("the scratch shard {shard} is forgotten")
             }
             Taking::Held(holder) => {
                 format!("the store keeps the scratch shard {shard}, held by {holder} until that lease has ended")
