@@ -56,11 +56,13 @@ use object::{as_json, object};
 use serve::ServeFlags;
 use std::fmt::Display;
 use std::future::Future;
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 #[cfg(feature = "watch")]
 use top::TopFlags;
 
@@ -69,6 +71,8 @@ const PROGRAM: &str = "leaderctl";
 const COMMON: &str = "Common options";
 
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
+/// After this a person wonders whether anything happens.
+const LONG: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -336,9 +340,21 @@ fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>
     answer
 }
 
+/// Tells a person what takes so long: where answers are slow, a trial of the store takes some seconds.
+async fn while_told<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = timeout(LONG, &mut work).await {
+        return done;
+    }
+    if stderr().is_terminal() {
+        say(format_args!("{what} ..."));
+    }
+    work.await
+}
+
 async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
     let store = client.store;
-    let mut done = store.prepare().await?;
+    let mut done = while_told("trying the store", store.prepare()).await?;
     if new {
         if let Some((shard, _)) = client.ask(store.list("")).await?.first() {
             return Err(StoreError::misconfigured(format!(
@@ -352,7 +368,7 @@ async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
 }
 
 async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
-    let findings = store.check().await?;
+    let findings = while_told("trying the store", store.check()).await?;
     let mut out = stdout();
     let written = findings.iter().try_for_each(|Finding { verdict, text }| {
         let verdict = match verdict {

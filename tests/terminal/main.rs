@@ -84,6 +84,18 @@ fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
 }
 
 #[test]
+#[cfg(feature = "redis")]
+fn a_trial_of_a_store_that_takes_long_is_told() {
+    let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", slow.local_addr().unwrap());
+    let shell = Shell::start();
+    shell.shows(
+        &format!("leaderctl --store {url} --request-timeout 3s store check"),
+        "\nleaderctl: trying the store ...",
+    );
+}
+
+#[test]
 fn a_prompt_reads_from_the_terminal_wherever_the_standard_streams_lead() {
     let shell = Shell::start();
     let prompt =
