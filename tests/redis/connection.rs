@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::gate::Gate;
+use crate::support::proxy::{NetworkFault, Proxy};
 use leaderrun::internals::time::BootInstant;
 
 #[tokio::test]
@@ -39,6 +40,27 @@ async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
     assert!(BootInstant::now().since(sent) < timeout / 2);
     eventually("it is closed", async || way.connections() == 1).await;
+}
+
+/// There a new connection needs two answers, and the second one comes too late.
+#[tokio::test]
+async fn a_new_connection_whose_login_was_slow_is_used_again() {
+    let server = old_server();
+    server.cli(&["ACL", "SETUSER", "me", "on", ">hunter2", "~*", "&*", "+@all"]);
+    let way = Proxy::to(server.address());
+    let url = format!("redis://me:hunter2@{}", way.address);
+    let store = Arc::new(open_with(&url, Duration::from_secs(4)).await.unwrap());
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    way.set(NetworkFault::Slow(Duration::from_millis(2400)));
+    let first = renews(&store, &one, term, 1);
+    tokio::time::sleep(Duration::from_millis(1400)).await;
+    let on_another = renews(&store, &one, term, 2);
+    assert_eq!(first.await.unwrap(), Ok(Renewal::Renewed));
+    // The first connection is silent again when the other one takes its place.
+    assert_eq!(store.renew(&one, term, 3).await, Ok(Renewal::Renewed));
+    unknown(on_another.await.unwrap(), "did not answer within 3s 900ms");
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
 }
 
 #[tokio::test]

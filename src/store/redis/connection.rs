@@ -257,7 +257,10 @@ impl Exchange<'_> {
     pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         let (client, connection) = (self.client, &self.connection);
         let forget = |_| {
-            client.shared.forget(connection);
+            // A new one whose login was answered is only slow: the next request on it may be in time.
+            if self.used || client.address.login.password.is_none() {
+                client.shared.forget(connection);
+            }
         };
         let asked = connection.pending.begin(kept_connection::patience(client.timeout), forget);
         let mut pipe = connection.pipe.clone();
