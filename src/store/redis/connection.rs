@@ -257,8 +257,8 @@ impl Exchange<'_> {
     pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         let (client, connection) = (self.client, &self.connection);
         let forget = |_| {
-            // A new one whose login was answered is only slow: the next request on it may be in time.
-            if self.used || client.address.login.password.is_none() {
+            // A new one that was answered, by TLS or to its login, is only slow: the next request on it may be in time.
+            if self.used || (client.address.login.password.is_none() && client.tls.is_none()) {
                 client.shared.forget(connection);
             }
         };
