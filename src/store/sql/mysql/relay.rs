@@ -32,7 +32,8 @@ const TLS: u32 = 1 << 11;
 const BEFORE_TLS: usize = 32;
 const FAILED: u8 = 255;
 const WELCOME: u8 = 0;
-/// The server knows the password from an earlier login; it has to see it itself (`caching_sha2_password`).
+/// How a packet begins if the server knows the password from an earlier login, or has to see it itself
+/// (`caching_sha2_password`). The library reads no further.
 const KNOWN: [u8; 2] = [1, 3];
 const UNKNOWN: [u8; 2] = [1, 4];
 
@@ -138,7 +139,8 @@ impl Greeted {
         }
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
-            if self.is_remote && more == 0 && (packet.body == KNOWN || packet.body == UNKNOWN) {
+            let is_known = packet.body.starts_with(&KNOWN);
+            if self.is_remote && more == 0 && (is_known || packet.body.starts_with(&UNKNOWN)) {
                 return Err(Trouble::Unfit(exposed(site)));
             }
             packet.write(&mut library).await?;
@@ -146,7 +148,7 @@ impl Greeted {
                 Some(&WELCOME) => return Ok(library),
                 // The library has to answer nothing. What follows a failure is still a part of the login.
                 Some(&FAILED) => {}
-                _ if packet.body == KNOWN => {}
+                _ if is_known => {}
                 _ => Packet::read(&mut library).await?.later(more).write(&mut self.stream).await?,
             }
         }
