@@ -90,31 +90,28 @@ impl Administration for FileStore {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let directory = self.directory.display();
         match fs::metadata(&self.directory) {
+            Ok(found) if found.is_dir() => {}
             // Whether it exists is not known. As with a server that lets nobody in, there is nothing to find.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(explain("cannot look for", &self.directory, &error));
             }
-            Ok(_) | Err(_) => {}
+            Ok(_) | Err(_) => {
+                return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
+            }
         }
-        if !self.directory.is_dir() {
-            return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
+        if let Err(error) = refuse_network(&self.directory) {
+            return Ok(vec![Finding::bad(error.message)]);
         }
-        let mut findings = vec![Finding::good(format!("{directory} exists"))];
-        findings.push(match refuse_network(&self.directory) {
-            Ok(()) => Finding::good("it is on a local file system".to_owned()),
-            Err(error) => Finding::bad(error.message),
-        });
         let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
         // A second open file description of the same file must not get the lock.
         let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
         let _ = fs::remove_file(&scratch);
-        findings.push(match tried {
-            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => {
-                Finding::good("it can be written, and locks exclude each other".to_owned())
-            }
+        Ok(vec![match tried {
+            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => Finding::good(format!(
+                "{directory} is on a local file system and can be written, and locks there exclude each other"
+            )),
             Ok(_) => Finding::bad(format!("locks in {directory} do not exclude each other")),
             Err(error) => Finding::bad(error.message),
-        });
-        Ok(findings)
+        }])
     }
 }

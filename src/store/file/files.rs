@@ -15,9 +15,9 @@ use crate::store::StoreError;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The longest owner of a command line fits in, even with every letter of it escaped.
@@ -41,43 +41,24 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Resu
     let opened = options.custom_flags(flags.bits()).open(path).and_then(|file| Ok((file.metadata()?, file)));
     match opened {
         Ok((found, file)) if found.is_file() => Ok(Some(file)),
-        Ok((found, _)) => Err(misplaced(path, found.file_type())),
+        Ok(_) => Err(misplaced(path, "is no regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => match fs::symlink_metadata(path) {
-            Ok(found) if !found.is_file() => Err(misplaced(path, found.file_type())),
+            Ok(found) if !found.is_file() => Err(misplaced(path, "is no regular file")),
             Ok(_) | Err(_) => Err(explain(failed, path, &error)),
         },
     }
 }
 
-pub(super) fn misplaced(path: &Path, found: FileType) -> StoreError {
-    let what = match found {
-        found if found.is_dir() => "a directory",
-        found if found.is_symlink() => "a symbolic link",
-        found if found.is_fifo() => "a pipe",
-        found if found.is_socket() => "a socket",
-        _ => "a device",
-    };
-    let path = path.display();
-    StoreError::misconfigured(format!("{path} is {what}, and no file: remove it, or name another directory"))
+fn misplaced(path: &Path, how: &str) -> StoreError {
+    StoreError::misconfigured(format!("{} {how}: remove it, or name another directory", path.display()))
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
     let mut text = Vec::new();
-    let read = file.metadata().and_then(|found| {
-        let length = found.len();
-        if length <= LONGEST {
-            (&file).take(LONGEST + 1).read_to_end(&mut text)?;
-        }
-        Ok(length.max(text.len() as u64))
-    });
-    match read {
-        Ok(length) if length > LONGEST => Err(StoreError::misconfigured(format!(
-            "{} holds {length} bytes, more than the {LONGEST} that anything of ours has: remove it, or name another \
-             directory",
-            path.display()
-        ))),
+    match file.take(LONGEST + 1).read_to_end(&mut text) {
+        Ok(length) if length as u64 > LONGEST => Err(misplaced(path, "is longer than anything of ours")),
         Ok(_) => Ok(Some(text)),
         Err(error) => Err(explain("cannot read", path, &error)),
     }

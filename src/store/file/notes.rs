@@ -73,13 +73,8 @@ impl FileStore {
                 continue;
             }
             let path = entry.path();
-            let kind = entry.file_type().ok();
-            if let Some(kind) = kind.filter(|kind| kind.is_dir() && path != once) {
-                return Err(files::misplaced(&path, kind));
-            }
-            let is_folder = kind.is_some_and(|kind| kind.is_dir());
-            // It may be gone: a process that counts standbys also removes notes.
-            let removed = if is_folder { fs::remove_dir_all(&path) } else { files::remove(&path).map(drop) };
+            // It may be gone: a process that counts standbys also removes notes. No note but these is a directory.
+            let removed = if path == once { fs::remove_dir_all(&path) } else { files::remove(&path).map(drop) };
             removed.map_err(|error| explain("cannot remove", &path, &error))?;
         }
         Ok(())
