@@ -84,14 +84,17 @@ async fn a_password_comes_from_the_environment_too() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_connection_left_says_what_to_raise_and_its_leader_goes_on() {
+async fn a_server_without_a_connection_left_says_which_limit_that_is_and_its_leader_goes_on() {
     let table = Table::new().await;
     let user = table.candidate();
     table.sql(&format!("ALTER USER {user} WITH MAX_USER_CONNECTIONS 1"));
     let leader = open(&table.url_as(&user));
     let one = candidate("one");
     let term = lead(&leader, &one).await;
-    not_applied(open(&table.url_as(&user)).claim(&candidate("two")).await, "no connection left … max_connections");
+    not_applied(
+        open(&table.url_as(&user)).claim(&candidate("two")).await,
+        "does not take connections … max_user_connections",
+    );
     assert_eq!(leader.renew(&one, term, 1).await, Ok(Renewal::Renewed));
 }
 

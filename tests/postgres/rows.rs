@@ -58,7 +58,7 @@ async fn a_table_of_something_else_is_named_and_left_alone() {
     }
     assert_eq!(server.sql("SELECT * FROM theirs"), "1|db/main");
     server.sql("CREATE VIEW seen AS SELECT 1 AS shard");
-    assert!(open(&server.url_with("table=seen")).await.prepare().await.unwrap_err().message.contains("not a table"));
+    assert!(open(&server.url_with("table=seen")).await.prepare().await.unwrap_err().message.contains("cannot be used"));
 }
 
 #[tokio::test]

@@ -58,8 +58,6 @@ pub enum Meaning {
     NoDatabase,
     WantsTls,
     NotLetIn,
-    /// The limits that may be meant.
-    NoConnectionLeft(&'static str),
     TakesNone,
     // Of a transaction, which was rolled back.
     Denied,
@@ -165,9 +163,6 @@ impl Site {
                 StoreError::misconfigured(format!("{server} wants TLS ({message}): set ssl-mode=REQUIRED"))
             }
             Meaning::NotLetIn => StoreError::denied(format!("{server} does not let in user {user}: {message}")),
-            Meaning::NoConnectionLeft(raise) => StoreError::not_applied(format!(
-                "{server} has no connection left for user {user}: {message}: raise {raise}"
-            )),
             Meaning::TakesNone => StoreError::not_applied(format!("{server} does not take connections: {message}")),
             Meaning::Denied => {
                 let grant = self.grant(user);
@@ -242,11 +237,6 @@ fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
     match dialect {
         Dialect::Postgres => match code {
             "3D000" => Meaning::NoDatabase,
-            // Of the server, or of the role or the database alone.
-            "53300" => Meaning::NoConnectionLeft(
-                "max_connections, or the CONNECTION LIMIT that is meant, or connect through a pooler in transaction \
-                 mode: standbys behind one look instead of being told",
-            ),
             code if code == "42501" || code.starts_with("28") => Meaning::NotLetIn,
             // PgBouncer has one code for everything, 08P01.
             _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
@@ -254,7 +244,6 @@ fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
         },
         Dialect::MySql => match code.parse().unwrap_or_default() {
             1049 => Meaning::NoDatabase,
-            1040 | 1203 | 1226 => Meaning::NoConnectionLeft("max_connections, or the limit of the user"),
             1044 | 1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Meaning::NotLetIn,
             1290 | 1792 | 1836 => Meaning::NoWrites,
             3159 => Meaning::WantsTls,

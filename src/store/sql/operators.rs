@@ -13,9 +13,16 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
     let Site { server: name, database, table, .. } = &server.site;
     let what = format!("table {table} in database {database} of {name}");
     let connection = server.connect(server.deadline()).await?;
-    let is_new = !has_table(server, &connection).await? && make_table(server, &connection).await?;
+    // MySQL does not tell a user without rights whether the table is there.
+    let hides = server.statements.dialect == Dialect::MySql;
+    let is_new = match server.tell(&connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0")).await {
+        Ok(_) => false,
+        Err(Failure { meaning, .. }) if meaning == Meaning::NoTable || hides && meaning == Meaning::Denied => {
+            make_table(server, &connection).await?
+        }
+        Err(failure) => return Err(failure.into()),
+    };
     let made = if is_new { format!("made {what}") } else { format!("{what} is there") };
-    server.tell(&connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0")).await?;
     let guarded = match is_guarded(server, &connection).await {
         Ok(true) => Ok(Vec::new()),
         Ok(false) | Err(_) => server.tell(&connection, &server.statements.guard()).await,
@@ -28,14 +35,6 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
         Err(failure) => return Err(failure.into()),
     };
     Ok(vec![made, guarded, format!("each candidate needs: {}", server.site.grant("..."))])
-}
-
-async fn has_table<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
-    let rows = server.tell(connection, &server.statements.kind_of_table()).await?;
-    if rows.is_empty() || is_true(&rows, 0) {
-        return Ok(!rows.is_empty());
-    }
-    Err(server.site.explained(Meaning::AnotherTable, "it is not a table"))
 }
 
 /// False if another process has just made it.
@@ -75,15 +74,14 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => Finding::good(format!("{name} is version {version}, lets in user {user} and accepts writes")),
     }];
-    if !has_table(server, &connection).await? {
-        let missing = server.site.explained(Meaning::NoTable, "");
-        findings.push(Finding::bad(format!("{missing}; or, if it is there: {}", server.site.grant(user))));
-        return Ok(findings);
-    }
     // The trial of documents makes one and deletes it, and says what else is wrong.
     let update = format!("UPDATE {table} SET sequence = 0 WHERE shard = '' AND part = ''");
-    if let Err(Failure { meaning: Meaning::Denied, error }) = server.tell(&connection, &update).await {
-        findings.push(Finding::bad(format!("permission missing: {error}")));
+    match server.tell(&connection, &update).await {
+        Err(Failure { meaning: Meaning::Denied, error }) => {
+            findings.push(Finding::bad(format!("permission missing: {error}")));
+        }
+        Err(Failure { meaning: Meaning::NoTable, error }) => findings.push(Finding::bad(error.message)),
+        Ok(_) | Err(_) => {}
     }
     Ok(findings)
 }

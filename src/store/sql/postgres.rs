@@ -45,8 +45,6 @@ use watch::POLL;
 
 /// The most notifications that wait to be read. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
-/// The longest notification of any server. Shards' names are shorter.
-const LONGEST_NOTIFICATION: usize = 8000;
 
 /// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
 const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
@@ -116,10 +114,7 @@ impl client::Connection for Connection {
         task.spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| driver.poll_message(context)).await {
                 match message {
-                    // No more of it is kept than the inbox holds.
-                    AsyncMessage::Notification(notice)
-                        if notice.channel() == channel && notice.payload().len() <= LONGEST_NOTIFICATION =>
-                    {
+                    AsyncMessage::Notification(notice) if notice.channel() == channel => {
                         // An error means that nobody listens.
                         let _ = news.send(notice.payload().into());
                     }

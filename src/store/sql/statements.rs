@@ -421,16 +421,6 @@ impl Statements {
         }
     }
 
-    /// Shows one row if something of this name is there, and in it whether that is a table.
-    pub fn kind_of_table(&self) -> String {
-        let is_table = &self.is_table;
-        match self.dialect {
-            Dialect::Postgres => format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE {is_table}"),
-            // A connection to anything else than a table is refused when it is made.
-            Dialect::MySql => format!("SELECT 1 FROM information_schema.tables AS i WHERE {is_table}"),
-        }
-    }
-
     /// Shows whether [`Statements::guard`] is in force, or fails by it. It is tried, because only some users are shown a
     /// trigger.
     pub fn is_guarded(&self) -> String {

@@ -25,8 +25,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_rustls::TlsConnector;
 
 const LONGEST: usize = 1 << 16;
-/// What a server must be able to do, as the library asks: the protocol since 4.1, and several statements in a request.
-const NEEDED: u32 = 1 << 9 | 1 << 16;
 const TLS: u32 = 1 << 11;
 /// The part of a login that a client shows before TLS.
 const BEFORE_TLS: usize = 32;
@@ -88,14 +86,6 @@ impl Greeted {
         let offers_tls = match capabilities(&greeting.body) {
             _ if greeting.is_failure() => false,
             None => return Err(site.unconnected(Trouble::Garbled)),
-            Some(capabilities) if capabilities & NEEDED != NEEDED => {
-                return Err(StoreError::misconfigured(format!(
-                    "{} lacks a capability that leaderrun needs ({:#x}): it is too old, or a proxy that does not take \
-                     several statements at once: use a later one, or name the server itself",
-                    site.server,
-                    NEEDED & !capabilities
-                )));
-            }
             Some(capabilities) => capabilities & TLS != 0,
         };
         Ok(Self { stream, greeting, offers_tls, is_remote })
