@@ -17,6 +17,7 @@
 
 mod address;
 mod client;
+mod dialect;
 mod failure;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -28,7 +29,7 @@ mod statements;
 
 pub use super::socket::Place;
 pub use address::Address;
-pub use statements::Dialect;
+pub use dialect::Dialect;
 
 use super::allowance::{self, MOST_LISTED};
 use super::expiry::ServerTime;

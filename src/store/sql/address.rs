@@ -3,7 +3,7 @@
 //!
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
 
-use super::statements::Dialect;
+use super::dialect::{Dialect, Words};
 use crate::store::StoreError;
 use crate::store::socket::Place;
 use crate::store::tls_mode::TlsMode;
@@ -31,98 +31,28 @@ pub struct Address {
     pub application_name: String,
 }
 
-struct Words {
-    scheme: &'static str,
-    options: &'static [&'static str],
-    default_port: u16,
-    /// Where Debian's servers and clients look for each other.
-    default_socket: &'static str,
-    /// A longer name of PostgreSQL is cut off, so two of them may become one.
-    longest_name: usize,
-    user: &'static str,
-    password: &'static str,
-    tls_mode: &'static str,
-    tls_modes: &'static [(&'static str, TlsMode)],
-    tls_files: [&'static str; 3],
-}
-
-const POSTGRES: Words = Words {
-    scheme: "postgres",
-    options: &[
-        "schema",
-        "table",
-        "advisory_lock",
-        "sslmode",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "application_name",
-        "host",
-        "port",
-    ],
-    default_port: 5432,
-    default_socket: "/var/run/postgresql",
-    longest_name: 63,
-    user: "PGUSER",
-    password: "PGPASSWORD",
-    tls_mode: "sslmode",
-    tls_modes: &[
-        ("disable", TlsMode::Disable),
-        ("allow", TlsMode::Prefer),
-        ("prefer", TlsMode::Prefer),
-        ("require", TlsMode::Require),
-        ("verify-ca", TlsMode::VerifyCa),
-        ("verify-full", TlsMode::VerifyFull),
-    ],
-    tls_files: ["sslrootcert", "sslcert", "sslkey"],
-};
-
-const MYSQL: Words = Words {
-    scheme: "mysql",
-    options: &["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"],
-    default_port: 3306,
-    default_socket: "/run/mysqld/mysqld.sock",
-    longest_name: 64,
-    user: "",
-    password: "MYSQL_PWD",
-    tls_mode: "ssl-mode",
-    tls_modes: &[
-        ("DISABLED", TlsMode::Disable),
-        ("PREFERRED", TlsMode::Prefer),
-        ("REQUIRED", TlsMode::Require),
-        ("VERIFY_CA", TlsMode::VerifyCa),
-        ("VERIFY_IDENTITY", TlsMode::VerifyFull),
-    ],
-    tls_files: ["ssl-ca", "ssl-cert", "ssl-key"],
-};
-
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "{} at {}", self.dialect.kind(), places.join(","))
+        write!(f, "{} at {}", self.dialect.words().kind, places.join(","))
     }
 }
 
 impl Address {
     pub fn identity(&self) -> String {
         let Self { places, database, schema, table, .. } = self;
-        let scheme = Words::of(self.dialect).scheme;
+        let scheme = self.dialect.words().scheme;
         format!("{scheme} {} {database} {schema} {table}", sorted(places.iter().map(ToString::to_string)))
     }
 
     pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
-        let says = Words::of(dialect);
-        let Words { scheme, longest_name, .. } = *says;
-        let mut url = StoreUrl::read(scheme, rest, says.options).map_err(|error| {
-            // As libpq takes a socket.
-            let names_a_socket = dialect == Dialect::Postgres && rest.to_ascii_lowercase().contains("%2f");
-            if names_a_socket { format!("{error}; a socket is {scheme}:///DATABASE?host=DIRECTORY") } else { error }
-        })?;
-        let places = says.places(&mut url, dialect)?;
+        let Words { scheme, options, longest_name, .. } = *dialect.words();
+        let mut url = StoreUrl::read(scheme, rest, options)?;
+        let places = places(&mut url, dialect)?;
         if url.path.is_empty() || url.path.contains('/') {
             return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));
         }
-        let (tls_mode, tls_files) = says.tls(&mut url, dialect)?;
+        let (tls_mode, tls_files) = tls(&mut url, dialect)?;
         let mut name = |option: &str, default: &str| {
             let name = url.take(option).unwrap_or_else(|| default.to_owned());
             let length = if dialect == Dialect::Postgres { name.len() } else { name.chars().count() };
@@ -147,7 +77,7 @@ impl Address {
     }
 
     pub fn user(&self) -> Result<String, StoreError> {
-        let Words { scheme, user, .. } = Words::of(self.dialect);
+        let Words { scheme, user, .. } = self.dialect.words();
         let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
         let named = self.user.clone().or_else(|| variable(user)).or_else(ourselves);
         named.ok_or_else(|| {
@@ -156,7 +86,7 @@ impl Address {
     }
 
     pub fn password(&self) -> Option<Secret> {
-        self.password.clone().or_else(|| variable(Words::of(self.dialect).password).map(Secret::from))
+        self.password.clone().or_else(|| variable(self.dialect.words().password).map(Secret::from))
     }
 }
 
@@ -165,66 +95,56 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
 }
 
-impl Words {
-    fn of(dialect: Dialect) -> &'static Self {
-        match dialect {
-            Dialect::Postgres => &POSTGRES,
-            Dialect::MySql => &MYSQL,
-        }
-    }
-
-    fn places(&self, url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String> {
-        let Self { scheme, default_port, default_socket, .. } = *self;
-        let port = url.take("port").map(|port| read_port(scheme, &port)).transpose()?;
-        let option = if dialect == Dialect::Postgres { "host" } else { "socket" };
-        let socket = url.take(option);
-        if url.hosts.is_empty() {
-            let socket = socket.unwrap_or_else(|| default_socket.to_owned());
-            if !socket.starts_with('/') {
-                return Err(format!(
-                    "{option}= of {scheme}:// is the path of a unix socket: write {option}={default_socket}, or \
-                     {scheme}://HOST/DATABASE"
-                ));
-            }
-            return Ok(vec![Place::Unix(match dialect {
-                // The directory of sockets, each with its port in its name.
-                Dialect::Postgres => Path::new(&socket).join(format!(".s.PGSQL.{}", port.unwrap_or(default_port))),
-                Dialect::MySql => socket.into(),
-            })]);
-        }
-        if socket.is_some() || port.is_some() {
+fn places(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String> {
+    let Words { scheme, default_port, default_socket, socket: option, .. } = *dialect.words();
+    let port = url.take("port").map(|port| read_port(scheme, &port)).transpose()?;
+    let socket = url.take(option);
+    if url.hosts.is_empty() {
+        let socket = socket.unwrap_or_else(|| default_socket.to_owned());
+        if !socket.starts_with('/') {
             return Err(format!(
-                "{scheme}:// names a host and a unix socket: write {scheme}://HOST:PORT/DATABASE or \
-                 {scheme}:///DATABASE?{option}=PATH"
+                "{option}= of {scheme}:// is the path of a unix socket: write {option}={default_socket}, or \
+                 {scheme}://HOST/DATABASE"
             ));
         }
-        let hosts = url.hosts.iter();
-        Ok(hosts.map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(default_port) }).collect())
+        return Ok(vec![Place::Unix(match dialect {
+            // The directory of sockets, each with its port in its name.
+            Dialect::Postgres => Path::new(&socket).join(format!(".s.PGSQL.{}", port.unwrap_or(default_port))),
+            Dialect::MySql => socket.into(),
+        })]);
     }
+    if socket.is_some() || port.is_some() {
+        return Err(format!(
+            "{scheme}:// names a host and a unix socket: write {scheme}://HOST:PORT/DATABASE or \
+             {scheme}:///DATABASE?{option}=PATH"
+        ));
+    }
+    let hosts = url.hosts.iter();
+    Ok(hosts.map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(default_port) }).collect())
+}
 
-    fn tls(&self, url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
-        let Self { scheme, tls_mode: option, tls_modes, .. } = *self;
-        let known = |said: String| {
-            // MySQL's clients take them in any spelling.
-            let said = if dialect == Dialect::MySql { said.to_uppercase().replace('-', "_") } else { said };
-            let known = tls_modes.iter().find(|(word, _)| *word == said).map(|(_, mode)| *mode);
-            let words = || tls_modes.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            known.ok_or_else(|| format!("{option}= of {scheme}:// is one of {}", words()))
-        };
-        let mode = url.take(option).map(known).transpose()?;
-        let files = url.take_tls_files(self.tls_files)?;
-        // libpq's word for the authorities that the system trusts.
-        if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {
-            // Every user can get such a certificate, so the check is pointless without the name in it.
-            if !matches!(mode, None | Some(TlsMode::VerifyFull)) {
-                return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned());
-            }
-            return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
+fn tls(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
+    let Words { scheme, tls_mode: option, tls_modes, tls_files, .. } = *dialect.words();
+    let known = |said: String| {
+        // MySQL's clients take them in any spelling.
+        let said = if dialect == Dialect::MySql { said.to_uppercase().replace('-', "_") } else { said };
+        let known = tls_modes.iter().find(|(word, _)| *word == said).map(|(_, mode)| *mode);
+        let words = || tls_modes.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+        known.ok_or_else(|| format!("{option}= of {scheme}:// is one of {}", words()))
+    };
+    let mode = url.take(option).map(known).transpose()?;
+    let files = url.take_tls_files(tls_files)?;
+    // libpq's word for the authorities that the system trusts.
+    if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {
+        // Every user can get such a certificate, so the check is pointless without the name in it.
+        if !matches!(mode, None | Some(TlsMode::VerifyFull)) {
+            return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned());
         }
-        // As MySQL's clients do: a user who names an authority wants the certificate to be checked by it.
-        let asks = dialect == Dialect::MySql && files.ca.is_some();
-        Ok((mode.unwrap_or(if asks { TlsMode::VerifyCa } else { TlsMode::Prefer }), files))
+        return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
     }
+    // As MySQL's clients do: a user who names an authority wants the certificate to be checked by it.
+    let asks = dialect == Dialect::MySql && files.ca.is_some();
+    Ok((mode.unwrap_or(if asks { TlsMode::VerifyCa } else { TlsMode::Prefer }), files))
 }
 
 #[cfg(test)]

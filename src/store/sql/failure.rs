@@ -4,11 +4,11 @@
 //! statement shows that its transaction was rolled back. A session that was ended may have committed before.
 
 use super::address::Address;
-use super::statements::{Dialect, Statements};
+use super::dialect::Dialect;
+use super::statements::Statements;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong, complaint};
 use crate::store::error::{causes, in_short, innermost, innermost_of};
-use crate::store::tls::Words;
 use std::error::Error;
 use std::io;
 
@@ -134,14 +134,11 @@ impl Site {
         let Self { dialect, server, user, .. } = self;
         match trouble {
             Trouble::Lost(error) => {
-                tls_words(*dialect).failure(server, &*error).unwrap_or_else(|| self.unreachable(&*error))
+                dialect.words().tls.failure(server, &*error).unwrap_or_else(|| self.unreachable(&*error))
             }
             Trouble::Garbled => StoreError::not_applied(self.not_understood()),
             Trouble::Unproven(method) => {
-                let known = match dialect {
-                    Dialect::Postgres => "allow a password (scram-sha-256) or a certificate in its pg_hba.conf",
-                    Dialect::MySql => "use caching_sha2_password or mysql_native_password",
-                };
+                let known = dialect.words().logins;
                 StoreError::misconfigured(format!(
                     "{server} wants user {user} to show who it is in a way that leaderrun does not know ({}): {known}",
                     in_short(&method)
@@ -198,17 +195,18 @@ impl Site {
     }
 
     fn not_understood(&self) -> String {
-        format!("cannot understand the answer of {}: is it {}?", self.server, self.dialect.kind())
+        format!("cannot understand the answer of {}: is it {}?", self.server, self.dialect.words().kind)
     }
 
     pub fn unreachable(&self, error: &(dyn Error + 'static)) -> StoreError {
-        let unreachable = || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.kind()));
+        let unreachable =
+            || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.words().kind));
         StoreError::not_applied(self.endless(error).unwrap_or_else(unreachable)).because(error)
     }
 
     fn endless(&self, error: &(dyn Error + 'static)) -> Option<String> {
         let is_endless = causes(error).any(<dyn Error>::is::<TooLong>);
-        is_endless.then(|| complaint(&self.server, self.dialect.kind(), MOST))
+        is_endless.then(|| complaint(&self.server, self.dialect.words().kind, MOST))
     }
 
     pub fn without_tls(&self, mode: &str) -> StoreError {
@@ -219,17 +217,6 @@ impl Site {
     /// The error of a question that is asked while a connection is being made: no request was sent yet.
     pub fn unusable(&self, failure: &Failure) -> StoreError {
         StoreError::not_applied(format!("cannot use {}: {}", self.server, failure.error))
-    }
-}
-
-fn tls_words(dialect: Dialect) -> Words {
-    match dialect {
-        Dialect::Postgres => {
-            Words { any_name: Some("sslmode=verify-ca"), ca: "sslrootcert=FILE", own: "sslcert=FILE and sslkey=FILE" }
-        }
-        Dialect::MySql => {
-            Words { any_name: Some("ssl-mode=VERIFY_CA"), ca: "ssl-ca=FILE", own: "ssl-cert=FILE and ssl-key=FILE" }
-        }
     }
 }
 

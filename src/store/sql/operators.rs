@@ -1,9 +1,10 @@
 //! What `leaderctl store init` makes, and what `leaderctl store check` finds beyond the trial of documents.
 
 use super::client::{Connection, is_true, value};
+use super::dialect::Dialect;
 use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
-use super::statements::{Dialect, IS_GALERA, NAMES, Statements};
+use super::statements::{IS_GALERA, NAMES, Statements};
 use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, StoreError};
 
@@ -69,7 +70,7 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let Site { server: name, user, table, .. } = &server.site;
     let dialect = server.statements.dialect;
     let connection = server.connect(server.deadline()).await?;
-    let version = in_short(value(&server.tell(&connection, dialect.version()).await?, 0));
+    let version = in_short(value(&server.tell(&connection, dialect.words().version).await?, 0));
     let mut findings = vec![match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => Finding::good(format!("{name} is version {version}, lets in user {user} and accepts writes")),

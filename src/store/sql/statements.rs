@@ -1,4 +1,4 @@
-//! The statements, of all dialects side by side, and how their rows are read.
+//! The statements, of both dialects side by side, and how their rows are read.
 //!
 //! One table has all documents, a row for each:
 //!
@@ -35,6 +35,7 @@
 //! write alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
 
 use super::address::Address;
+use super::dialect::Dialect;
 use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard, Term};
 use crate::store::Page;
@@ -43,7 +44,6 @@ use crate::store::lease_store::documents::{
 };
 use crate::store::stable_hash::fnv1a;
 use crate::time::millis;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 pub const LIST_PAGE: usize = 500;
@@ -57,8 +57,6 @@ const SCRATCH: &str = "check/";
 
 /// The longest name of a channel: PostgreSQL cuts longer ones off.
 const LONGEST_CHANNEL: usize = 63;
-/// Names that need no quotes in PostgreSQL. Its reserved words (table "user", schema "all") need them.
-const PLAIN: [&str; 2] = ["public", "leaderrun"];
 /// MySQL has a number for each server; MariaDB shows its place. (Comments are statements for one of them.)
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
@@ -97,93 +95,6 @@ impl Spot {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    Postgres,
-    /// Of MariaDB too.
-    MySql,
-}
-
-impl Dialect {
-    pub fn kind(self) -> &'static str {
-        match self {
-            Self::Postgres => "PostgreSQL",
-            Self::MySql => "MySQL",
-        }
-    }
-
-    /// A text as a literal that means the same under all settings of the server.
-    pub fn word(self, text: &str) -> String {
-        match self {
-            Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
-            Self::MySql => {
-                let mut word = "_utf8mb4 X'".to_owned();
-                for byte in text.bytes() {
-                    let _ = write!(word, "{byte:02x}");
-                }
-                word.push('\'');
-                word
-            }
-        }
-    }
-
-    /// The server's clock when it received the request (PostgreSQL) or began with the statement (MySQL).
-    fn now(self) -> &'static str {
-        match self {
-            Self::Postgres => "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
-            Self::MySql => "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)",
-        }
-    }
-
-    /// The incarnation, of a row of [`Statements::context`].
-    fn incarnation(self) -> &'static str {
-        match self {
-            Self::Postgres => {
-                "CASE WHEN m.version IS NULL THEN c.life || ' new' \
-                 WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.life \
-                 THEN c.life || ' ' || split_part(m.session, ' ', 3) ELSE c.life || ' ' || m.xmin::text END"
-            }
-            Self::MySql => {
-                "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
-                 WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) \
-                 ELSE m.version END)"
-            }
-        }
-    }
-
-    /// A name, which nothing ends early. Without quotes where it certainly needs none.
-    pub fn quoted(self, name: &str) -> String {
-        match self {
-            Self::Postgres if PLAIN.contains(&name) => name.to_owned(),
-            Self::Postgres => format!("\"{}\"", name.replace('"', "\"\"")),
-            Self::MySql => format!("`{}`", name.replace('`', "``")),
-        }
-    }
-
-    pub fn version(self) -> &'static str {
-        match self {
-            Self::Postgres => "SHOW server_version",
-            Self::MySql => "SELECT VERSION()",
-        }
-    }
-
-    /// The oldest versions that are supported, if this one is older.
-    pub fn needs_newer(self, version: &str) -> Option<&'static str> {
-        let (oldest, names) = match self {
-            Self::Postgres => ((12, 0), "PostgreSQL 12"),
-            Self::MySql if version.contains("MariaDB") => ((10, 6), "MySQL 8.0 or MariaDB 10.6"),
-            Self::MySql => ((8, 0), "MySQL 8.0 or MariaDB 10.6"),
-        };
-        let mut numbers = version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u32>().ok());
-        let is_new = numbers.next().is_some_and(|major| (major, numbers.next().unwrap_or(0)) >= oldest);
-        (!is_new).then_some(names)
-    }
-
-    fn number(number: u64) -> u64 {
-        number.min(i64::MAX.unsigned_abs())
-    }
-}
-
 pub struct Statements {
     pub dialect: Dialect,
     /// Quoted, as the schema and the table are. MySQL's schema is its database.
@@ -209,11 +120,11 @@ impl Statements {
         let table = format!("{schema}.{}", dialect.quoted(&address.table));
         let (is_table, life) = match dialect {
             Dialect::Postgres => (
-                format!("oid = to_regclass({})", dialect.word(&table)),
+                format!("oid = to_regclass({})", dialect.literal(&table)),
                 "current_setting('leaderrun.timeline')".to_owned(),
             ),
             Dialect::MySql => {
-                let (database, table) = (dialect.word(&address.database), dialect.word(&address.table));
+                let (database, table) = (dialect.literal(&address.database), dialect.literal(&address.table));
                 let is_table = format!("i.table_schema = {database} AND i.table_name = {table}");
                 // The time that is shown depends on the session's time zone, and this takes it back.
                 let life = format!(
@@ -230,13 +141,14 @@ impl Statements {
         Self { dialect, database, schema, table, is_table, life, channel }
     }
 
-    fn word(&self, text: &str) -> String {
-        self.dialect.word(text)
+    fn literal(&self, text: &str) -> String {
+        self.dialect.literal(text)
     }
 
     /// One row `i`: the clock, the incarnation, and which write of the marker stands.
     fn context(&self) -> String {
-        let (table, life, now, incarnation) = (&self.table, &self.life, self.dialect.now(), self.dialect.incarnation());
+        let (table, life, now, incarnation) =
+            (&self.table, &self.life, self.dialect.words().now, self.dialect.words().incarnation);
         format!(
             "(SELECT c.now, {incarnation} AS incarnation, COALESCE(m.version, '') AS marker \
              FROM (SELECT {now} AS now, {life} AS life) AS c \
@@ -254,11 +166,11 @@ impl Statements {
     }
 
     fn at(&self, place: &Spot) -> String {
-        format!("shard = {} AND part = {}", self.word(&place.shard), self.word(&place.part))
+        format!("shard = {} AND part = {}", self.literal(&place.shard), self.literal(&place.part))
     }
 
     fn rows_at(&self, places: &[Spot]) -> String {
-        let at = |place: &Spot| format!("({}, {})", self.word(&place.shard), self.word(&place.part));
+        let at = |place: &Spot| format!("({}, {})", self.literal(&place.shard), self.literal(&place.part));
         let places: Vec<String> = places.iter().map(at).collect();
         format!("SELECT {NAMES} FROM {} WHERE (shard, part) IN ({})", self.table, places.join(", "))
     }
@@ -275,21 +187,20 @@ impl Statements {
             Over::Text(found) => (found, None),
         };
         let (is_new, keeps) = (found.content == Content::Absent, draft.ends == Ends::Keep);
-        let (table, context, now) = (&self.table, self.context(), self.dialect.now());
-        let before = self.word(&found.version.write);
-        let incarnation = self.word(&found.version.incarnation);
-        let version = self.word(version);
-        let text = self.word(draft.text);
+        let (table, context, now) = (&self.table, self.context(), self.dialect.words().now);
+        let before = self.literal(&found.version.write);
+        let incarnation = self.literal(&found.version.incarnation);
+        let version = self.literal(version);
+        let text = self.literal(draft.text);
         let (session, term) = draft.leadership.map_or(("", 0), |of| (of.session.as_str(), of.term.0));
-        let term = Dialect::number(term);
+        let term = number(term);
         let session = match (place.part.as_str(), self.dialect) {
             // With the number of the transaction, as `xmin` will show it.
             (MARKER, Dialect::Postgres) => "(txid_current() & 4294967295)::text || ' ' || i.incarnation".to_owned(),
             (MARKER, Dialect::MySql) => "@incarnation".to_owned(),
-            _ => self.word(session),
+            _ => self.literal(session),
         };
-        let sequence =
-            if keeps && !is_new { "sequence".to_owned() } else { Dialect::number(draft.sequence).to_string() };
+        let sequence = if keeps && !is_new { "sequence".to_owned() } else { number(draft.sequence).to_string() };
         let ends = match draft.ends {
             Ends::Keep if !is_new => "ends".to_owned(),
             Ends::Keep | Ends::Never => "NULL".to_owned(),
@@ -302,7 +213,7 @@ impl Statements {
             _ => format!(" AND sequence = {} AND ends IS NULL", ours.sequence),
         });
         let (at, judged) = (self.at(place), judged.unwrap_or_default());
-        let (shard, part) = (self.word(&place.shard), self.word(&place.part));
+        let (shard, part) = (self.literal(&place.shard), self.literal(&place.part));
         let values = format!("{shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends}");
         let sets = format!(
             "version = {version}, text = {text}, session = {session}, term = {term}, sequence = {sequence}, ends = {ends}"
@@ -322,7 +233,7 @@ impl Statements {
                     )
                 };
                 let notice = if draft.wakes {
-                    let channel = self.word(&self.channel);
+                    let channel = self.literal(&self.channel);
                     format!("SELECT pg_notify({channel}, shard) FROM {table} WHERE {at} AND version = {version}; ")
                 } else {
                     String::new()
@@ -352,13 +263,13 @@ impl Statements {
 
     pub fn touch(&self, touch: &Touch<'_>, also: &[Spot]) -> String {
         let place = Spot::of(Key::Shard(touch.shard));
-        let session = self.word(touch.leadership.session.as_str());
-        let (term, sequence) = (Dialect::number(touch.leadership.term.0), Dialect::number(touch.sequence));
+        let session = self.literal(touch.leadership.session.as_str());
+        let (term, sequence) = (number(touch.leadership.term.0), number(touch.sequence));
         format!(
             "UPDATE {} SET sequence = {sequence}, ends = {} + {} \
              WHERE {} AND session = {session} AND term = {term} AND sequence < {sequence}; {}",
             self.table,
-            self.dialect.now(),
+            self.dialect.words().now,
             lasting(touch.lease),
             self.at(&place),
             self.get(&[std::slice::from_ref(&place), also].concat())
@@ -371,16 +282,16 @@ impl Statements {
 
     /// In the order of shard and part.
     pub fn list(&self, list: List<'_>, behind: &Spot) -> String {
-        let (shard, part) = (self.word(&behind.shard), self.word(&behind.part));
+        let (shard, part) = (self.literal(&behind.shard), self.literal(&behind.part));
         // By an index, as far as it goes.
         let begins = |column: &str, with: &str| {
-            let (begin, length) = (self.word(with), with.chars().count());
+            let (begin, length) = (self.literal(with), with.chars().count());
             format!("{column} >= {begin} AND LEFT({column}, {length}) = {begin}")
         };
         let which = match list {
             List::Shards(prefix) => format!("part = '{LEASE}' AND {}", begins("shard", prefix)),
             List::Standbys(prefix) => format!("{} AND {}", begins("part", STANDBY), begins("shard", prefix)),
-            List::Notes(of) => format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", self.word(of.as_str())),
+            List::Notes(of) => format!("part NOT IN ('{LEASE}', '{LED}') AND shard = {}", self.literal(of.as_str())),
         };
         let rows = format!(
             "SELECT {NAMES} FROM {} WHERE {which} AND shard >= {shard} AND (shard > {shard} OR part > {part}) \
@@ -435,7 +346,7 @@ impl Statements {
     /// What keeps a user from deleting the marker and led marks; a leader's row until a day after its lease has ended;
     /// and a shard's row without a leader until its end.
     pub fn guard(&self) -> String {
-        let (table, now) = (&self.table, self.dialect.now());
+        let (table, now) = (&self.table, self.dialect.words().now);
         let stays = |old: &str| {
             format!(
                 "{old}.part IN ('{MARKER}', '{LED}') OR ({old}.part = '{LEASE}' \
@@ -505,37 +416,12 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
     })
 }
 
+/// The server has 63 bits for it.
+fn number(number: u64) -> u64 {
+    number.min(i64::MAX.unsigned_abs())
+}
+
 /// The server adds the time to it, in 63 bits.
 fn lasting(duration: Duration) -> u64 {
     millis(duration).min(1 << 62)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_text_and_no_name_ends_early() {
-        assert_eq!(Dialect::Postgres.word("a'\\ä"), "E'a''\\\\ä'");
-        assert_eq!(Dialect::MySql.word("a'\\ä"), "_utf8mb4 X'61275cc3a4'");
-        assert_eq!(
-            ["public", "user", "a\"b"].map(|name| Dialect::Postgres.quoted(name)),
-            ["public", "\"user\"", "\"a\"\"b\""]
-        );
-        assert_eq!(Dialect::MySql.quoted("my `own`\\"), "`my ``own``\\`");
-    }
-
-    #[test]
-    fn old_versions_are_distinguished_from_new_ones() {
-        for version in ["8.0.36", "8.4.0", "9.1.0-commercial", "10.6.1-MariaDB", "11.4.2-MariaDB-log"] {
-            assert_eq!(Dialect::MySql.needs_newer(version), None, "{version}");
-        }
-        for version in ["5.7.44-log", "10.5.23-MariaDB-1:10.5.23", "5.5.5-MariaDB", "", "x"] {
-            assert!(Dialect::MySql.needs_newer(version).is_some(), "{version}");
-        }
-        assert_eq!(
-            ["12.1", "17devel", "11.9"].map(|version| Dialect::Postgres.needs_newer(version).is_some()),
-            [false, false, true]
-        );
-    }
 }

@@ -13,8 +13,8 @@ use crate::lease;
 use crate::store::StoreError;
 use crate::store::lease_store::documents::random_name;
 use crate::store::sql::client::News;
+use crate::store::sql::dialect::Dialect::Postgres;
 use crate::store::sql::server::Server;
-use crate::store::sql::statements::Dialect::Postgres;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn token_arrives(
     if server.tell(connection, session).await? == server.tell(&other, session).await? {
         return Ok(Some(false));
     }
-    let channel = Postgres.word(&server.statements.channel);
+    let channel = Postgres.literal(&server.statements.channel);
     server.tell(&other, &format!("SELECT pg_notify({channel}, '{token}')")).await?;
     let arrival = async {
         loop {
