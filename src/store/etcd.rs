@@ -323,7 +323,6 @@ impl Documents for Keys {
         let is_claim = matches!(key, Key::Shard(_)) && draft.sequence == 0;
         let mut granted = None;
         let lease = match draft.ends {
-            Ends::In(lasts) if !lease::ends(lasts) => 0,
             Ends::In(lasts) if is_announcement => self.leases.announce(lasts).await?,
             Ends::In(lasts) => {
                 let lease = self.leases.grant(lasts).await?;
@@ -362,7 +361,7 @@ impl Documents for Keys {
         }
         let life = match (draft.ends, over.ours()) {
             (Ends::Keep, Some(ours)) => ours.life,
-            (Ends::In(lasts), _) if lease != 0 => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
+            (Ends::In(lasts), _) => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
             _ => Life::ForEver,
         };
         Ok(Some(answer.stands.remove(0).found(life)))

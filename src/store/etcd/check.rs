@@ -42,20 +42,10 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
     if status.leader == 0 {
         findings.push(Finding::bad(format!("etcd at {server} knows of no leader: too few members are up")));
     }
-    if status.is_learner {
-        findings.push(Finding::doubtful(format!(
-            "etcd at {server} is a learner, which serves no requests: name another member"
-        )));
-    }
     for alarm in &status.errors {
         findings.push(Finding::bad(format!(
             "etcd at {server} has an alarm: {}: mend its cause (NOSPACE: compact and defragment), then etcdctl alarm disarm",
             alarm.trim()
-        )));
-    }
-    if numbers(version) < [3, 4, 0] {
-        findings.push(Finding::doubtful(format!(
-            "etcd at {server} is version {version}: leaderrun is tested with 3.4 and later"
         )));
     }
     if findings.is_empty() {
@@ -94,11 +84,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        for (version, old) in [("3.3.25", true), ("2.3.8", true), ("3.4.0", false), ("3.10.1", false), ("4.0.0", false)]
-        {
-            assert_eq!(numbers(version) < [3, 4, 0], old, "{version}");
-        }
-        let revoking = ["3.3.25", "3.4.23", "3.4.30", "3.5.0", "3.5.0-rc.1", "3.5.12"].map(may_revoke_what_was_renewed);
+        let revoking = ["2.3.8", "3.3.25", "3.4.30", "3.5.0", "3.5.0-rc.1", "3.5.12"].map(may_revoke_what_was_renewed);
         let mended = ["3.4.31", "3.5.13", "3.5.27", "3.6.0", "3.10.1", "4.0.0"].map(may_revoke_what_was_renewed);
         assert_eq!((revoking, mended), ([true; 6], [false; 6]));
     }
@@ -108,7 +94,6 @@ mod tests {
         let fine = StatusResponse { version: "3.4.31".into(), leader: 1, ..StatusResponse::default() };
         assert_eq!(verdicts(&fine), [Verdict::Good]);
         assert_eq!(verdicts(&StatusResponse { leader: 0, ..fine.clone() }), [Verdict::Bad]);
-        assert_eq!(verdicts(&StatusResponse { is_learner: true, ..fine.clone() }), [Verdict::Doubtful]);
         let full = StatusResponse { errors: vec!["memberID:1 alarm:NOSPACE ".into()], ..fine };
         assert_eq!(verdicts(&full), [Verdict::Bad]);
     }

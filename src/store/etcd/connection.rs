@@ -32,7 +32,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -56,7 +56,9 @@ pub struct Client {
     /// The possible reason, if a connection ends before its first success.
     pub doubt: &'static str,
     shared: Kept<Connection>,
-    state: Mutex<State>,
+    /// The server of the next connection.
+    next: AtomicUsize,
+    token: Mutex<Token>,
 }
 
 struct Server {
@@ -69,12 +71,6 @@ fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
     let mut config = tls::client_config(files)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
-}
-
-#[derive(Default)]
-struct State {
-    next: usize,
-    token: Token,
 }
 
 #[derive(Clone, Default)]
@@ -134,8 +130,8 @@ impl Client {
             Some(_) => "does it want a certificate, by cert= and key=?",
             None => "is it etcd, and does it want TLS, by etcds://?",
         };
-        let (address, shared, state) = (address.clone(), Kept::default(), Mutex::default());
-        Ok(Self { servers, address, bound, doubt, shared, state })
+        let (address, shared) = (address.clone(), Kept::default());
+        Ok(Self { servers, address, bound, doubt, shared, next: AtomicUsize::new(0), token: Mutex::default() })
     }
 
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -151,7 +147,7 @@ impl Client {
         F: Future<Output = Result<T, StoreError>>,
     {
         self.bounded(async {
-            let mut failures = Vec::new();
+            let mut failed: Option<StoreError> = None;
             let mut servers_left = self.servers.len();
             loop {
                 let connection = self.connection();
@@ -167,10 +163,14 @@ impl Client {
                 };
                 servers_left -= usize::from(!was_proven);
                 let has_ended = connection.broken.load(Ordering::Relaxed);
-                failures.push(error);
+                let error = match failed {
+                    Some(earlier) => both(earlier, error),
+                    None => error,
+                };
                 if !has_ended || servers_left == 0 {
-                    return Err(last_of(failures));
+                    return Err(error);
                 }
+                failed = Some(error);
             }
         })
         .await
@@ -184,7 +184,7 @@ impl Client {
             }
             self.distrust(&connection);
         }
-        let connection = self.connection_to(self.state.lock().next);
+        let connection = self.connection_to(self.next.load(Ordering::Relaxed));
         self.shared.keep_unless(&connection, |_| false);
         connection
     }
@@ -220,18 +220,18 @@ impl Client {
 
     fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
-            self.state.lock().next = (connection.index + 1) % self.servers.len();
+            self.next.store((connection.index + 1) % self.servers.len(), Ordering::Relaxed);
         }
     }
 
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.address.user else { return Ok(()) };
-        if !matches!(self.state.lock().token, Token::Unknown) {
+        if !matches!(*self.token.lock(), Token::Unknown) {
             return Ok(());
         }
         let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
         let answer: Result<AuthenticateResponse, Status> = self.send(connection, AUTHENTICATE, request).await;
-        self.state.lock().token = match answer {
+        *self.token.lock() = match answer {
             Ok(answer) => Token::Known(answer.token),
             Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
             // Sending a password twice does no harm, so nothing is in doubt.
@@ -252,7 +252,7 @@ impl Client {
         self.log_in(connection).await?;
         let mut answer = self.send(connection, method, request.clone()).await;
         if answer.as_ref().is_err_and(|status| self.token_is_stale(status)) {
-            self.state.lock().token = Token::Unknown;
+            *self.token.lock() = Token::Unknown;
             self.log_in(connection).await?;
             answer = self.send(connection, method, request).await;
         }
@@ -329,7 +329,7 @@ impl Client {
 
     pub fn watch_ended(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
         if self.token_is_stale(status) {
-            self.state.lock().token = Token::Unknown;
+            *self.token.lock() = Token::Unknown;
         }
         self.distrust(connection);
         explain(self, connection, WATCH, status)
@@ -341,7 +341,7 @@ impl Client {
         if method != STATUS {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
-        if let Token::Known(token) = &self.state.lock().token
+        if let Token::Known(token) = &*self.token.lock()
             && let Ok(token) = MetadataValue::try_from(token)
         {
             request.metadata_mut().insert("token", token);
@@ -357,13 +357,11 @@ where
     method.parse().expect("the paths of etcd's methods are paths")
 }
 
-/// If one of the attempts may have been applied, the outcome is unknown.
-fn last_of(mut failures: Vec<StoreError>) -> StoreError {
-    let in_doubt = failures.iter().any(|failure| failure.kind == ErrorKind::Unknown);
-    let mut last = failures.last().expect("an attempt failed").clone();
-    if last.kind == ErrorKind::NotApplied {
-        failures.retain(|failure| failure.kind == ErrorKind::NotApplied);
-        last = joined(&failures);
+/// The error of two attempts. If the first may have been applied, the outcome is unknown.
+fn both(first: StoreError, second: StoreError) -> StoreError {
+    match (first.kind, second.kind) {
+        (ErrorKind::NotApplied, ErrorKind::NotApplied) => joined(&[first, second]),
+        (ErrorKind::Unknown, _) => StoreError { kind: ErrorKind::Unknown, ..second },
+        _ => second,
     }
-    StoreError { kind: if in_doubt { ErrorKind::Unknown } else { last.kind }, ..last }
 }

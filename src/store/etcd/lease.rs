@@ -23,14 +23,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// The longest lease, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
-const FOR_EVER: i64 = 7_000_000_000;
+const LONGEST: i64 = 7_000_000_000;
 
 pub fn whole_seconds(duration: Duration) -> i64 {
-    i64::try_from(millis(duration).div_ceil(1000)).unwrap_or(i64::MAX).max(1)
-}
-
-pub fn ends(duration: Duration) -> bool {
-    whole_seconds(duration) < FOR_EVER
+    i64::try_from(millis(duration).div_ceil(1000)).map_or(LONGEST, |seconds| seconds.clamp(1, LONGEST))
 }
 
 pub fn seconds(number: i64) -> Duration {

@@ -147,7 +147,6 @@ messages! {
         leader: u64 = (uint64, tag = "4"),
         /// Alarms, since 3.4.
         errors: Vec<String> = (string, repeated, tag = "8"),
-        is_learner: bool = (bool, tag = "10"),
     }
 }
 
