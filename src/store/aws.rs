@@ -4,7 +4,8 @@
 //! The hazard: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
 //! the sources of credentials.
 
-use super::allowance::{MOST, TooLong};
+use super::allowance::MOST;
+use super::error::innermost;
 use super::server_clock::Clock;
 use super::{StoreError, expiry};
 use crate::time::BootInstant;
@@ -15,6 +16,7 @@ use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvi
 use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
 use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_runtime_api::client::http::{
@@ -23,7 +25,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::Limited;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +42,8 @@ pub struct Account {
     pub endpoint: Option<Url>,
 }
 
-/// The SDK's configuration, with its credentials, and the region. None if no region is known.
-pub async fn load(account: &Account, request_timeout: Duration) -> Result<Option<(SdkConfig, Region)>, StoreError> {
+/// The SDK's configuration, with its credentials, and the region.
+pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkConfig, Region), StoreError> {
     find_profile(account).await?;
     let http = SharedHttpClient::new(BoundedClient::default());
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
@@ -54,11 +56,11 @@ pub async fn load(account: &Account, request_timeout: Duration) -> Result<Option
         loader = loader.region(Region::new(region.clone()));
     }
     // Everything here is local, except the region of an EC2 instance, which is asked for last.
-    let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await;
-    Ok(shared.ok().and_then(|shared| {
-        let region = shared.region()?.clone();
-        Some((shared, region))
-    }))
+    let loaded = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await.ok();
+    let with_region = loaded.and_then(|shared| shared.region().cloned().map(|region| (shared, region)));
+    with_region.ok_or_else(|| {
+        StoreError::misconfigured("no AWS region: say region=REGION in the store URL, or set AWS_REGION")
+    })
 }
 
 /// The SDK skips a profile that does not exist, and may then use another account.
@@ -106,15 +108,19 @@ fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) 
         )
 }
 
-/// `may_pass`: the source of credentials failed, and may answer later.
-pub fn no_credentials(server: &str, why: &str, may_pass: bool) -> StoreError {
-    let message = format!("no AWS credentials for {server}: {why}");
-    if may_pass {
-        return StoreError::not_applied(message);
+/// The error of a request that was not sent.
+pub fn no_credentials(server: &str, error: &CredentialsError) -> StoreError {
+    let message = format!("no AWS credentials for {server}");
+    let why = innermost(error);
+    match error {
+        CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_) => {
+            StoreError::misconfigured(format!(
+                "{message} ({why}): set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the host a \
+                 role"
+            ))
+        }
+        _ => StoreError::not_applied(format!("{message}: their source failed: {why}")),
     }
-    StoreError::misconfigured(format!(
-        "{message}: set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the host a role"
-    ))
 }
 
 /// An endpoint that a user wrote. None if it is not a URL with a host.
@@ -175,14 +181,8 @@ impl HttpConnector for BoundedConnector {
             if let Some(date) = answer.headers().get("date").and_then(expiry::date) {
                 clock.lock().sample(date, sent, received);
             }
-            Ok(answer.map(bounded))
+            // The HTTP client bounds the headers.
+            Ok(answer.map(|body| SdkBody::from_body_1_x(Limited::new(body, MOST))))
         })
     }
-}
-
-/// A body that fails when it becomes too long. The HTTP client bounds the headers.
-fn bounded(body: SdkBody) -> SdkBody {
-    SdkBody::from_body_1_x(
-        Limited::new(body, MOST).map_err(|error| if error.is::<LengthLimitError>() { TooLong.into() } else { error }),
-    )
 }

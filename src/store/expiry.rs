@@ -5,6 +5,9 @@ use super::server_clock::{Clock, FIRST_GUESS};
 use crate::time::{BootInstant, millis, wall_clock_millis};
 use std::time::Duration;
 
+/// The error of our wall clock from which somebody is told: AWS will soon refuse its signatures.
+const MOST_WALL_CLOCK_ERROR: Duration = Duration::from_mins(1);
+
 /// When a lease is judged, and when it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -44,11 +47,20 @@ pub trait ServerTime {
         bounds.map_or_else(|| self.wall_clock_millis(), |bounds| bounds.lower)
     }
 
-    /// How far our wall clock is ahead of the server's, in seconds.
-    fn wall_clock_error(&self) -> Option<i64> {
+    /// What is wrong if our wall clock is far from the server's.
+    fn wrong_wall_clock(&self) -> Option<String> {
         let bounds = self.clock().bounds(BootInstant::now())?;
-        let middle = i128::from(bounds.lower / 2 + bounds.upper / 2);
-        i64::try_from((i128::from(self.wall_clock_millis()) - middle) / 1000).ok()
+        let server = bounds.lower / 2 + bounds.upper / 2;
+        let wall = self.wall_clock_millis();
+        let error = Duration::from_millis(wall.abs_diff(server));
+        let direction = if wall > server { "ahead of" } else { "behind" };
+        (error >= MOST_WALL_CLOCK_ERROR).then(|| {
+            format!(
+                "this machine's clock is {} s {direction} the server's: set it, because signatures that are minutes off \
+                 are refused",
+                error.as_secs()
+            )
+        })
     }
 }
 
@@ -57,11 +69,6 @@ pub trait ServerTime {
 pub fn date(header: &str) -> Option<u64> {
     let date = httpdate::parse_http_date(header).ok()?;
     Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
-}
-
-pub fn wrong_wall_clock(seconds: i64, whose: &str) -> String {
-    let direction = if seconds > 0 { "ahead of" } else { "behind" };
-    format!("this machine's clock is {} s {direction} {whose}", seconds.abs())
 }
 
 /// A server whose answers have no date.

@@ -5,32 +5,20 @@ use std::fmt;
 use std::path::PathBuf;
 use url::Url;
 
-/// Whose interface a bucket has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whose interface a bucket has. Its text is the scheme of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(const_into_str)]
 pub enum Kind {
     /// Amazon S3, and what speaks it: MinIO, R2, Ceph.
+    #[strum(serialize = "s3")]
     S3,
+    #[strum(serialize = "gs")]
     Gcs,
+    #[strum(serialize = "azblob")]
     Azure,
 }
 
 impl Kind {
-    fn of(scheme: &str) -> Self {
-        match scheme {
-            "gs" => Self::Gcs,
-            "azblob" => Self::Azure,
-            _ => Self::S3,
-        }
-    }
-
-    fn scheme(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Gcs => "gs",
-            Self::Azure => "azblob",
-        }
-    }
-
     pub fn name(self) -> &'static str {
         match self {
             Self::S3 => "S3",
@@ -67,15 +55,11 @@ impl Address {
     }
 
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        let kind = Kind::of(scheme);
-        let scheme = kind.scheme();
-        let known: &[&str] = match kind {
-            Kind::S3 => &["ca", "endpoint", "path_style", "profile", "region"],
-            Kind::Gcs | Kind::Azure => &["ca", "endpoint"],
-        };
-        let form = match kind {
-            Kind::S3 | Kind::Gcs => "BUCKET/PREFIX",
-            Kind::Azure => "ACCOUNT/CONTAINER/PREFIX",
+        let kind: Kind = scheme.parse().map_err(|_| format!("{scheme}:// is no bucket"))?;
+        let (form, known): (&str, &[&str]) = match kind {
+            Kind::S3 => ("BUCKET/PREFIX", &["ca", "endpoint", "path_style", "profile", "region"]),
+            Kind::Gcs => ("BUCKET/PREFIX", &["ca", "endpoint"]),
+            Kind::Azure => ("ACCOUNT/CONTAINER/PREFIX", &["ca", "endpoint"]),
         };
         let mut url = StoreUrl::read(scheme, rest, known)?;
         if url.user.is_some() || url.password.is_some() {
@@ -135,7 +119,7 @@ fn prefix(scheme: &str, path: &str) -> Result<String, String> {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let account = if self.account.is_empty() { String::new() } else { format!("{}/", self.account) };
-        write!(f, "{}://{account}{}/{}", self.kind.scheme(), self.bucket, self.prefix)
+        write!(f, "{}://{account}{}/{}", self.kind.into_str(), self.bucket, self.prefix)
     }
 }
 

@@ -15,23 +15,21 @@ use super::address::{Address, Kind};
 use super::failure::Refusal;
 use super::objects::Objects;
 use crate::store::StoreError;
-use crate::store::allowance::{MOST, TooLong};
+use crate::store::allowance::MOST;
 use crate::store::aws::{self, Account};
-use crate::store::error::innermost;
 use crate::store::expiry;
 use crate::store::server_clock::Clock;
 use crate::store::tls;
 use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
-use aws_credential_types::provider::error::CredentialsError::{CredentialsNotLoaded, InvalidConfiguration};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use bytes::Bytes;
+use http::Uri;
 use http::header::DATE;
-use http::{StatusCode, Uri};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as Network;
-use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use object_store::aws::{AmazonS3Builder, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -43,16 +41,13 @@ use object_store::{BackoffConfig, ClientOptions, CredentialProvider, RetryConfig
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use url::Url;
 
 /// The most bytes of the headers of an answer.
 const MOST_HEADERS: usize = 64 << 10;
-/// How long credentials are used that name no end.
-const CREDENTIALS_LAST: Duration = Duration::from_mins(10);
 /// How long before their end other credentials are asked for.
 const CREDENTIALS_AHEAD: Duration = Duration::from_mins(2);
 /// The region of servers that have none, such as MinIO.
@@ -66,9 +61,6 @@ const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2
 pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Objects, StoreError> {
     let kind = address.kind;
     let endpoint = address.endpoint.as_ref();
-    let unusable = |error: object_store::Error| {
-        StoreError::misconfigured(format!("cannot use {address} in {}: {}", kind.name(), innermost(&error)))
-    };
     tls::install_provider();
     let tls = match tls::client_config(&address.tls) {
         // A host without authorities still reaches a server without TLS.
@@ -77,71 +69,66 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Obj
         }
         config => config?,
     };
+    let host = match (kind, endpoint) {
+        // Its credentials come over another client.
+        (Kind::S3, _) => "",
+        (_, Some(endpoint)) => endpoint.host_str().unwrap_or_default(),
+        (Kind::Gcs, None) => "storage.googleapis.com",
+        (Kind::Azure, None) => ".blob.core.windows.net",
+    };
     // Callers bound it too, but their messages can say less.
-    let wire = |host: Option<String>| Wire::new(request_timeout - request_timeout / 20, host, tls);
+    let wire = Wire::new(request_timeout - request_timeout / 20, host, tls);
+    let is_local = endpoint.is_some_and(aws::is_loopback);
+    let server = named(kind, endpoint);
     match kind {
-        Kind::S3 => s3(address, request_timeout, wire(None), unusable).await,
+        Kind::S3 => s3(address, request_timeout, wire).await,
         Kind::Gcs => {
-            let base = endpoint.map(origin);
-            let host = endpoint.map_or("storage.googleapis.com", |url| url.host_str().unwrap_or_default());
-            let wire = wire(Some(host.to_owned()));
             let mut builder = GoogleCloudStorageBuilder::from_env()
                 .with_bucket_name(&address.bucket)
                 .with_retry(no_retries())
                 .with_http_connector(wire.clone());
-            if let Some(base) = &base {
-                builder = builder.with_base_url(base);
+            if let Some(endpoint) = endpoint {
+                builder = builder.with_base_url(&origin(endpoint));
             }
-            if endpoint.is_some_and(aws::is_loopback) {
+            if is_local {
                 builder = builder.with_skip_signature(true);
             }
-            Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, named(kind, base.as_deref())))
+            Objects::new(address, builder.build(), wire, server)
         }
         Kind::Azure => {
-            let base = endpoint.map(|url| url.as_str().trim_end_matches('/').to_owned());
-            let usual = format!("{}.blob.core.windows.net", address.account);
-            let host = endpoint.map_or(usual.as_str(), |url| url.host_str().unwrap_or_default());
-            let wire = wire(Some(host.to_owned()));
             let mut builder = MicrosoftAzureBuilder::from_env()
                 .with_account(&address.account)
                 .with_container_name(&address.bucket)
                 .with_retry(no_retries())
                 .with_http_connector(wire.clone());
-            if let Some(base) = &base {
-                builder = builder.with_endpoint(base.clone()).with_allow_http(true);
+            if let Some(endpoint) = endpoint {
+                builder =
+                    builder.with_endpoint(endpoint.as_str().trim_end_matches('/').to_owned()).with_allow_http(true);
             }
-            let is_local = endpoint.is_some_and(aws::is_loopback);
-            if is_local && address.account == EMULATED && !knows_a_login(&builder) {
+            if is_local && address.account == EMULATED && builder.get_config_value(&AzureConfigKey::AccessKey).is_none()
+            {
                 builder = builder.with_access_key(EMULATORS_KEY);
             }
-            let server = named(kind, endpoint.map(origin).as_deref());
-            Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, server))
+            Objects::new(address, builder.build(), wire, server)
         }
     }
 }
 
-async fn s3(
-    address: &Address,
-    request_timeout: Duration,
-    wire: Wire,
-    unusable: impl Fn(object_store::Error) -> StoreError,
-) -> Result<Objects, StoreError> {
+async fn s3(address: &Address, request_timeout: Duration, wire: Wire) -> Result<Objects, StoreError> {
     let Address { region, profile, endpoint, .. } = address.clone();
     let mut account = Account { region, profile, endpoint };
-    // As the SDK's own client for S3 does.
-    let elsewhere = || std::env::var("AWS_ENDPOINT_URL_S3").or_else(|_| std::env::var("AWS_ENDPOINT_URL")).ok();
     if account.endpoint.is_none() {
-        account.endpoint = elsewhere().filter(|text| !text.is_empty()).as_deref().and_then(aws::endpoint);
+        // As the SDK's own client for S3 does.
+        let named = variable(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
+        account.endpoint = named.as_deref().and_then(aws::endpoint);
     }
     if account.endpoint.is_some() && account.region.is_none() {
-        let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
-        account.region = Some(named.filter(|region| !region.is_empty()).unwrap_or_else(|| ANY_REGION.to_owned()));
+        account.region = variable(["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| Some(ANY_REGION.to_owned()));
     }
-    let loaded = aws::load(&account, request_timeout).await?;
-    let no_region = "no AWS region for S3: say s3://BUCKET/PREFIX?region=REGION, or set AWS_REGION";
-    let (shared, region) = loaded.ok_or_else(|| StoreError::misconfigured(no_region))?;
+    let (shared, region) = aws::load(&account, request_timeout).await?;
+    let chain = shared.credentials_provider().expect("the SDK's defaults have one");
     let server = match &account.endpoint {
-        Some(endpoint) => named(Kind::S3, Some(&origin(endpoint))),
+        Some(endpoint) => named(Kind::S3, Some(endpoint)),
         None => format!("S3 ({region})"),
     };
     let mut builder = AmazonS3Builder::new()
@@ -151,7 +138,7 @@ async fn s3(
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!address.path_style)
         .with_credentials(Arc::new(Credentials {
-            state: tokio::sync::Mutex::new(State { chain: shared.credentials_provider(), known: None }),
+            state: tokio::sync::Mutex::new(State { chain, known: None }),
             refused: Arc::clone(&wire.refused),
             account: account.clone(),
             server: server.clone(),
@@ -169,20 +156,20 @@ async fn s3(
             format!("{scheme}://{}.{host}{path}", address.bucket)
         });
     }
-    Ok(Objects::new(address, builder.build().map_err(unusable)?, wire, server))
+    Objects::new(address, builder.build(), wire, server)
 }
 
-fn knows_a_login(builder: &MicrosoftAzureBuilder) -> bool {
-    use AzureConfigKey::{AccessKey, ClientSecret, SasKey, Token};
-    [AccessKey, ClientSecret, SasKey, Token].iter().any(|key| builder.get_config_value(key).is_some())
+/// What the first of these says that is set.
+fn variable(names: [&str; 2]) -> Option<String> {
+    names.into_iter().filter_map(|name| std::env::var(name).ok()).find(|text| !text.is_empty())
 }
 
 fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-fn named(kind: Kind, origin: Option<&str>) -> String {
-    origin.map_or_else(|| kind.name().to_owned(), |origin| format!("{} at {origin}", kind.name()))
+fn named(kind: Kind, endpoint: Option<&Url>) -> String {
+    endpoint.map_or_else(|| kind.name().to_owned(), |endpoint| format!("{} at {}", kind.name(), origin(endpoint)))
 }
 
 fn no_retries() -> RetryConfig {
@@ -203,14 +190,15 @@ struct Credentials {
 }
 
 struct State {
-    chain: Option<SharedCredentialsProvider>,
-    known: Option<Known>,
+    chain: SharedCredentialsProvider,
+    known: Option<aws_credential_types::Credentials>,
 }
 
-struct Known {
-    credential: Arc<AwsCredential>,
-    use_until: SystemTime,
-    ends: SystemTime,
+impl State {
+    fn lasts(&self, ahead: Duration) -> bool {
+        let ends = self.known.as_ref().map(aws_credential_types::Credentials::expiry);
+        ends.is_some_and(|ends| ends.is_none_or(|ends| SystemTime::now() + ahead < ends))
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -224,65 +212,45 @@ impl CredentialProvider for Credentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let State { chain, known } = &mut *self.state.lock().await;
-        let now = SystemTime::now();
+        let mut state = self.state.lock().await;
         if self.refused.swap(false, Ordering::Relaxed) {
-            *known = None;
-            if let Ok(Some((shared, _))) = aws::load(&self.account, self.request_timeout).await {
-                *chain = shared.credentials_provider();
+            state.known = None;
+            if let Ok((shared, _)) = aws::load(&self.account, self.request_timeout).await
+                && let Some(chain) = shared.credentials_provider()
+            {
+                state.chain = chain;
             }
         }
-        if let Some(known) = known.as_ref().filter(|known| now < known.use_until) {
-            return Ok(Arc::clone(&known.credential));
-        }
-        let none = |why: &str, may_pass| {
-            let source = Box::new(aws::no_credentials(&self.server, why, may_pass));
-            object_store::Error::Generic { store: "S3", source }
-        };
-        let chain = chain.as_ref().ok_or_else(|| none("there are none", false))?;
-        let found = match chain.provide_credentials().await {
-            Ok(found) => found,
-            Err(error) => {
+        if !state.lasts(CREDENTIALS_AHEAD) {
+            match state.chain.provide_credentials().await {
+                Ok(found) => state.known = Some(found),
                 // Those that are known may have some minutes left.
-                if let Some(known) = known.as_ref().filter(|known| now < known.ends) {
-                    return Ok(Arc::clone(&known.credential));
+                Err(_) if state.lasts(Duration::ZERO) => {}
+                Err(error) => {
+                    let source = Box::new(aws::no_credentials(&self.server, &error));
+                    return Err(object_store::Error::Generic { store: "S3", source });
                 }
-                let cause = innermost(&error);
-                return Err(match error {
-                    CredentialsNotLoaded(_) | InvalidConfiguration(_) => none(&cause, false),
-                    _ => none(&format!("their source failed: {cause}"), true),
-                });
             }
-        };
-        let credential = Arc::new(AwsCredential {
-            key_id: found.access_key_id().to_owned(),
-            secret_key: found.secret_access_key().to_owned(),
-            token: found.session_token().map(str::to_owned),
-        });
-        let usual = now + CREDENTIALS_LAST;
-        let ends = found.expiry().unwrap_or(usual);
-        let use_until = usual.min(ends.checked_sub(CREDENTIALS_AHEAD).unwrap_or(UNIX_EPOCH));
-        *known = Some(Known { credential: Arc::clone(&credential), use_until, ends });
-        Ok(credential)
+        }
+        let known = state.known.as_ref().expect("they were found");
+        Ok(Arc::new(AwsCredential {
+            key_id: known.access_key_id().to_owned(),
+            secret_key: known.secret_access_key().to_owned(),
+            token: known.session_token().map(str::to_owned),
+        }))
     }
 }
 
 /// Sees every request leave and every answer arrive.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Wire {
     client: Client<HttpsConnector<Network>, HttpRequestBody>,
     bound: Duration,
-    /// The host whose dates count. None: all of them.
-    host: Option<String>,
+    /// How the names of the hosts end whose dates count.
+    host: String,
     clock: Arc<Mutex<Clock>>,
     /// An answer has refused the credentials that are known.
     refused: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire").finish_non_exhaustive()
-    }
 }
 
 impl HttpConnector for Wire {
@@ -292,7 +260,7 @@ impl HttpConnector for Wire {
 }
 
 impl Wire {
-    fn new(bound: Duration, host: Option<String>, tls: ClientConfig) -> Self {
+    fn new(bound: Duration, host: &str, tls: ClientConfig) -> Self {
         let mut network = Network::new();
         network.enforce_http(false);
         network.set_nodelay(true);
@@ -302,7 +270,7 @@ impl Wire {
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(MOST_HEADERS)
             .build(connector);
-        Self { client, bound, host, clock: Arc::default(), refused: Arc::default() }
+        Self { client, bound, host: host.to_owned(), clock: Arc::default(), refused: Arc::default() }
     }
 
     pub fn clock(&self) -> Clock {
@@ -311,7 +279,7 @@ impl Wire {
 
     fn learn(&self, asked: &Uri, answer: &http::HeaderMap, sent: BootInstant) {
         let received = BootInstant::now();
-        if self.host.as_ref().is_some_and(|host| asked.host() != Some(host)) {
+        if !asked.host().is_some_and(|host| host.ends_with(&self.host)) {
             return;
         }
         if let Some(date) = answer.get(DATE).and_then(|date| expiry::date(date.to_str().ok()?)) {
@@ -319,53 +287,36 @@ impl Wire {
         }
     }
 
-    async fn exchange(&self, request: HttpRequest) -> Result<(StatusCode, http::HeaderMap, Bytes), HttpError> {
+    async fn exchange(&self, request: HttpRequest) -> Result<http::Response<Bytes>, HttpError> {
         let (sent, asked) = (BootInstant::now(), request.uri().clone());
-        let answer = self.client.request(request).await.map_err(|error| undelivered(&error))?;
+        let answer = self.client.request(request).await.map_err(|error| {
+            // What was refused by the network was never sent.
+            let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
+            HttpError::new(kind, error)
+        })?;
         self.learn(&asked, answer.headers(), sent);
         let (head, body) = answer.into_parts();
-        let body = Limited::new(body, MOST).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                HttpError::new(HttpErrorKind::Decode, TooLong)
-            } else {
-                HttpError::new(HttpErrorKind::Unknown, io::Error::other(innermost(&*error)))
-            }
-        })?;
-        Ok((head.status, head.headers, body.to_bytes()))
+        let body = Limited::new(body, MOST).collect().await;
+        let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Unknown, error))?;
+        Ok(http::Response::from_parts(head, body.to_bytes()))
     }
-}
-
-/// What was refused by the network was never sent.
-fn undelivered(error: &ClientError) -> HttpError {
-    let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
-    let lost = if error.is_connect() { StoreError::not_applied } else { StoreError::unknown };
-    HttpError::new(kind, lost(innermost(error)).because(error))
 }
 
 #[async_trait::async_trait]
 impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let late = || HttpError::new(HttpErrorKind::Timeout, io::Error::other("no answer in time"));
-        let exchanged = tokio::time::timeout(self.bound, self.exchange(request)).await;
-        let (status, headers, body) = exchanged.map_err(|_| late())??;
-        let refusal = (!status.is_success())
-            .then(|| {
-                Refusal::read(
-                    status.as_u16(),
-                    headers.get("x-ms-error-code").and_then(|code| code.to_str().ok()),
-                    &body,
-                )
-            })
-            .filter(|refusal| !refusal.is_a_condition());
-        if let Some(refusal) = refusal {
+        let late = |_| HttpError::new_boxed(HttpErrorKind::Timeout, "no answer in time".into());
+        let answer = tokio::time::timeout(self.bound, self.exchange(request)).await.map_err(late)??;
+        if !answer.status().is_success() {
+            let code = answer.headers().get("x-ms-error-code").and_then(|code| code.to_str().ok());
+            let refusal = Refusal::read(answer.status().as_u16(), code, answer.body());
             if refusal.is_of_credentials() {
                 self.refused.store(true, Ordering::Relaxed);
             }
-            return Err(HttpError::new(HttpErrorKind::Unknown, refusal));
+            if !refusal.is_a_condition() {
+                return Err(HttpError::new(HttpErrorKind::Unknown, refusal));
+            }
         }
-        let mut answer = HttpResponse::new(body.into());
-        *answer.status_mut() = status;
-        *answer.headers_mut() = headers;
-        Ok(answer)
+        Ok(answer.map(Into::into))
     }
 }

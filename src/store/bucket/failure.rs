@@ -2,9 +2,9 @@
 //! it away.
 
 use crate::store::StoreError;
-use crate::store::allowance::{self, MOST, TooLong};
+use crate::store::allowance::{self, MOST};
 use crate::store::error::{causes, in_short, innermost};
-use crate::store::expiry::wrong_wall_clock;
+use http_body_util::LengthLimitError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error;
 use std::fmt;
@@ -14,12 +14,8 @@ pub struct Place<'a> {
     /// `s3://locks/prefix/`
     pub bucket: &'a str,
     pub server: &'a str,
-    /// How far our wall clock is ahead of the server's, in seconds, if that is known.
-    pub wall_clock_error: Option<i64>,
+    pub wrong_wall_clock: Option<String>,
 }
-
-/// S3 refuses a signature that is older or newer than this.
-const MOST_SIGNATURE_AGE_SECONDS: i64 = 900;
 
 /// An answer that is neither a success nor a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +89,7 @@ pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
 }
 
 pub fn is_too_long(error: &(dyn Error + 'static)) -> bool {
-    found::<TooLong>(error).is_some()
+    found::<LengthLimitError>(error).is_some()
 }
 
 fn found<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
@@ -109,25 +105,22 @@ pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -
     if let Some(refusal) = found::<Refusal>(error) {
         return refused(place, action, refusal);
     }
-    let (ours, undelivered) = (found::<StoreError>(error), found::<HttpError>(error));
-    let Some(undelivered) = undelivered else {
-        // Without credentials it was not sent.
-        return ours.cloned().unwrap_or_else(|| {
-            StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
-        });
-    };
-    if let Some(without) = ours {
-        return StoreError { message: format!("cannot reach {server}: {without}"), ..without.clone() };
+    if let Some(without_credentials) = found::<StoreError>(error) {
+        return without_credentials.clone();
     }
+    let Some(undelivered) = found::<HttpError>(error) else {
+        return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
+    };
     let message = format!("cannot reach {server}: {}", innermost(error));
-    match undelivered.kind() {
+    let failure = match undelivered.kind() {
         HttpErrorKind::Connect => StoreError::not_applied(message),
         _ => StoreError::unknown(message),
-    }
+    };
+    failure.because(error)
 }
 
 fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
-    let Place { bucket, server, wall_clock_error } = place;
+    let Place { bucket, server, wrong_wall_clock } = place;
     let said = &refusal.message;
     if refusal.is_without_bucket() {
         return StoreError::misconfigured(format!(
@@ -135,17 +128,9 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
         ));
     }
     match (refusal.status, refusal.code.as_str()) {
-        (403, "RequestTimeTooSkewed" | "AuthenticationFailed" | "SignatureDoesNotMatch")
-            if wall_clock_error.is_some_and(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS) =>
-        {
-            let wrong = wrong_wall_clock(wall_clock_error.unwrap_or_default(), "the server's");
-            StoreError::denied(format!(
-                "{server} denied {action} on {bucket}: {wrong}, and a signature counts for \
-                 {MOST_SIGNATURE_AGE_SECONDS} s: set the clock"
-            ))
-        }
         (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
-            StoreError::denied(format!("{server} denied {action} on {bucket}: {said}"))
+            let clock = wrong_wall_clock.as_ref().map(|wrong| format!("; {wrong}")).unwrap_or_default();
+            StoreError::denied(format!("{server} denied {action} on {bucket}: {said}{clock}"))
         }
         (300..=399, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
             StoreError::misconfigured(format!(
@@ -158,10 +143,9 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
         (404 | 405, "") => StoreError::misconfigured(format!(
             "{server} answered {action} on {bucket} as a web server does: is it an object store? ({said})"
         )),
-        (429, _) | (503, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
+        (400..=499, _) | (503, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
             StoreError::not_applied(format!("{server} turned {action} on {bucket} away: {said}"))
         }
-        (400..=499, _) => StoreError::not_applied(format!("{server} rejected {action} on {bucket}: {said}")),
         _ => StoreError::unknown(format!("{server} failed at {action} on {bucket}: {said}")),
     }
 }
@@ -171,10 +155,9 @@ mod tests {
     use super::*;
     use crate::store::ErrorKind;
 
-    const PLACE: Place<'_> = Place { bucket: "s3://locks/x/", server: "S3 (eu-west-1)", wall_clock_error: Some(-3600) };
-
     fn error(status: u16, body: &str) -> StoreError {
-        refused(&PLACE, "s3:PutObject", &Refusal::read(status, None, body.as_bytes()))
+        let place = Place { bucket: "s3://locks/x/", server: "S3 (eu-west-1)", wrong_wall_clock: None };
+        refused(&place, "s3:PutObject", &Refusal::read(status, None, body.as_bytes()))
     }
 
     #[test]
@@ -220,11 +203,5 @@ mod tests {
         ] {
             assert_eq!(Refusal::read(status, None, body.as_bytes()).is_a_condition(), is_condition, "{status} {body}");
         }
-    }
-
-    #[test]
-    fn a_wrong_clock_is_named() {
-        let error = error(403, "<Code>RequestTimeTooSkewed</Code>");
-        assert!(error.message.contains("3600 s behind the server's"), "{error}");
     }
 }

@@ -8,6 +8,7 @@ use super::connection::Wire;
 use super::failure::{self, Place};
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST, MOST_LISTED};
+use crate::store::error::innermost;
 use crate::store::expiry::ServerTime;
 use crate::store::lease_store::documents::{Content, Found, Version};
 use crate::store::record::Record;
@@ -18,6 +19,13 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, Upda
 use std::sync::Arc;
 
 const PAGE: usize = 1000;
+
+/// The right that a request needs, as each [`Kind`] calls it.
+type Action = [&'static str; 3];
+const GET: Action = ["s3:GetObject", "storage.objects.get", "reading blobs"];
+const PUT: Action = ["s3:PutObject", "storage.objects.create and storage.objects.delete", "writing blobs"];
+const DELETE: Action = ["s3:DeleteObject", "storage.objects.delete", "deleting blobs"];
+const LIST: Action = ["s3:ListBucket", "storage.objects.list", "listing blobs"];
 
 pub struct Objects {
     client: Arc<dyn ObjectStore>,
@@ -39,12 +47,14 @@ impl ServerTime for Objects {
 impl Objects {
     pub(super) fn new(
         address: &Address,
-        client: impl ObjectStore + PaginatedListStore,
+        client: object_store::Result<impl ObjectStore + PaginatedListStore>,
         wire: Wire,
         server: String,
-    ) -> Self {
-        let client = Arc::new(client);
-        Self {
+    ) -> Result<Self, StoreError> {
+        let client = Arc::new(client.map_err(|error| {
+            StoreError::misconfigured(format!("cannot use {address} in {server}: {}", innermost(&error)))
+        })?);
+        Ok(Self {
             client: Arc::clone(&client) as _,
             pages: client,
             wire,
@@ -52,7 +62,7 @@ impl Objects {
             server,
             name: address.to_string(),
             prefix: address.prefix.clone(),
-        }
+        })
     }
 
     fn path(&self, key: &str) -> Path {
@@ -61,23 +71,10 @@ impl Objects {
         Path::parse(&whole).unwrap_or_else(|_| Path::from(whole))
     }
 
-    fn action(&self, of_s3: &'static str) -> String {
-        match (self.kind, of_s3) {
-            (Kind::S3, action) => format!("s3:{action}"),
-            (Kind::Gcs, "GetObject") => "storage.objects.get".to_owned(),
-            (Kind::Gcs, "PutObject") => "storage.objects.create and storage.objects.delete".to_owned(),
-            (Kind::Gcs, "DeleteObject") => "storage.objects.delete".to_owned(),
-            (Kind::Gcs, _) => "storage.objects.list".to_owned(),
-            (Kind::Azure, "GetObject") => "reading blobs".to_owned(),
-            (Kind::Azure, "PutObject") => "writing blobs".to_owned(),
-            (Kind::Azure, "DeleteObject") => "deleting blobs".to_owned(),
-            (Kind::Azure, _) => "listing blobs".to_owned(),
-        }
-    }
-
-    fn failure(&self, of_s3: &'static str, error: &(dyn std::error::Error + 'static)) -> StoreError {
-        let place = Place { bucket: &self.name, server: &self.server, wall_clock_error: self.wall_clock_error() };
-        failure::failure(&place, &self.action(of_s3), error)
+    fn failure(&self, action: Action, error: &(dyn std::error::Error + 'static)) -> StoreError {
+        let wrong_wall_clock = self.wrong_wall_clock();
+        let place = Place { bucket: &self.name, server: &self.server, wrong_wall_clock };
+        failure::failure(&place, action[self.kind as usize], error)
     }
 
     /// The name of the version that requests compare: Google's generation, the others' `ETag`.
@@ -96,7 +93,7 @@ impl Objects {
                 let why = format!("it has more than {} MiB", MOST >> 20);
                 return Ok(Found { content: Content::Unreadable(why), version: Version::default() });
             }
-            Err(error) => return Err(self.failure("GetObject", &error)),
+            Err(error) => return Err(self.failure(GET, &error)),
         };
         let write = self.version(answer.meta.e_tag.clone(), answer.meta.version.clone());
         let write = write.ok_or_else(|| {
@@ -106,7 +103,7 @@ impl Objects {
                 self.server
             ))
         })?;
-        let bytes = answer.bytes().await.map_err(|error| self.failure("GetObject", &error))?;
+        let bytes = answer.bytes().await.map_err(|error| self.failure(GET, &error))?;
         Ok(found(Record::read(&bytes), write))
     }
 
@@ -131,7 +128,7 @@ impl Objects {
                 | Error::NotModified { .. }
                 | Error::NotFound { .. },
             ) => return Ok(None),
-            Err(error) => return Err(self.failure("PutObject", &error)),
+            Err(error) => return Err(self.failure(PUT, &error)),
         };
         if let Some(version) = version {
             return Ok(Some(found(Ok(record), version)));
@@ -146,7 +143,7 @@ impl Objects {
     pub(super) async fn delete(&self, key: &str) -> Result<(), StoreError> {
         match self.client.delete(&self.path(key)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.failure("DeleteObject", &error)),
+            Err(error) => Err(self.failure(DELETE, &error)),
         }
     }
 
@@ -162,7 +159,7 @@ impl Objects {
         let mut options = PaginatedListOptions { max_keys: Some(PAGE), ..PaginatedListOptions::default() };
         loop {
             let page = self.pages.list_paginated(Some(asked), options.clone()).await;
-            let page = page.map_err(|error| self.failure("ListBucket", &error))?;
+            let page = page.map_err(|error| self.failure(LIST, &error))?;
             let found = page.result.objects.iter().map(|object| object.location.as_ref());
             let named = found.filter(|name| name.starts_with(&whole));
             all.extend(named.filter_map(|name| Some(name.strip_prefix(&self.prefix)?.to_owned())));

@@ -16,9 +16,7 @@ use std::time::Duration;
 /// Opens the table. Its own answers teach it the server's time; those of the sources of credentials do not.
 pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Table, StoreError> {
     let clock = Arc::default();
-    let loaded = aws::load(&address.account, request_timeout).await?;
-    let no_region = "no AWS region for DynamoDB: say dynamodb://TABLE?region=REGION, or set AWS_REGION";
-    let (shared, region) = loaded.ok_or_else(|| StoreError::misconfigured(no_region))?;
+    let (shared, region) = aws::load(&address.account, request_timeout).await?;
     // Callers bound it too, but their messages can say less.
     let bound = request_timeout - request_timeout / 20;
     let timeouts = TimeoutConfig::builder()

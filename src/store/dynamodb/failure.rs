@@ -2,12 +2,12 @@
 //! it away. The SDK shows some of that only in words: should they change, the failure is unknown.
 
 use crate::store::StoreError;
-use crate::store::allowance::{self, MOST, TooLong};
+use crate::store::allowance::{self, MOST};
 use crate::store::aws;
 use crate::store::error::{causes, in_short, innermost};
-use crate::store::expiry::wrong_wall_clock;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use http_body_util::LengthLimitError;
 use std::error::Error;
 use std::io;
 
@@ -15,45 +15,32 @@ use std::io;
 pub struct Place<'a> {
     pub table: &'a str,
     pub server: &'a str,
-    /// How far our wall clock is from the server's, in seconds, if that is known.
-    pub wall_clock_error: Option<i64>,
+    pub wrong_wall_clock: Option<String>,
 }
-
-/// AWS refuses a signature that is older or newer than this.
-const MOST_SIGNATURE_AGE_SECONDS: i64 = 300;
 
 /// An error of `action` (`dynamodb:PutItem`), other than a condition that failed.
 pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
 where
     E: ProvideErrorMetadata + Error + 'static,
 {
-    // Nothing was sent to DynamoDB if the request was for a source of credentials.
-    if let Some(failure) = without_credentials(place.server, error) {
-        return failure;
-    }
     let server = place.server;
-    if causes(error).any(<dyn Error>::is::<TooLong>) {
+    // Nothing was sent to DynamoDB if the request was for a source of credentials.
+    if let Some(without) = causes(error).find_map(|cause| cause.downcast_ref()) {
+        return aws::no_credentials(server, without);
+    }
+    if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
         return StoreError::unknown(allowance::complaint(server, "DynamoDB", MOST));
     }
     match error {
         SdkError::ServiceError(answer) => {
             refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
         }
-        SdkError::ConstructionFailure(_) => {
-            StoreError::not_applied(format!("cannot ask {server}: {}", innermost(error)))
-        }
         SdkError::ResponseError(_) => {
             StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
         }
         _ => {
-            let is_late = match error {
-                SdkError::TimeoutError(_) => true,
-                SdkError::DispatchFailure(failure) => failure.is_timeout(),
-                _ => false,
-            };
-            let cause = if is_late { "no answer in time".to_owned() } else { innermost(error) };
-            let message = format!("cannot reach {server}: {cause}");
-            let unsent = never_connected(error);
+            let message = format!("cannot reach {server}: {}", innermost(error));
+            let unsent = matches!(error, SdkError::ConstructionFailure(_)) || never_connected(error);
             let failure = if unsent { StoreError::not_applied(message) } else { StoreError::unknown(message) };
             failure.because(error)
         }
@@ -69,73 +56,32 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// What the SDK says without credentials, what that means, and whether it may pass.
-const NO_CREDENTIALS: [(&str, &str, bool); 6] = [
-    ("the credential provider was not enabled", "there are none", false),
-    ("failed to select an auth scheme", "there are none", false),
-    ("the credentials provider was not properly configured", "their configuration is wrong", false),
-    ("an error occurred while loading credentials", "their source failed", true),
-    ("unexpected credentials error", "their source failed", true),
-    ("credentials provider timed out", "their source does not answer", true),
-];
-
-fn without_credentials(server: &str, error: &(dyn Error + 'static)) -> Option<StoreError> {
-    let (_, reason, may_pass) = causes(error).find_map(|cause| {
-        let words = cause.to_string();
-        NO_CREDENTIALS.iter().find(|(begin, ..)| words.starts_with(begin))
-    })?;
-    let cause = innermost(error);
-    let why = if *may_pass { format!("{reason}: {cause}") } else { format!("{reason} ({cause})") };
-    Some(aws::no_credentials(server, &why, *may_pass))
-}
-
 fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
-    let Place { table, server, wall_clock_error } = place;
+    let Place { table, server, wrong_wall_clock } = place;
     let said = in_short(message.or(code).unwrap_or("no reason was given"));
     // Servers write some with this end, and some without.
     let code = code.map(|code| code.strip_suffix("Exception").unwrap_or(code)).unwrap_or_default();
-    let wrong_clock = wall_clock_error.filter(|seconds| seconds.abs() >= MOST_SIGNATURE_AGE_SECONDS);
-    match (code, wrong_clock) {
-        (
-            "Throttling"
-            | "Throttled"
-            | "ProvisionedThroughputExceeded"
-            | "RequestLimitExceeded"
-            | "LimitExceeded"
-            | "ReplicatedWriteConflict"
-            | "TransactionConflict",
-            _,
-        ) => StoreError::not_applied(format!("{server} turned {action} away: {said}")),
-        ("InvalidSignature" | "SignatureDoesNotMatch" | "RequestExpired" | "RequestTimeTooSkewed", Some(seconds)) => {
-            StoreError::denied(format!(
-                "{server} denied {action} on table {table}: {}, and a signature counts for {MOST_SIGNATURE_AGE_SECONDS} s: \
-             set the clock",
-                wrong_wall_clock(seconds, "DynamoDB's")
-            ))
+    match code {
+        "AccessDenied"
+        | "NotAuthorized"
+        | "OptInRequired"
+        | "UnrecognizedClient"
+        | "InvalidSignature"
+        | "IncompleteSignature"
+        | "ExpiredToken"
+        | "RequestExpired"
+        | "MissingAuthenticationToken" => {
+            let clock = wrong_wall_clock.as_ref().map(|wrong| format!("; {wrong}")).unwrap_or_default();
+            StoreError::denied(format!("{server} denied {action} on table {table}: {said}{clock}"))
         }
-        (
-            "AccessDenied"
-            | "UnauthorizedOperation"
-            | "NotAuthorized"
-            | "OptInRequired"
-            | "UnrecognizedClient"
-            | "InvalidClientTokenId"
-            | "InvalidSignature"
-            | "SignatureDoesNotMatch"
-            | "IncompleteSignature"
-            | "ExpiredToken"
-            | "RequestExpired"
-            | "MissingAuthenticationToken",
-            _,
-        ) => StoreError::denied(format!("{server} denied {action} on table {table}: {said}")),
-        ("ResourceNotFound" | "TableNotFound", _) => {
+        "ResourceNotFound" | "TableNotFound" => {
             StoreError::misconfigured(format!("no table {table} in {server}: make it with leaderctl store init"))
         }
-        ("Validation", _) if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
+        "Validation" if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
             "table {table} in {server} does not have the keys pk and sk, both strings: use another table, or make one \
              with leaderctl store init ({said})"
         )),
-        ("Validation" | "Serialization" | "UnknownOperation", _) => {
+        "Validation" | "Serialization" | "UnknownOperation" => {
             StoreError::misconfigured(format!("{server} rejected {action} on table {table}: {said}"))
         }
         _ if (400..500).contains(&status) => {
@@ -150,7 +96,7 @@ mod tests {
     use super::*;
     use crate::store::ErrorKind;
 
-    const PLACE: Place<'_> = Place { table: "locks", server: "DynamoDB (eu-west-1)", wall_clock_error: Some(1) };
+    const PLACE: Place<'_> = Place { table: "locks", server: "DynamoDB (eu-west-1)", wrong_wall_clock: None };
 
     #[test]
     fn a_request_was_not_applied_only_where_that_is_certain() {
@@ -169,12 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_refused_for_a_wrong_clock_names_the_clock() {
-        let place = Place { wall_clock_error: Some(-3600), ..PLACE };
-        let error =
-            refused(&place, "dynamodb:GetItem", Some("InvalidSignatureException"), Some("Signature expired"), 400);
-        assert!(error.message.contains("3600 s behind DynamoDB's"), "{error}");
-        assert_eq!(error.kind, ErrorKind::Denied);
+    fn a_denial_names_a_wrong_clock() {
+        let place = Place { wrong_wall_clock: Some("an hour behind".to_owned()), ..PLACE };
+        let said = Some("Signature expired");
+        let error = refused(&place, "dynamodb:GetItem", Some("InvalidSignatureException"), said, 400);
+        assert!(error.message.ends_with(": Signature expired; an hour behind"), "{error}");
     }
 
     #[test]

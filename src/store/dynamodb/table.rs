@@ -117,12 +117,8 @@ impl Table {
         let request = self.client.query().table_name(&self.name).consistent_read(true).limit(PAGE);
         let request = request.key_condition_expression("pk = :pk");
         let request = request.expression_attribute_values(":pk", AttributeValue::S(partition));
-        let mut items = request.into_paginator().items().send();
-        let mut found = Vec::new();
-        while let Some(item) = items.next().await {
-            found.push(item.map_err(|error| self.failure("dynamodb:Query", &error))?);
-        }
-        Ok(found)
+        let items: Result<_, _> = request.into_paginator().items().send().collect().await;
+        items.map_err(|error| self.failure("dynamodb:Query", &error))
     }
 
     /// Makes the item if it is absent and the condition allows that.
@@ -164,7 +160,7 @@ impl Table {
     where
         E: ProvideErrorMetadata + Error + 'static,
     {
-        let place = Place { table: &self.name, server: &self.server, wall_clock_error: self.wall_clock_error() };
+        let place = Place { table: &self.name, server: &self.server, wrong_wall_clock: self.wrong_wall_clock() };
         failure::failure(&place, action, error)
     }
 }

@@ -11,15 +11,11 @@ use super::marker::Reader;
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
 use crate::lease::{Candidate, Shard, Term, show};
-use crate::store::expiry::wrong_wall_clock;
 use crate::store::server_clock::{Wait, renewed_ago};
 use crate::store::{Administration, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
 use crate::time::BootInstant;
 use std::collections::HashSet;
 use std::time::Duration;
-
-/// The clock error of a host, in seconds, from which a check warns: AWS will soon refuse its signatures.
-const MOST_WALL_CLOCK_ERROR: i64 = 60;
 
 /// What says since when the store remembers leases. It is `new` if it did not say so before.
 fn remembers(what: &str, new: bool) -> String {
@@ -209,12 +205,7 @@ impl LeaseStore {
         };
         let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));
         let mut findings = vec![Finding::good(format!("{took}; the server's clock is known to within {width}"))];
-        if let Some(seconds) = self.documents.wall_clock_error().filter(|error| error.abs() >= MOST_WALL_CLOCK_ERROR) {
-            let wrong = wrong_wall_clock(seconds, "the server's");
-            findings.push(Finding::doubtful(format!(
-                "{wrong}: set it, because signatures that are minutes off are refused"
-            )));
-        }
+        findings.extend(self.documents.wrong_wall_clock().map(Finding::doubtful));
         findings
     }
 
