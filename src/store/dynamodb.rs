@@ -24,7 +24,7 @@ use super::lease_store::documents::{
 };
 use super::{Delivery, Finding, StoreError, parallel};
 use crate::time::{BootInstant, millis};
-use item::{LOCK, NOBODY, SHARD, STANDBY, STORE, Write, key_of, n, partition, s, ttl_of};
+use item::{LOCK, NOBODY, SHARD, STANDBY, STORE, key_of, n, partition, s, ttl_of};
 use std::time::Duration;
 use table::{Change, Outcome};
 
@@ -44,9 +44,9 @@ fn demand(change: &mut Change, found: &Found, exactly: bool) {
     if found.content == Content::Absent {
         return change.only_if("pk", None);
     }
-    let write = Write::of(&found.version);
-    change.only_if("write", (!write.id.is_empty()).then(|| s(write.id)));
-    if let Some(owner) = write.owner {
+    let (write, owner) = item::write_and_owner(&found.version);
+    change.only_if("write", (!write.is_empty()).then(|| s(write)));
+    if let Some(owner) = owner {
         change.only_if("ownerId", Some(s(owner)));
     }
     match &found.content {

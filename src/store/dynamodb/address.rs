@@ -21,9 +21,6 @@ impl Address {
             return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());
         };
         let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if table.is_empty() {
-            return Err("dynamodb:// names no table: write dynamodb://TABLE?region=REGION".to_owned());
-        }
         // AWS, "Naming rules" of the DynamoDB Developer Guide.
         let well_named = table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
         if !(3..=255).contains(&table.len()) || !well_named {

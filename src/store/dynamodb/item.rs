@@ -92,27 +92,15 @@ fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
     item.get(name)?.as_n().ok()?.parse().ok()
 }
 
-/// The version of an item: its write, and whom it names as the owner.
-#[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
-    /// Empty: none of ours wrote it.
-    pub id: &'a str,
-    /// Some only for `LOCK`.
-    pub owner: Option<&'a str>,
+/// The version of an item: its write, and whom it names as the owner, which only `LOCK` does.
+fn version(id: &str, owner: Option<&str>) -> Version {
+    let write = owner.map_or_else(|| id.to_owned(), |owner| format!("{id}\n{owner}"));
+    Version { write, incarnation: String::new() }
 }
 
-impl<'a> Write<'a> {
-    pub fn of(version: &'a Version) -> Self {
-        match version.write.split_once('\n') {
-            Some((id, owner)) => Self { id, owner: Some(owner) },
-            None => Self { id: &version.write, owner: None },
-        }
-    }
-
-    fn version(self) -> Version {
-        let write = self.owner.map_or_else(|| self.id.to_owned(), |owner| format!("{}\n{owner}", self.id));
-        Version { write, incarnation: String::new() }
-    }
+/// The write is empty if none of ours wrote the item.
+pub fn write_and_owner(version: &Version) -> (&str, Option<&str>) {
+    version.write.split_once('\n').map_or((&version.write, None), |(id, owner)| (id, Some(owner)))
 }
 
 /// The `ttl` of an item of another program.
@@ -125,7 +113,7 @@ pub fn read(item: Option<&Item>) -> Found {
     let id = text(item, "write").unwrap_or_default();
     let owner = text(item, "ownerId").filter(|_| text(item, "sk") == Some(LOCK));
     let content = content(item, id, owner).unwrap_or_else(|why| Content::Unreadable(why.to_owned()));
-    Found { content, version: Write { id, owner }.version() }
+    Found { content, version: version(id, owner) }
 }
 
 /// The error: why it is not a document.

@@ -1,9 +1,10 @@
 //! What `leaderctl store init` makes (the table and its TTL), and DynamoDB's description of it.
 
+use super::item::key_of;
 use super::table::Table;
 use crate::lease::show;
+use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, StoreError};
-use crate::time::BootInstant;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
 use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
 use aws_sdk_dynamodb::types::{
@@ -11,34 +12,32 @@ use aws_sdk_dynamodb::types::{
     TimeToLiveSpecification, TimeToLiveStatus,
 };
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// The attribute by which DynamoDB is to delete items.
 pub const TTL: &str = "ttl";
 /// How long to wait for a new table, which is ready after some seconds.
 const MOST_CREATION: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_millis(250);
 
 pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let Table { name, server, .. } = table;
-    let start = BootInstant::now();
     let mut description = describe(table).await?;
     let is_new = description.is_none() && create(table).await?;
-    let mut pause = Duration::from_millis(20);
-    // A new one is not visible everywhere yet.
-    while !description.as_ref().is_some_and(is_usable) {
-        if BootInstant::now().since(start) > MOST_CREATION {
-            let most = show(MOST_CREATION);
-            return Err(StoreError::not_applied(format!(
-                "table {name} in {server} is not ready after {most}: try again later"
-            )));
+    let is_ready = async {
+        // A new one is not visible everywhere yet.
+        while !description.as_ref().is_some_and(is_usable) {
+            sleep(PAUSE).await;
+            description = describe(table).await?;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
-        description = describe(table).await?;
-    }
-    if let Some(wrong) = description.as_ref().and_then(|description| wrong_keys(table, description)) {
-        return Err(StoreError::misconfigured(wrong));
-    }
+        Ok(())
+    };
+    timeout(MOST_CREATION, is_ready).await.unwrap_or_else(|_| {
+        let most = show(MOST_CREATION);
+        Err(StoreError::not_applied(format!("table {name} in {server} is not ready after {most}: try again later")))
+    })?;
+    // A table with other keys is somebody else's, and not to be changed.
+    table.get(key_of(Key::Marker), true).await?;
     let made = if is_new {
         format!("made table {name} in {server}, paid by the request")
     } else {
@@ -52,6 +51,10 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
         enabled => enabled?,
     };
     Ok(vec![made, ttl])
+}
+
+fn is_usable(description: &TableDescription) -> bool {
+    matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
 }
 
 /// False if another process has just made it.
@@ -74,10 +77,8 @@ async fn create(table: &Table) -> Result<bool, StoreError> {
 }
 
 async fn enable_ttl(table: &Table) -> Result<String, StoreError> {
-    match ttl_attribute(table).await?.as_deref() {
-        Some(TTL) => return Ok("TTL is on attribute ttl".to_owned()),
-        Some(other) => return Ok(format!("left TTL on attribute {other}: leaderctl store check says what that means")),
-        None => {}
+    if let Some(attribute) = ttl_attribute(table).await? {
+        return Ok(format!("TTL is on attribute {attribute}"));
     }
     let specification = TimeToLiveSpecification::builder().enabled(true).attribute_name(TTL).build();
     let request = table.client.update_time_to_live().table_name(&table.name);
@@ -103,25 +104,4 @@ pub async fn describe(table: &Table) -> Result<Option<TableDescription>, StoreEr
             _ => Err(table.failure("dynamodb:DescribeTable", &error)),
         },
     }
-}
-
-pub fn is_usable(description: &TableDescription) -> bool {
-    matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
-}
-
-pub fn wrong_keys(table: &Table, description: &TableDescription) -> Option<String> {
-    let Table { name, server, .. } = table;
-    let keys = description.key_schema().iter().map(|key| {
-        let mut definitions = description.attribute_definitions().iter();
-        let definition = definitions.find(|definition| definition.attribute_name() == key.attribute_name());
-        let kind = definition.map_or("?", |definition| definition.attribute_type().as_str());
-        format!("{} ({kind})", key.attribute_name())
-    });
-    let keys = keys.collect::<Vec<_>>();
-    (keys != ["pk (S)", "sk (S)"]).then(|| {
-        let other = keys.join(", ");
-        format!(
-            "table {name} in {server} has the keys {other}: leaderrun needs pk and sk, both strings: use another table"
-        )
-    })
 }
