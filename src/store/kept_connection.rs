@@ -158,7 +158,7 @@ pub async fn once_more<T, E: Into<StoreError>>(
 
 /// The error of a second attempt. It says nothing about the first attempt: if that may have been applied, the outcome
 /// is unknown.
-fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
+pub fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
     match first.kind {
         ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },
         ErrorKind::NotApplied | ErrorKind::Denied | ErrorKind::Misconfigured => second,

@@ -18,7 +18,7 @@ use super::proto::{
 use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::joined;
-use crate::store::kept_connection::{self, Kept, Pending};
+use crate::store::kept_connection::{self, Kept, Pending, in_doubt};
 use crate::store::socket::Bytes;
 use crate::store::url::TlsFiles;
 use crate::store::{ErrorKind, StoreError, tls};
@@ -164,7 +164,10 @@ impl Client {
                 servers_left -= usize::from(!was_proven);
                 let has_ended = connection.broken.load(Ordering::Relaxed);
                 let error = match failed {
-                    Some(earlier) => both(earlier, error),
+                    Some(earlier) if earlier.kind == ErrorKind::NotApplied && error.kind == earlier.kind => {
+                        joined(&[earlier, error])
+                    }
+                    Some(earlier) => in_doubt(&earlier, error),
                     None => error,
                 };
                 if !has_ended || servers_left == 0 {
@@ -355,13 +358,4 @@ where
     P::Err: std::fmt::Debug,
 {
     method.parse().expect("the paths of etcd's methods are paths")
-}
-
-/// The error of two attempts. If the first may have been applied, the outcome is unknown.
-fn both(first: StoreError, second: StoreError) -> StoreError {
-    match (first.kind, second.kind) {
-        (ErrorKind::NotApplied, ErrorKind::NotApplied) => joined(&[first, second]),
-        (ErrorKind::Unknown, _) => StoreError { kind: ErrorKind::Unknown, ..second },
-        _ => second,
-    }
 }

@@ -63,8 +63,6 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
             "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
              etcdctl alarm disarm"
         )),
-        // Turned away before the server handled it.
-        Code::ResourceExhausted => StoreError::not_applied(format!("etcd at {server} turned a request away: {said}")),
         Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
         }
@@ -73,7 +71,8 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
             name_of(method)
         )),
         Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
-        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
+        // Turned away before the server handled it.
+        Code::ResourceExhausted | Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
             StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", name_of(method)))
         }
         _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", name_of(method))),
