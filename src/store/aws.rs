@@ -56,8 +56,8 @@ pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkCo
         loader = loader.region(Region::new(region.clone()));
     }
     // Everything here is local, except the region of an EC2 instance, which is asked for last.
-    let loaded = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await.ok();
-    let with_region = loaded.and_then(|shared| shared.region().cloned().map(|region| (shared, region)));
+    let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await.ok();
+    let with_region = shared.and_then(|shared| shared.region().cloned().map(|region| (shared, region)));
     with_region.ok_or_else(|| {
         StoreError::misconfigured("no AWS region: say region=REGION in the store URL, or set AWS_REGION")
     })

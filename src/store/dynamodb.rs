@@ -54,7 +54,7 @@ fn demand(change: &mut Change, found: &Found, exactly: bool) {
             change.only_if("sequence", Some(n(ours.sequence)));
             change.only_if("expiresMs", if let Life::Ends(ends) = ours.life { Some(n(ends)) } else { None });
         }
-        Content::Foreign { sign, .. } => change.only_if("ttl", Some(n(item::ttl_in(sign)))),
+        Content::Foreign { sign, .. } => change.only_if("ttl", Some(n(sign))),
         Content::Ours(_) | Content::Absent | Content::Unreadable(_) => {}
     }
 }

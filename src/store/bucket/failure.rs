@@ -46,16 +46,10 @@ impl Refusal {
         let in_json = |name: &str| json.as_ref()?.pointer(&format!("/error/{name}"))?.as_str().map(str::to_owned);
         let code = code.map(str::to_owned).or_else(|| within("Code")).or_else(|| in_json("status"));
         let code: String = code.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).take(80).collect();
-        let said = within("Message").or_else(|| in_json("message")).map(|said| in_short(&said));
-        let said = said.filter(|said| !said.is_empty());
-        let unsaid = || if text.contains('<') { String::new() } else { in_short(&text) };
-        let message = said.unwrap_or_else(unsaid);
-        let message = match (message.is_empty(), code.is_empty()) {
-            (true, true) => format!("status {status}"),
-            (true, false) => code.clone(),
-            (false, true) => message,
-            (false, false) => format!("{message} ({code})"),
-        };
+        let whole = || (!text.contains('<')).then(|| text.to_string());
+        let said = within("Message").or_else(|| in_json("message")).or_else(whole).map(|said| in_short(&said));
+        let message = said.filter(|said| !said.is_empty()).unwrap_or_else(|| format!("status {status}"));
+        let message = if code.is_empty() { message } else { format!("{message} ({code})") };
         Self { status, code, message }
     }
 

@@ -3,7 +3,7 @@
 use super::setup::{TTL, describe, ttl_attribute};
 use super::table::Table;
 use crate::store::{ErrorKind, Finding, StoreError};
-use aws_sdk_dynamodb::types::MultiRegionConsistency;
+use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription};
 
 pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
@@ -12,9 +12,9 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
         // The trial has found a table.
         Ok(description) => {
             let description = description.as_ref();
-            let consistency = description.and_then(|description| description.multi_region_consistency());
+            let consistency = description.and_then(TableDescription::multi_region_consistency);
             is_strong = consistency == Some(&MultiRegionConsistency::Strong);
-            let replicas = description.map(|description| description.replicas()).unwrap_or_default();
+            let replicas = description.map(TableDescription::replicas).unwrap_or_default();
             if !replicas.is_empty() && !is_strong {
                 let regions: Vec<_> = replicas.iter().filter_map(|replica| replica.region_name()).collect();
                 findings.push(Finding::bad(format!(

@@ -103,11 +103,6 @@ pub fn write_and_owner(version: &Version) -> (&str, Option<&str>) {
     version.write.split_once('\n').map_or((&version.write, None), |(id, owner)| (id, Some(owner)))
 }
 
-/// The `ttl` of an item of another program.
-pub fn ttl_in(sign: &str) -> i64 {
-    sign.parse().unwrap_or(0)
-}
-
 pub fn read(item: Option<&Item>) -> Found {
     let Some(item) = item else { return Found { content: Content::Absent, version: Version::default() } };
     let id = text(item, "write").unwrap_or_default();
@@ -118,9 +113,6 @@ pub fn read(item: Option<&Item>) -> Found {
 
 /// The error: why it is not a document.
 fn content(item: &Item, id: &str, owner: Option<&str>) -> Result<Content, &'static str> {
-    if item.contains_key("beat") || item.contains_key("createdMs") {
-        return Err("an earlier build of leaderrun did");
-    }
     if text(item, "sk") != Some(LOCK) {
         return ours(item, id).map(Content::Ours).ok_or("it has no text");
     }
@@ -158,12 +150,6 @@ fn foreign(owner: &str, ttl: i64) -> Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_item_of_an_earlier_build_is_named() {
-        let item: Item = [("beat".to_owned(), n(1))].into();
-        assert_eq!(read(Some(&item)).content, Content::Unreadable("an earlier build of leaderrun did".to_owned()));
-    }
 
     #[test]
     fn what_a_check_writes_is_listed_as_no_shard() {

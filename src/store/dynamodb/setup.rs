@@ -24,6 +24,8 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let Table { name, server, .. } = table;
     let mut description = describe(table).await?;
     let is_new = description.is_none() && create(table).await?;
+    let is_usable =
+        |table: &TableDescription| matches!(table.table_status(), Some(TableStatus::Active | TableStatus::Updating));
     let is_ready = async {
         // A new one is not visible everywhere yet.
         while !description.as_ref().is_some_and(is_usable) {
@@ -51,10 +53,6 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
         enabled => enabled?,
     };
     Ok(vec![made, ttl])
-}
-
-fn is_usable(description: &TableDescription) -> bool {
-    matches!(description.table_status(), Some(TableStatus::Active | TableStatus::Updating))
 }
 
 /// False if another process has just made it.
