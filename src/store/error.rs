@@ -151,6 +151,15 @@ impl Error for StoreError {
     }
 }
 
+/// What a check says of a permission that is missing. Any other failure stays one.
+pub fn denied(tried: Result<(), StoreError>) -> Result<Option<String>, StoreError> {
+    match tried {
+        Ok(()) => Ok(None),
+        Err(error) if error.kind == ErrorKind::Denied => Ok(Some(format!("permission missing: {error}"))),
+        Err(error) => Err(error),
+    }
+}
+
 /// A server's words, cut short: some servers and proxies send whole pages.
 pub fn in_short(text: &str) -> String {
     const MOST: usize = 400;

@@ -8,6 +8,7 @@
 use super::documents::{Documents, Found, Key, List, Over, random_name};
 use super::marker::lasting;
 use super::touch;
+use crate::store::error::denied;
 use crate::store::{ErrorKind, Finding, StoreError, parallel};
 
 /// Documents that are fought for at the same time.
@@ -101,28 +102,14 @@ pub async fn rights(documents: &dyn Documents, findings: &mut Vec<Finding>) -> R
         findings.push(Finding::bad(error.message.clone()));
         return Ok(false);
     }
-    permission(absent.map(drop), findings, Finding::bad)?;
-    permission(put, findings, Finding::bad)?;
+    findings.extend(denied(absent.map(drop))?.map(Finding::bad));
+    findings.extend(denied(put)?.map(Finding::bad));
     // A leader can do without the list, and without deleting.
-    permission(documents.list(List::Shards(&name), &mut |_| {}).await, findings, Finding::doubtful)?;
-    permission(documents.remove(key).await, findings, Finding::doubtful)?;
+    let listed = documents.list(List::Shards(&name), &mut |_| {}).await;
+    findings.extend(denied(listed)?.map(Finding::doubtful));
+    findings.extend(denied(documents.remove(key).await)?.map(Finding::doubtful));
     if findings.len() == before {
         findings.push(Finding::good("may do all that an election needs: read, write, list and delete documents"));
     }
     Ok(true)
-}
-
-fn permission(
-    tried: Result<(), StoreError>,
-    findings: &mut Vec<Finding>,
-    finding: fn(String) -> Finding,
-) -> Result<(), StoreError> {
-    match tried {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind == ErrorKind::Denied => {
-            findings.push(finding(format!("permission missing: {error}")));
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
 }
