@@ -119,13 +119,13 @@ impl Hashes {
     /// KEYS would stop the server for all clients while it looks at every key. SCAN does not, but it may name a key
     /// twice, and its cursor means nothing to another server. So one scan stays on one connection.
     async fn keys(&self, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
-        let mut exchange = self.client.exchange(self.client.deadline()).await?;
+        let mut exchange = self.client.exchange().await?;
         let mut found = BTreeSet::new();
         let mut cursor = b"0".to_vec();
         loop {
             let answer =
                 exchange.ask(cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_PAGE)).await;
-            let answer = answer.map_err(|failure| exchange.conclude(&failure))?;
+            let answer = answer.map_err(|error| exchange.explain(&error))?;
             let page: Result<(Vec<u8>, Vec<Vec<u8>>), _> = from_redis_value(answer);
             let (next, keys) = page.map_err(|_| script::not_understood(exchange.place()))?;
             // Keys that are not text are not ours.
@@ -137,7 +137,8 @@ impl Hashes {
                 return Ok(found);
             }
             cursor = next;
-            exchange.go_on();
+            // On the same connection, with the time of another request.
+            exchange.deadline = self.client.deadline();
         }
     }
 }
@@ -256,9 +257,7 @@ impl Documents for Hashes {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        let exchange = self.client.exchange(self.client.deadline()).await?;
-        let removed = exchange.ask(cmd("DEL").arg(self.names.place(key).key)).await;
-        removed.map(drop).map_err(|failure| exchange.conclude(&failure))
+        self.client.request(cmd("DEL").arg(self.names.place(key).key)).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {

@@ -162,6 +162,9 @@ pub struct Words {
     pub own: &'static str,
 }
 
+/// Of the stores whose URLs name the files simply.
+pub const BY_FILES: Words = Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
+
 impl Words {
     /// None if TLS was not the cause.
     pub fn failure(&self, server: &str, error: &(dyn std::error::Error + 'static)) -> Option<StoreError> {

@@ -4,11 +4,9 @@ use super::address::Login;
 use crate::lease::show;
 use crate::store::StoreError;
 use crate::store::error::{in_short, innermost_of};
-use crate::store::tls;
+use crate::store::tls::BY_FILES;
 use async_nats::{ConnectError, ConnectErrorKind, Event as Reported};
 use std::time::Duration;
-
-const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
 
 /// What the library reports beside the answers.
 #[derive(Clone, Debug)]
@@ -50,7 +48,7 @@ pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &Connect
         let login = login.describe();
         return StoreError::misconfigured(format!("cannot log in to {server}: {login} cannot sign"));
     }
-    if let Some(failure) = TLS.failure(server, error) {
+    if let Some(failure) = BY_FILES.failure(server, error) {
         return failure;
     }
     if kind == ConnectErrorKind::TimedOut {

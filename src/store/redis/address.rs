@@ -4,13 +4,13 @@
 //! both lead. This reader ignores nothing.
 
 use super::lock_key::Keys;
+use crate::store::socket::Place;
 use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
-use std::path::PathBuf;
 
 pub const DEFAULT_PREFIX: &str = "leaderrun:";
-pub const PORT: u16 = 6379;
-pub const SENTINEL_PORT: u16 = 26379;
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 /// The longest prefix. It is part of every key.
 const MOST_PREFIX: usize = 200;
 
@@ -29,11 +29,10 @@ pub struct Address {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    Tcp(Host),
-    Unix(PathBuf),
+    At(Place),
     /// The Sentinels of the master of that name know where it is.
     Sentinel {
-        sentinels: Vec<Host>,
+        sentinels: Vec<Place>,
         master: String,
         login: Login,
     },
@@ -49,8 +48,7 @@ pub struct Login {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
-            Target::Tcp(host) => write!(f, "redis at {}", host.with_port(PORT)),
-            Target::Unix(path) => write!(f, "redis at {}", path.display()),
+            Target::At(place) => write!(f, "redis at {place}"),
             Target::Sentinel { master, .. } => write!(f, "the redis master {master}"),
         }
     }
@@ -58,8 +56,8 @@ impl fmt::Display for Address {
 
 impl Address {
     pub fn identity(&self) -> String {
-        let sentinels: &[Host] = if let Target::Sentinel { sentinels, .. } = &self.target { sentinels } else { &[] };
-        let sentinels = sorted(sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)));
+        let sentinels: &[Place] = if let Target::Sentinel { sentinels, .. } = &self.target { sentinels } else { &[] };
+        let sentinels = sorted(sentinels.iter().map(ToString::to_string));
         format!("{self} {sentinels} {} {}", self.db, self.prefix)
     }
 
@@ -114,12 +112,16 @@ fn database(scheme: &str, text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("the database of {scheme}:// is no number: write /0 or leave it out"))
 }
 
+fn place(host: &Host, port: u16) -> Place {
+    Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(port) }
+}
+
 fn tcp(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
     url.some_host()?;
     if url.hosts.len() > 1 {
         return Err(format!("{scheme}:// names several servers: for those of one master write {scheme}+sentinel://"));
     }
-    Ok((Target::Tcp(url.hosts.remove(0)), database(scheme, &url.path)?))
+    Ok((Target::At(place(&url.hosts[0], PORT)), database(scheme, &url.path)?))
 }
 
 fn unix(url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
@@ -130,7 +132,7 @@ fn unix(url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
         return Err("redis+unix:// names no socket: write redis+unix:///PATH/TO/SOCKET".to_owned());
     }
     let db = url.take_number::<u32>("db")?.unwrap_or(0);
-    Ok((Target::Unix(PathBuf::from(format!("/{}", url.path))), db))
+    Ok((Target::At(Place::Unix(format!("/{}", url.path).into())), db))
 }
 
 fn sentinel(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
@@ -144,7 +146,8 @@ fn sentinel(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), Strin
     let (master, db) = (master.to_owned(), database(scheme, db)?);
     let (user, password) = (url.take("sentinel_user"), url.take("sentinel_password").map(Secret::from));
     let login = read_login(scheme, user, password, "sentinel_user= and sentinel_password=")?;
-    Ok((Target::Sentinel { sentinels: std::mem::take(&mut url.hosts), master, login }, db))
+    let sentinels = url.hosts.iter().map(|host| place(host, SENTINEL_PORT)).collect();
+    Ok((Target::Sentinel { sentinels, master, login }, db))
 }
 
 #[cfg(test)]
@@ -156,15 +159,15 @@ mod tests {
         Address::read(scheme, rest)
     }
 
-    fn host(name: &str, port: Option<u16>) -> Host {
-        Host { name: name.to_owned(), port }
+    fn tcp(name: &str, port: u16) -> Place {
+        Place::Tcp { name: name.to_owned(), port }
     }
 
     #[test]
     fn every_form_is_understood() {
         let plain = read("redis://h").unwrap();
         let expected = Address {
-            target: Target::Tcp(host("h", None)),
+            target: Target::At(tcp("h", 6379)),
             login: Login::default(),
             db: 0,
             prefix: "leaderrun:".to_owned(),
@@ -175,20 +178,20 @@ mod tests {
         assert_eq!(plain, expected);
 
         let full = read("rediss://me:p%40ss@[::1]:7/3?prefix=a:&wait=2&ca=/ca&cert=/c&key=/k").unwrap();
-        assert_eq!(full.target, Target::Tcp(host("::1", Some(7))));
+        assert_eq!(full.target, Target::At(tcp("::1", 7)));
         assert_eq!(full.login.user.as_deref(), Some("me"));
         assert_eq!(full.login.password.as_ref().map(Secret::expose), Some("p@ss"));
         assert_eq!((full.db, full.prefix.as_str(), full.replicas), (3, "a:", 2));
         assert_eq!(full.tls.unwrap().ca, Some("/ca".into()));
 
         let unix = read("redis+unix://:pw@/run/redis.sock?db=4").unwrap();
-        assert_eq!(unix.target, Target::Unix("/run/redis.sock".into()));
+        assert_eq!(unix.target, Target::At(Place::Unix("/run/redis.sock".into())));
         assert_eq!((unix.login.user, unix.db), (None, 4));
 
         let url = "redis+sentinel://:pw@one,two:7/mymaster/5?sentinel_user=s&sentinel_password=t";
         let found = read(url).unwrap();
         let Target::Sentinel { sentinels, master, login } = found.target else { panic!("{:?}", found.target) };
-        assert_eq!(sentinels, [host("one", None), host("two", Some(7))]);
+        assert_eq!(sentinels, [tcp("one", 26379), tcp("two", 7)]);
         assert_eq!((master.as_str(), found.db, login.user.as_deref()), ("mymaster", 5, Some("s")));
         assert!(read("rediss+sentinel://one/m").unwrap().tls.is_some());
         assert!(plain.lock_key.is_none());

@@ -6,7 +6,7 @@ local function call(command, ...)
   end
   local said = answer.err
   if string.find(said, 'NOPERM', 1, true) or string.find(said, 'user executing the script', 1, true) then
-    error('LEADERRUN-DENIED-' .. (string.find(said, 'key', 1, true) and 'KEYS-' or '') .. command)
+    error('LEADERRUN-DENIED ' .. (string.find(said, 'key', 1, true) and 'the keys of ' or '') .. 'the command ' .. command)
   end
   if string.find(said, 'WRONGTYPE', 1, true) then
     return nil

@@ -1,71 +1,57 @@
 //! `leaderctl store check`: what can be wrong with a server, beyond the trial of documents.
 
-use super::failure::Failure;
 use super::watch::Subscription;
 use super::{Hashes, script};
+use crate::store::error::denied;
 use crate::store::lease_store::documents::Documents;
-use crate::store::{ErrorKind, Finding, StoreError};
-use redis::cmd;
-
-const MISSING: &str = "permission missing";
+use crate::store::{Finding, StoreError};
+use redis::{InfoDict, cmd, from_redis_value};
 
 pub async fn identify(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
-    let mut findings = Vec::new();
-    check_server(&hashes.place(), &info(hashes).await?, &mut findings);
-    Ok(findings)
+    let (place, info) = (hashes.place(), info(hashes).await?);
+    let Some(version) = info.get::<String>("redis_version") else { return Ok(Vec::new()) };
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    Ok(vec![if info.get::<String>("role").is_some_and(|role| role == "slave") {
+        Finding::bad(format!("{place} is a replica: the store has to be its master"))
+    } else if major.is_some_and(|major| major < 5) {
+        Finding::bad(format!("{place} has version {version}: leaderrun needs 5.0 or later"))
+    } else {
+        Finding::good(format!("{place} has version {version}"))
+    }])
 }
 
 pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     let mut findings = doubts(hashes.replicas, &info(hashes).await?);
-    check_permissions(hashes, &mut findings).await?;
+    findings.extend(permissions(hashes).await?);
     Ok(findings)
 }
 
 /// Empty if this user may not ask: then the trial of documents says so.
-async fn info(hashes: &Hashes) -> Result<Info, StoreError> {
-    let exchange = hashes.client.exchange(hashes.client.deadline()).await?;
+async fn info(hashes: &Hashes) -> Result<InfoDict, StoreError> {
+    let exchange = hashes.client.exchange().await?;
     match exchange.ask(cmd("INFO").arg("everything")).await {
-        Ok(info) => Ok(Info(script::text(&info).unwrap_or_default())),
-        Err(failure) if failure.has_code("NOPERM") => Ok(Info(String::new())),
-        Err(failure) => Err(exchange.conclude(&failure)),
+        Ok(info) => from_redis_value(info).map_err(|_| script::not_understood(exchange.place())),
+        Err(error) if error.code() == Some("NOPERM") => Ok(InfoDict::new("")),
+        Err(error) => Err(exchange.explain(&error)),
     }
 }
 
-fn check_server(place: &str, info: &Info, findings: &mut Vec<Finding>) {
-    let Some(version) = info.field("redis_version") else { return };
-    let name = match info.field("server_name") {
-        Some("valkey") => format!("valkey {}", info.field("valkey_version").unwrap_or(version)),
-        _ => format!("version {version}"),
-    };
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    findings.push(if info.field("role") == Some("slave") {
-        Finding::bad(format!("{place} is a replica: the store has to be its master"))
-    } else if major.is_some_and(|major| major < 5) {
-        Finding::bad(format!("{place} has {name}: leaderrun needs 5.0 or later"))
-    } else {
-        Finding::good(format!("{place} has {name}"))
-    });
-}
-
 /// What is not as it should be, with `wait=` for so many replicas. What the server does not say is not doubted.
-fn doubts(wanted: u32, info: &Info) -> Vec<Finding> {
-    let number = |name: &str| info.field(name).and_then(|number| number.parse::<u32>().ok());
+fn doubts(wanted: u32, info: &InfoDict) -> Vec<Finding> {
     let mut doubts = Vec::new();
-    if let Some(policy) = info.field("maxmemory_policy").filter(|policy| *policy != "noeviction") {
-        let finding = if info.field("maxmemory") == Some("0") { Finding::doubtful } else { Finding::bad };
+    if let Some(policy) = info.get::<String>("maxmemory_policy").filter(|policy| policy != "noeviction") {
+        let finding = if info.get("maxmemory") == Some(0_u64) { Finding::doubtful } else { Finding::bad };
         doubts.push(finding(format!(
             "maxmemory-policy is {policy}: when the memory is full, leases are evicted while they are held: set noeviction"
         )));
     }
-    if info.field("aof_enabled").is_some_and(|enabled| enabled != "1") {
+    if info.get("aof_enabled") == Some(0_u32) {
         doubts.push(Finding::doubtful(
             "no append-only file: a restart forgets leases; leaders keep theirs, but there is no new leader for one lease \
              duration, and terms continue from the clock: set appendonly yes",
         ));
-    } else if info.field("aof_last_write_status").is_some_and(|status| status != "ok") {
-        doubts.push(Finding::bad("the append-only file cannot be written: see the server's log"));
     }
-    match number("connected_slaves") {
+    match info.get::<u32>("connected_slaves") {
         Some(connected) if wanted > connected => doubts.push(Finding::bad(format!(
             "wait={wanted}, but {connected} replicas are connected: no lease is granted before there are more"
         ))),
@@ -78,49 +64,22 @@ fn doubts(wanted: u32, info: &Info) -> Vec<Finding> {
     doubts
 }
 
-async fn check_permissions(hashes: &Hashes, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-    let channel = hashes.names.key("changed:check");
+/// Tries what the trial of documents does not.
+async fn permissions(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
+    let Hashes { client, names, replicas, .. } = hashes;
+    let channel = names.key("changed:check");
     let mut commands = vec![
         // The trial went over a connection that is not new, and a new one begins with this.
-        ("EVAL", cmd("EVAL").arg("return 1").arg(0).take()),
-        ("PUBLISH", cmd("PUBLISH").arg(&channel).arg("check").take()),
+        cmd("EVAL").arg("return 1").arg(0).take(),
+        cmd("PUBLISH").arg(&channel).arg("check").take(),
     ];
-    if hashes.replicas > 0 {
-        commands.push(("WAIT", cmd("WAIT").arg(0).arg(1).take()));
+    if *replicas > 0 {
+        commands.push(cmd("WAIT").arg(0).arg(1).take());
     }
-    for (name, command) in commands {
-        let exchange = hashes.client.exchange(hashes.client.deadline()).await?;
-        if let Err(failure) = exchange.ask(&command).await {
-            let error = exchange.conclude(&failure);
-            if error.kind != ErrorKind::Denied {
-                return Err(error);
-            }
-            let prefix = &hashes.names.prefix;
-            // The text differs between versions, except for this word.
-            let what = match &failure {
-                Failure::Refused { text, .. } if text.contains(" channel") => {
-                    format!("channels that begin with {prefix}, for the command {name}")
-                }
-                _ => format!("the command {name}"),
-            };
-            findings.push(Finding::bad(format!("{MISSING}: {what}: {error}")));
-        }
+    let mut missing = Vec::new();
+    for command in commands {
+        missing.extend(denied(client.request(&command).await.map(drop))?);
     }
-    match Subscription::begin(&hashes.client, std::slice::from_ref(&channel)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind == ErrorKind::Denied => {
-            findings.push(Finding::bad(format!("{MISSING}: SUBSCRIBE to {}*: {error}", hashes.names.prefix)));
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
-}
-
-struct Info(String);
-
-impl Info {
-    fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).filter(|value| !value.is_empty())
-    }
+    missing.extend(denied(Subscription::begin(client, std::slice::from_ref(&channel)).await.map(drop))?);
+    Ok(missing.into_iter().map(Finding::bad).collect())
 }

@@ -7,8 +7,8 @@
 //! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
 //!   the request itself. And no answer is longer than the allowance of its connection.
 
-use super::address::{Address, Login, PORT, SENTINEL_PORT, Target};
-use super::failure::Failure;
+use super::address::{Address, Login, Target};
+use super::failure::{SILENCE, explain};
 use super::sentinel;
 use crate::lease::show;
 use crate::store::StoreError;
@@ -16,9 +16,8 @@ use crate::store::allowance::{Allowance, Counted, MOST_OF_REDIS};
 use crate::store::error::innermost;
 use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::socket::{Bytes, Place};
-use crate::store::tls;
-use crate::store::url::Host;
-use redis::aio::{MultiplexedConnection, PubSub};
+use crate::store::tls::{self, BY_FILES};
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisConnectionInfo, RedisError, Value, cmd};
 use rustls::pki_types::ServerName;
 use std::fmt;
@@ -29,8 +28,6 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-const TLS: tls::Words = tls::Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
-
 pub struct Client {
     address: Address,
     tls: Option<TlsConnector>,
@@ -38,15 +35,12 @@ pub struct Client {
     shared: Kept<Connection>,
 }
 
-struct Server {
-    name: String,
-    place: Place,
-}
-
-impl Server {
-    fn at(name: String, host: &Host, port: u16) -> Self {
-        Self { name, place: Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(port) } }
-    }
+/// Where a connection leads, and as whom.
+pub struct Server {
+    /// For messages.
+    pub name: String,
+    pub place: Place,
+    pub login: Login,
 }
 
 impl fmt::Display for Client {
@@ -73,7 +67,14 @@ impl Client {
         Instant::now() + self.timeout
     }
 
-    pub async fn exchange(&self, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
+    /// Sends a request that can safely be sent twice, and is no script.
+    pub async fn request(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let exchange = self.exchange().await?;
+        exchange.ask(command).await.map_err(|error| exchange.explain(&error))
+    }
+
+    pub async fn exchange(&self) -> Result<Exchange<'_>, StoreError> {
+        let deadline = self.deadline();
         // Gives the runtime time to notice that the other side has closed a connection.
         tokio::task::yield_now().await;
         let shared = self.shared.get().filter(|connection| connection.is_lively(self.timeout));
@@ -84,91 +85,57 @@ impl Client {
     }
 
     pub async fn new_exchange(&self, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
-        let server = self.server(deadline).await?;
-        let exchange = self.open(server, &self.address.login, self.address.db, deadline).await?;
+        let exchange = self.open(self.server(deadline).await?, self.address.db, deadline).await?;
         self.shared.keep_unless(&exchange.connection, |shared| shared.is_lively(self.timeout));
         Ok(exchange)
     }
 
-    async fn open(
-        &self,
-        server: Server,
-        login: &Login,
-        db: u32,
-        deadline: Instant,
-    ) -> Result<Exchange<'_>, StoreError> {
+    pub async fn open(&self, server: Server, db: u32, deadline: Instant) -> Result<Exchange<'_>, StoreError> {
         let (stream, allowance) = self.connect(&server, deadline).await?;
-        let connection = Arc::new(Connection::new(stream, allowance, server.name).await);
+        let connection = Arc::new(Connection::new(stream, allowance, server).await);
         let exchange = Exchange { client: self, connection, deadline, used: false };
-        let unsent = |failure: Failure| failure.conclude_unsent(exchange.place(), login);
-        if let Some(password) = &login.password {
-            let mut auth = cmd("AUTH");
-            auth.arg(login.user.as_deref()).arg(password.expose());
-            exchange.ask(&auth).await.map_err(unsent)?;
+        let Login { user, password } = &exchange.connection.server.login;
+        let mut steps = Vec::new();
+        if let Some(password) = password {
+            steps.push(cmd("AUTH").arg(user.as_deref()).arg(password.expose()).take());
         }
         if db != 0 {
-            exchange.ask(cmd("SELECT").arg(db)).await.map_err(unsent)?;
+            steps.push(cmd("SELECT").arg(db).take());
+        }
+        for step in steps {
+            let done = exchange.ask(&step).await;
+            done.map_err(|error| self.unsent(&exchange.connection.server, &error))?;
         }
         Ok(exchange)
     }
 
-    /// A separate connection for the publications of some channels.
-    ///
-    /// Its allowance is not reset by itself: the caller resets it after each message.
-    pub async fn listen(&self, channels: &[String]) -> Result<(PubSub, Allowance), StoreError> {
-        let deadline = self.deadline();
-        let server = self.server(deadline).await?;
-        let (stream, allowance) = self.connect(&server, deadline).await?;
-        let Login { user, password } = &self.address.login;
-        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        if let Some(password) = password {
-            login = login.set_password(password.expose());
-            if let Some(user) = user {
-                login = login.set_username(user);
-            }
-        }
-        let subscribed = timeout_at(deadline, async {
-            let mut listener = PubSub::new(&login, stream).await?;
-            listener.subscribe(channels).await?;
-            Ok::<_, RedisError>(listener)
-        });
-        let failure = match subscribed.await {
-            Ok(Ok(listener)) => return Ok((listener, allowance)),
-            Ok(Err(_)) if allowance.is_exceeded() => Failure::Endless,
-            Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::Silent(self.timeout),
-        };
-        Err(failure.conclude_unsent(&server.name, &self.address.login))
+    /// The error of a login.
+    pub fn unsent(&self, server: &Server, error: &RedisError) -> StoreError {
+        explain(server, self.timeout, error, false)
     }
 
-    pub async fn ask_sentinel(&self, host: &Host, login: &Login, question: &Cmd) -> Result<Value, StoreError> {
-        let name = format!("the Sentinel at {}", host.with_port(SENTINEL_PORT));
-        let server = Server::at(name, host, SENTINEL_PORT);
-        let exchange = self.open(server, login, 0, self.deadline()).await?;
-        exchange.ask(question).await.map_err(|failure| failure.conclude_unsent(exchange.place(), login))
-    }
-
-    async fn server(&self, deadline: Instant) -> Result<Server, StoreError> {
-        match &self.address.target {
-            Target::Tcp(host) => Ok(Server::at(self.address.to_string(), host, PORT)),
-            Target::Unix(path) => Ok(Server { name: self.address.to_string(), place: Place::Unix(path.clone()) }),
+    pub async fn server(&self, deadline: Instant) -> Result<Server, StoreError> {
+        let (name, place) = match &self.address.target {
+            Target::At(place) => (self.address.to_string(), place.clone()),
             Target::Sentinel { sentinels, master, login } => {
                 let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
-                let host = found.unwrap_or_else(|_| {
-                    let asked: Vec<String> = sentinels.iter().map(|host| host.with_port(SENTINEL_PORT)).collect();
+                let place = found.unwrap_or_else(|_| {
+                    let asked: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
                     let (asked, waited) = (asked.join(", "), show(self.timeout));
                     Err(StoreError::not_applied(format!(
                         "{asked}: no Sentinel said within {waited} where the master {master} is"
                     )))
                 })?;
-                Ok(Server::at(format!("redis at {} (master {master})", host.with_port(PORT)), &host, PORT))
+                (format!("redis at {place} (master {master})"), place)
             }
-        }
+        };
+        Ok(Server { name, place, login: self.address.login.clone() })
     }
 
-    async fn connect(
+    /// The connection's allowance is reset whenever something is sent on it.
+    pub async fn connect(
         &self,
-        Server { name, place }: &Server,
+        Server { name, place, .. }: &Server,
         deadline: Instant,
     ) -> Result<(Box<dyn Bytes>, Allowance), StoreError> {
         let unreachable = |why: String| StoreError::not_applied(format!("cannot reach {name}: {why}"));
@@ -188,13 +155,13 @@ impl Client {
             let waited = show(self.timeout);
             unreachable(format!("no TLS handshake within {waited}: does the server use TLS there?"))
         })?;
-        let secured = secured.map_err(|error| TLS.failure(name, &error).unwrap_or_else(|| failed(error)))?;
+        let secured = secured.map_err(|error| BY_FILES.failure(name, &error).unwrap_or_else(|| failed(error)))?;
         Ok((Box::new(secured), allowance))
     }
 
     /// Whether connections go over a network, without TLS.
     fn is_plain(&self) -> bool {
-        self.tls.is_none() && !matches!(self.address.target, Target::Unix(_))
+        self.tls.is_none() && !matches!(self.address.target, Target::At(Place::Unix(_)))
     }
 }
 
@@ -203,18 +170,18 @@ struct Connection {
     pipe: MultiplexedConnection,
     allowance: Allowance,
     driver: AbortHandle,
-    place: String,
+    server: Server,
     pending: Pending,
 }
 
 impl Connection {
-    async fn new(stream: Box<dyn Bytes>, allowance: Allowance, place: String) -> Self {
+    async fn new(stream: Box<dyn Bytes>, allowance: Allowance, server: Server) -> Self {
         let nothing = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&nothing, stream, config).await;
         let (pipe, driver) = made.expect("without anything to set up, nothing is sent");
         let driver = tokio::spawn(driver).abort_handle();
-        Self { pipe, allowance, driver, place, pending: Pending::default() }
+        Self { pipe, allowance, driver, server, pending: Pending::default() }
     }
 
     fn is_lively(&self, timeout: Duration) -> bool {
@@ -231,30 +198,22 @@ impl Drop for Connection {
 pub struct Exchange<'a> {
     client: &'a Client,
     connection: Arc<Connection>,
-    deadline: Instant,
+    pub deadline: Instant,
     /// Whether earlier requests used this connection.
     pub used: bool,
 }
 
 impl Exchange<'_> {
     pub fn place(&self) -> &str {
-        &self.connection.place
+        &self.connection.server.name
     }
 
-    /// Continues on the same connection, with the time of another request.
-    pub fn go_on(&mut self) {
-        self.deadline = self.client.deadline();
+    /// The error of a request that was under way.
+    pub fn explain(&self, error: &RedisError) -> StoreError {
+        explain(&self.connection.server, self.client.timeout, error, true)
     }
 
-    pub fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    pub fn conclude(&self, failure: &Failure) -> StoreError {
-        failure.conclude(self.place(), &self.client.address.login)
-    }
-
-    pub async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         let (client, connection) = (self.client, &self.connection);
         let forget = |_| {
             // A new one that was answered, by TLS or to its login, is only slow: the next request on it may be in time.
@@ -265,23 +224,20 @@ impl Exchange<'_> {
         let asked = connection.pending.begin(kept_connection::patience(client.timeout), forget);
         let mut pipe = connection.pipe.clone();
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
-        let answer = answer.map_err(|_| Failure::Silent(client.timeout))?;
-        let answer = answer.map_err(|error| match Failure::from(error) {
-            _ if connection.allowance.is_exceeded() => Failure::Endless,
-            Failure::Broken(why) if client.is_plain() && !self.used => {
-                Failure::Broken(format!("{why} (is it Redis, and does it want TLS, by rediss://?)"))
+        let answer = answer.unwrap_or_else(|_| Err(SILENCE.into())).map_err(|error| {
+            if !error.is_io_error() || self.used || !client.is_plain() {
+                return error;
             }
-            failure => failure,
+            let why = innermost(&error);
+            io::Error::other(format!("{why} (is it Redis, and does it want TLS, by rediss://?)")).into()
         })?;
         asked.answered();
         // The answers to others may be under way, each as long as this one.
         connection.allowance.begin_again();
-        let answer = answer.extract_error().map_err(Failure::from);
+        let answer = answer.extract_error();
         // After a failover the same name leads to another server.
-        if answer
-            .as_ref()
-            .is_err_and(|failure| ["READONLY", "MASTERDOWN", "NOAUTH"].iter().any(|code| failure.has_code(code)))
-        {
+        let code = answer.as_ref().err().and_then(RedisError::code);
+        if code.is_some_and(|code| ["READONLY", "MASTERDOWN", "NOAUTH"].contains(&code)) {
             client.shared.forget(connection);
         }
         answer

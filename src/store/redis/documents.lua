@@ -17,12 +17,12 @@ if field(replication, 'role') == 'slave' then
 end
 local server = call('INFO', 'server')
 if field(server, 'redis_mode') == 'cluster' then
-  error('LEADERRUN-CLUSTER')
+  return redis.error_reply('CROSSSLOT this is a node of a cluster')
 end
 -- The first part changes with every start of the server, the second with every promotion of a replica as well.
 local run = field(server, 'run_id') .. ' ' .. field(replication, 'master_replid')
 if run == ' ' then
-  error('LEADERRUN-ANONYMOUS')
+  return redis.error_reply('NORUNID this server has none')
 end
 
 local time = call('TIME')

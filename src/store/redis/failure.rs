@@ -2,63 +2,40 @@
 //! turned the request away. Servers repeat what they received; some of them repeat a password.
 
 use super::address::Login;
+use super::connection::Server;
 use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::allowance::{MOST_OF_REDIS, complaint};
 use crate::store::error::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    Refused { code: String, text: String },
-    Broken(String),
-    Silent(Duration),
-    Nonsense,
-    Endless,
-}
+/// What a request ends with that has no answer in time. No error of a socket is of this kind.
+pub const SILENCE: (ErrorKind, &str) = (ErrorKind::Client, "no answer in time");
 
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        match error.kind() {
-            ErrorKind::Server(_) | ErrorKind::Extension => {
-                let code = error.code().unwrap_or("ERR").to_owned();
-                Self::Refused { code, text: error.detail().unwrap_or_default().to_owned() }
+/// The error of a request, or, unless `is_sent`, of the login before it: then nothing was applied.
+pub fn explain(server: &Server, timeout: Duration, error: &RedisError, is_sent: bool) -> StoreError {
+    let Server { name: place, login, .. } = server;
+    if let Some(code) = error.code() {
+        return refused(place, login, code, &login.conceal(error.detail().unwrap_or_default()));
+    }
+    let message = match error.kind() {
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => format!("{place} does not speak the Redis protocol"),
+        ErrorKind::Client if is_sent => format!("{place} did not answer within {}", show(timeout)),
+        ErrorKind::Client => format!("cannot reach {place}: no answer within {}", show(timeout)),
+        _ => {
+            let mut why = innermost(error);
+            // With TLS 1.3, a server looks at certificates after the handshake, or later.
+            if why.contains("CertificateRequired") || why.contains("certificate required") {
+                why += ": it asks for a certificate: add cert=FILE and key=FILE to the store URL";
             }
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense,
-            _ => Self::Broken(innermost(&error)),
-        }
-    }
-}
-
-impl Failure {
-    pub fn has_code(&self, expected: &str) -> bool {
-        matches!(self, Self::Refused { code, .. } if code == expected)
-    }
-
-    /// The error of a request to `place` that was under way.
-    pub fn conclude(&self, place: &str, login: &Login) -> StoreError {
-        match self {
-            Self::Refused { code, text } => refused(place, login, code, &login.conceal(text)),
-            Self::Broken(why) => StoreError::unknown(format!("the connection to {place} broke: {why}{}", hint(why))),
-            Self::Silent(time) => StoreError::unknown(format!("{place} did not answer within {}", show(*time))),
-            Self::Nonsense => StoreError::unknown(format!("{place} does not speak the Redis protocol")),
-            Self::Endless => StoreError::unknown(complaint(place, "redis", MOST_OF_REDIS)),
-        }
-    }
-
-    /// The error of a request that was not sent yet: it failed while logging in.
-    pub fn conclude_unsent(&self, place: &str, login: &Login) -> StoreError {
-        let error = self.conclude(place, login);
-        match self {
-            Self::Refused { .. } => error,
-            Self::Broken(why) => StoreError::not_applied(format!("cannot reach {place}: {why}{}", hint(why))),
-            Self::Silent(time) => {
-                StoreError::not_applied(format!("cannot reach {place}: no answer within {}", show(*time)))
+            if is_sent {
+                format!("the connection to {place} broke: {why}")
+            } else {
+                format!("cannot reach {place}: {why}")
             }
-            Self::Nonsense | Self::Endless => StoreError::not_applied(error.message),
         }
-    }
+    };
+    if is_sent { StoreError::unknown(message) } else { StoreError::not_applied(message) }
 }
 
 impl Login {
@@ -83,11 +60,10 @@ impl Login {
 fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
     let user = login.name();
     match code {
-        "NOAUTH" => StoreError::denied(format!(
+        // Long commands are turned away in other words.
+        _ if code == "NOAUTH" || said.contains("unauthenticated") => StoreError::denied(format!(
             "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
         )),
-        // Long commands are turned away in other words.
-        _ if said.contains("unauthenticated") => refused(place, login, "NOAUTH", said),
         "WRONGPASS" => StoreError::denied(format!(
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
         )),
@@ -98,8 +74,14 @@ fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
         "LOADING" | "MASTERDOWN" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" => {
             StoreError::not_applied(format!("{place} takes no writes now: {said}"))
         }
-        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => node_of_a_cluster(place),
-        _ if said.contains("LEADERRUN-CLUSTER") => node_of_a_cluster(place),
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => StoreError::misconfigured(format!(
+            "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
+             with Sentinels"
+        )),
+        "NORUNID" => StoreError::misconfigured(format!(
+            "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
+             not be noticed: use another server"
+        )),
         _ if said.contains("without any password configured") || said.contains("no password is set") => {
             StoreError::misconfigured(format!("{place} has no password: leave it out of the store URL"))
         }
@@ -112,37 +94,10 @@ fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
         _ if said.contains("unknown command") => {
             StoreError::misconfigured(format!("{place} lacks a command that is needed: {said}"))
         }
-        _ if said.contains("LEADERRUN-DENIED-") => {
-            let (_, what) = said.split_once("LEADERRUN-DENIED-").unwrap_or_default();
-            let what = what.split(' ').next().unwrap_or_default();
-            let what = match what.strip_prefix("KEYS-") {
-                Some(command) => format!("the keys of the command {command}"),
-                None => format!("the command {what}"),
-            };
-            StoreError::denied(format!("{place} denied user {user} {what}"))
-        }
-        _ if said.contains("LEADERRUN-ANONYMOUS") => StoreError::misconfigured(format!(
-            "{place} does not say which run of the server it is (run_id in INFO), so a restart that forgets a lease could \
-             not be noticed: use another server"
-        )),
-        _ => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
-    }
-}
-
-fn node_of_a_cluster(place: &str) -> StoreError {
-    StoreError::misconfigured(format!(
-        "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \
-         with Sentinels"
-    ))
-}
-
-/// A hint about the configuration, from a failure of TLS.
-fn hint(why: &str) -> &'static str {
-    // With TLS 1.3, a server looks at certificates after the handshake, or later.
-    if why.contains("CertificateRequired") || why.contains("certificate required") {
-        ": it asks for a certificate: add cert=FILE and key=FILE to the store URL"
-    } else {
-        ""
+        _ => match said.split_once("LEADERRUN-DENIED ") {
+            Some((_, what)) => StoreError::denied(format!("{place} denied user {user} {what}")),
+            None => StoreError::unknown(format!("{place} answered with an error: {code} {said}")),
+        },
     }
 }
 
@@ -154,7 +109,7 @@ mod tests {
 
     fn told(code: &str, text: &str) -> StoreError {
         let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
-        Failure::Refused { code: code.to_owned(), text: text.to_owned() }.conclude("redis at h:6379", &login)
+        refused("redis at h:6379", &login, code, &login.conceal(text))
     }
 
     #[test]

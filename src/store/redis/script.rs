@@ -5,10 +5,10 @@
 //! round trips are slow.
 
 use super::connection::{Client, Exchange};
-use super::failure::Failure;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::whole_millis;
-use redis::{Value, cmd};
+use redis::{RedisError, Value, cmd, from_redis_value};
+use tokio::time::Instant;
 
 pub const DOCUMENTS: &str = concat!(include_str!("call.lua"), include_str!("documents.lua"));
 pub const LOCK_KEY: &str = concat!(include_str!("call.lua"), include_str!("lock_key.lua"));
@@ -31,23 +31,26 @@ impl Script {
         arguments: &[&str],
         replicas: u32,
     ) -> Result<Vec<Value>, StoreError> {
-        let deadline = client.deadline();
-        let mut exchange = client.exchange(deadline).await?;
+        let mut exchange = client.exchange().await?;
         let mut answer = self.evaluate(&exchange, keys, arguments).await;
-        let had_ended = exchange.used && matches!(answer, Err(Failure::Broken(_)));
+        let had_ended = exchange.used && answer.as_ref().is_err_and(RedisError::is_io_error);
         // The first attempt may have been applied, whatever happens to the second.
         let in_doubt =
             |error: StoreError| if had_ended { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
         if had_ended {
-            exchange = client.new_exchange(deadline).await.map_err(in_doubt)?;
+            exchange = client.new_exchange(exchange.deadline).await.map_err(in_doubt)?;
             answer = self.evaluate(&exchange, keys, arguments).await;
         }
-        let answer = answer.map_err(|failure| in_doubt(exchange.conclude(&failure)))?;
+        let answer = answer.map_err(|error| in_doubt(exchange.explain(&error)))?;
         let Value::Array(answer) = answer else { return Err(not_understood(exchange.place())) };
         if replicas > 0 && answer.first().and_then(text).is_some_and(|status| status == "done") {
+            let left = exchange.deadline.saturating_duration_since(Instant::now());
+            // Zero would mean for ever.
+            let most = whole_millis(left * 3 / 4).max(1);
+            let confirmed = exchange.ask(cmd("WAIT").arg(replicas).arg(most)).await;
             // The script was applied, whatever this error says.
-            let confirmed = wait(&exchange, replicas).await;
-            let confirmed = confirmed.map_err(|failure| StoreError::unknown(exchange.conclude(&failure).message))?;
+            let confirmed = confirmed.map_err(|error| StoreError::unknown(exchange.explain(&error).message))?;
+            let confirmed = from_redis_value(confirmed).unwrap_or(0);
             if confirmed < replicas {
                 return Err(StoreError::unknown(format!(
                     "only {confirmed} of the {replicas} replicas that wait= asks for have confirmed the lease to {}",
@@ -58,11 +61,11 @@ impl Script {
         Ok(answer)
     }
 
-    async fn evaluate(&self, exchange: &Exchange<'_>, keys: &[&str], arguments: &[&str]) -> Result<Value, Failure> {
+    async fn evaluate(&self, exchange: &Exchange<'_>, keys: &[&str], arguments: &[&str]) -> Result<Value, RedisError> {
         let call = |how: &str, script: &str| cmd(how).arg(script).arg(keys.len()).arg(keys).arg(arguments).take();
         if exchange.used {
             match exchange.ask(&call("EVALSHA", &self.hash)).await {
-                Err(failure) if failure.has_code("NOSCRIPT") => {}
+                Err(error) if error.code() == Some("NOSCRIPT") => {}
                 answer => return answer,
             }
         }
@@ -72,16 +75,6 @@ impl Script {
 
 pub fn not_understood(place: &str) -> StoreError {
     StoreError::unknown(format!("cannot understand the answer of {place}"))
-}
-
-/// Returns how many have everything that was written on this connection.
-async fn wait(exchange: &Exchange<'_>, wanted: u32) -> Result<u32, Failure> {
-    // Zero would mean for ever.
-    let most = whole_millis(exchange.left() * 3 / 4).max(1);
-    match exchange.ask(cmd("WAIT").arg(wanted).arg(most)).await? {
-        Value::Int(number) => Ok(u32::try_from(number).unwrap_or(0)),
-        _ => Err(Failure::Nonsense),
-    }
 }
 
 /// A word of an answer. Values of other programs may not be text.

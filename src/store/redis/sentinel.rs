@@ -4,9 +4,9 @@
 //! those that answer in time, the one counts that has seen the latest failover.
 
 use super::address::Login;
-use super::connection::Client;
+use super::connection::{Client, Server};
 use crate::store::error::worst;
-use crate::store::url::Host;
+use crate::store::socket::Place;
 use crate::store::{ErrorKind, StoreError};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Value, cmd, from_redis_value_ref};
@@ -17,12 +17,12 @@ use std::time::Duration;
 const OTHERS_WAIT: Duration = Duration::from_millis(100);
 
 struct Sighting {
-    host: Host,
+    place: Place,
     epoch: u64,
 }
 
 /// The caller must bound the time: nothing here does if no Sentinel answers.
-pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Login) -> Result<Host, StoreError> {
+pub async fn find(client: &Client, sentinels: &[Place], master: &str, login: &Login) -> Result<Place, StoreError> {
     let mut asked: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();
     let mut failures = Vec::new();
@@ -42,17 +42,19 @@ pub async fn find(client: &Client, sentinels: &[Host], master: &str, login: &Log
         }
     })
     .await;
-    Ok(best.host)
+    Ok(best.place)
 }
 
-async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> Result<Sighting, StoreError> {
-    let place = sentinel.with_port(super::address::SENTINEL_PORT);
-    let answer = client.ask_sentinel(sentinel, login, cmd("SENTINEL").arg("MASTER").arg(master)).await;
+async fn ask(client: &Client, place: &Place, master: &str, login: &Login) -> Result<Sighting, StoreError> {
+    let name = format!("the Sentinel at {place}");
+    let sentinel = Server { name: name.clone(), place: place.clone(), login: login.clone() };
+    let exchange = client.open(sentinel, 0, client.deadline()).await?;
+    let answer = exchange.ask(cmd("SENTINEL").arg("MASTER").arg(master)).await;
     let answer = answer.map_err(|error| {
+        let error = exchange.explain(&error);
         if error.message.contains("No such master") {
             StoreError::misconfigured(format!(
-                "the Sentinel at {place} knows no master called {master}: name another after the last / of the store \
-                 URL"
+                "{name} knows no master called {master}: name another after the last / of the store URL"
             ))
         } else if error.kind == ErrorKind::Unknown {
             // No request was sent to the master.
@@ -61,13 +63,13 @@ async fn ask(client: &Client, sentinel: &Host, master: &str, login: &Login) -> R
             error
         }
     })?;
-    read(&answer).ok_or_else(|| StoreError::not_applied(format!("cannot understand the Sentinel at {place}")))
+    read(&answer).ok_or_else(|| StoreError::not_applied(format!("cannot understand {name}")))
 }
 
 fn read(answer: &Value) -> Option<Sighting> {
     let words: HashMap<String, String> = from_redis_value_ref(answer).ok()?;
     let value = |name| words.get(name).map(String::as_str);
     let port = value("port")?.parse().ok().filter(|&port: &u16| port != 0)?;
-    let host = Host { name: value("ip")?.to_owned(), port: Some(port) };
-    Some(Sighting { host, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
+    let place = Place::Tcp { name: value("ip")?.to_owned(), port };
+    Some(Sighting { place, epoch: value("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0) })
 }

@@ -4,12 +4,16 @@
 //! from one wait to the next; a leader has none. It ends if more messages arrive than its allowance permits.
 
 use super::Hashes;
+use super::address::Login;
 use super::connection::Client;
+use super::failure::SILENCE;
 use crate::store::StoreError;
 use crate::store::allowance::Allowance;
 use crate::store::lease_store::documents::{Documents, EachSeen, Key};
 use futures_util::{FutureExt, StreamExt};
-use redis::aio::PubSubStream;
+use redis::aio::{PubSub, PubSubStream};
+use redis::{RedisConnectionInfo, RedisError};
+use tokio::time::timeout_at;
 
 pub struct Subscription {
     channels: Vec<String>,
@@ -19,8 +23,24 @@ pub struct Subscription {
 
 impl Subscription {
     pub async fn begin(client: &Client, channels: &[String]) -> Result<Self, StoreError> {
-        let (listener, allowance) = client.listen(channels).await?;
-        let messages = listener.into_on_message();
+        let deadline = client.deadline();
+        let server = client.server(deadline).await?;
+        let (stream, allowance) = client.connect(&server, deadline).await?;
+        let Login { user, password } = &server.login;
+        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(password) = password {
+            login = login.set_password(password.expose());
+        }
+        if let Some(user) = user {
+            login = login.set_username(user);
+        }
+        let subscribed = timeout_at(deadline, async {
+            let mut listener = PubSub::new(&login, stream).await?;
+            listener.subscribe(channels).await?;
+            Ok::<_, RedisError>(listener.into_on_message())
+        });
+        let subscribed = subscribed.await.unwrap_or_else(|_| Err(SILENCE.into()));
+        let messages = subscribed.map_err(|error| client.unsent(&server, &error))?;
         Ok(Self { channels: channels.to_vec(), messages, allowance })
     }
 
