@@ -12,8 +12,11 @@
 //!   must not believe that the lock was held all the time. So a lock that was taken again shows that ([`Hold::Lost`]).
 //! - Another program that gives the lock back tells nobody. So a standby looks again and again while one holds it.
 
-use super::{Finding, Holder, StoreError};
+use super::{ErrorKind, Finding, Holder, StoreError};
 use crate::lease::{Candidate, Session, Term};
+use crate::text::on_one_line;
+use crate::time::{millis, rfc3339, wall_clock_millis};
+use serde_json::{Value, json};
 use std::os::fd::BorrowedFd;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +27,18 @@ pub enum Hold {
     Taken(Holder),
 }
 
-/// What the lock of programs without terms cannot promise, for `store check`.
-pub fn doubt(name: &str) -> Finding {
-    Finding::doubtful(format!(
-        "the programs that take only {name} have no terms, and have to stop by themselves before their time is over; if it \
-         is deleted or lost, another may take it at once, and two can lead until leaderrun notices: see leaderrun-stores(7)"
-    ))
+/// What a leader writes of itself into a lock that is a record: in the words of the other programs, and some of ours.
+pub fn record(candidate: &Candidate, term: Term, started_millis: u64) -> Value {
+    json!({
+        "instance_id": candidate.owner,
+        "hostname": candidate.host,
+        "started_at": rfc3339(started_millis),
+        "last_heartbeat": rfc3339(wall_clock_millis()),
+        "pid": candidate.pid,
+        "session": candidate.session,
+        "lease_ms": millis(candidate.lease),
+        "term": term,
+    })
 }
 
 /// A lock that other programs take too.
@@ -57,6 +66,29 @@ pub trait ForeignLock: Send + Sync {
         None
     }
 
-    /// What `store check` says of it.
-    async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError>;
+    /// Tries all that it takes to hold it, for `store check`. Who has it.
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError>;
+}
+
+/// What `store check` says of a lock.
+pub async fn findings(lock: &dyn ForeignLock) -> Result<Vec<Finding>, StoreError> {
+    let name = lock.name();
+    let found = match lock.try_out().await {
+        Ok(None) => Finding::good(format!("{name} is free")),
+        Ok(Some(holder)) => Finding::good(format!("{name} is held by {}", on_one_line(holder.owner))),
+        Err(error) if error.kind == ErrorKind::Denied => {
+            return Ok(vec![Finding::bad(format!("permission missing: read and write {name}: {error}"))]);
+        }
+        Err(error) if error.kind == ErrorKind::Misconfigured => return Ok(vec![Finding::bad(error.message)]),
+        Err(error) => return Err(error),
+    };
+    // A lock that lives as long as a session cannot be deleted.
+    let doubt = lock.descriptor().is_none().then(|| {
+        Finding::doubtful(format!(
+            "the programs that take only {name} have no terms, and have to stop by themselves before their time is over; if \
+             it is deleted or lost, another may take it at once, and two can lead until leaderrun notices: see \
+             leaderrun-stores(7)"
+        ))
+    });
+    Ok([Some(found), doubt].into_iter().flatten().collect())
 }

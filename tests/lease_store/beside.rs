@@ -5,9 +5,7 @@ use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{
-    Claim, ErrorKind, Finding, Holder, Leases, Observation, Release, Renewal, StoreError,
-};
+use leaderrun::internals::store::{Claim, ErrorKind, Holder, Leases, Observation, Release, Renewal, StoreError};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -65,8 +63,8 @@ impl ForeignLock for Lock {
         Some(self.file.as_fd())
     }
 
-    async fn check(&self, _: &mut Vec<Finding>) -> Result<(), StoreError> {
-        Ok(())
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
+        Ok(None)
     }
 }
 

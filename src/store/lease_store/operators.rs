@@ -11,6 +11,7 @@ use super::marker::Reader;
 use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS, trial};
 use crate::lease::{Candidate, Shard, Term, show};
+use crate::store::foreign_lock;
 use crate::store::server_clock::{Wait, renewed_ago};
 use crate::store::{Administration, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
 use crate::time::BootInstant;
@@ -135,7 +136,7 @@ impl Administration for LeaseStore {
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
         let mut findings = self.check_documents().await?;
         if let Some(lock) = self.documents.lock() {
-            lock.check(&mut findings).await?;
+            findings.extend(foreign_lock::findings(lock).await?);
         }
         Ok(findings)
     }

@@ -21,12 +21,12 @@ use super::document::is_deletion;
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{self, ForeignLock, Hold};
-use crate::store::{ErrorKind, Finding, Holder, StoreError};
+use crate::store::{Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -62,22 +62,18 @@ struct State {
 
 /// Our leader record, also in the spellings of other programs: snake case, camel case, and Go's untagged fields.
 fn record(candidate: &Candidate, term: Term, started: u64, lasts: Duration) -> String {
-    let now = wall_clock_millis();
-    let owner = &candidate.owner;
-    let started = rfc3339(started);
-    let expires = rfc3339(now + millis(lasts + candidate.lease));
-    let record = json!({
-        "instance_id": owner,
-        "hostname": candidate.host,
-        "last_heartbeat": rfc3339(now),
-        "pid": candidate.pid,
-        "session": candidate.session.as_str(),
-        "lease_ms": millis(candidate.lease),
-        "leader_id": owner, "leaderId": owner, "LeaderID": owner,
-        "term": term.0, "Term": term.0,
-        "started_at": started, "startedAt": started, "StartedAt": started,
-        "expires_at": expires, "expiresAt": expires, "ExpiresAt": expires,
-    });
+    let mut record = foreign_lock::record(candidate, term, started);
+    let expires = rfc3339(wall_clock_millis() + millis(lasts + candidate.lease));
+    for (names, value) in [
+        (["leader_id", "leaderId", "LeaderID"], record["instance_id"].clone()),
+        (["term", "term", "Term"], record["term"].clone()),
+        (STARTED, record["started_at"].clone()),
+        (["expires_at", "expiresAt", "ExpiresAt"], expires.into()),
+    ] {
+        for name in names {
+            record[name] = value.clone();
+        }
+    }
     record.to_string()
 }
 
@@ -142,13 +138,6 @@ impl LockKey {
             )));
         }
         Ok(lasts)
-    }
-
-    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
-        self.max_age(&self.bucket.info().await?, Duration::ZERO)?;
-        let holder = self.holder(None).await?;
-        self.bucket.put(&self.key, HeaderMap::new(), "", Some(NO_REVISION)).await?;
-        Ok(holder)
     }
 }
 
@@ -224,23 +213,11 @@ impl ForeignLock for LockKey {
         Ok(())
     }
 
-    async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-        let name = self.name();
-        match self.try_out().await {
-            Ok(Some(holder)) => findings.push(Finding::good(format!("held by {}", holder.named()))),
-            Ok(None) => findings.push(Finding::good(format!("{name} is free"))),
-            Err(error) if error.kind == ErrorKind::Denied => {
-                findings.push(Finding::bad(format!("permission missing: read and write {name}: {error}")));
-                return Ok(());
-            }
-            Err(error) if error.kind == ErrorKind::Misconfigured => {
-                findings.push(Finding::bad(error.message));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        }
-        findings.push(foreign_lock::doubt(&name));
-        Ok(())
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
+        self.max_age(&self.bucket.info().await?, Duration::ZERO)?;
+        let holder = self.holder(None).await?;
+        self.bucket.put(&self.key, HeaderMap::new(), "", Some(NO_REVISION)).await?;
+        Ok(holder)
     }
 }
 

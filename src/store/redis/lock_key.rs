@@ -10,15 +10,14 @@
 
 use super::connection::Client;
 use super::script::{self, Script};
-use crate::lease::{Candidate, Session, Term, show};
+use crate::lease::{Candidate, Session, Term};
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{self, ForeignLock, Hold};
-use crate::store::{ErrorKind, Finding, Holder, StoreError};
-use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
+use crate::store::{ErrorKind, Holder, StoreError};
+use crate::time::{millis, millis_of_rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
 use redis::cmd;
 use serde::Deserialize;
-use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,14 +96,14 @@ pub struct LockKey {
     script: Script,
     /// How many replicas must have it before it counts.
     replicas: u32,
-    /// When it was taken, in RFC 3339.
-    started_at: Mutex<String>,
+    /// When it was taken, in milliseconds since 1970.
+    started: Mutex<u64>,
 }
 
 impl LockKey {
     pub fn new(keys: &Keys, client: &Arc<Client>, replicas: u32) -> Self {
         let (keys, client) = (keys.clone(), Arc::clone(client));
-        Self { keys, client, script: Script::new(script::LOCK_KEY), replicas, started_at: Mutex::default() }
+        Self { keys, client, script: Script::new(script::LOCK_KEY), replicas, started: Mutex::default() }
     }
 
     async fn ask(&self, words: &[&str], replicas: u32) -> Result<Hold, StoreError> {
@@ -137,17 +136,6 @@ impl LockKey {
             _ => Err(script::not_understood(&place.to_string())),
         }
     }
-
-    async fn try_keys(&self) -> Result<Option<Holder>, StoreError> {
-        for key in self.keys.names() {
-            // Never done: the two conditions contradict each other. But the server looks at permissions first.
-            match self.client.request(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await {
-                Err(error) if error.kind == ErrorKind::Denied => return Err(error),
-                Ok(_) | Err(_) => {}
-            }
-        }
-        self.holder(None).await
-    }
 }
 
 #[async_trait::async_trait]
@@ -162,54 +150,28 @@ impl ForeignLock for LockKey {
     }
 
     async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError> {
-        let now = rfc3339(wall_clock_millis());
-        let started_at = {
-            let mut started_at = self.started_at.lock();
-            if !again {
-                started_at.clone_from(&now);
-            }
-            started_at.clone()
-        };
-        let lease_ms = millis(candidate.lease);
-        // In the words of the other programs, and some of our own.
-        let record = json!({
-            "instance_id": candidate.owner,
-            "hostname": candidate.host,
-            "started_at": started_at,
-            "last_heartbeat": now,
-            "pid": candidate.pid,
-            "session": candidate.session,
-            "lease_ms": lease_ms,
-            "term": term,
-        });
+        if !again {
+            *self.started.lock() = wall_clock_millis();
+        }
+        let record = foreign_lock::record(candidate, term, *self.started.lock()).to_string();
+        let lease = millis(candidate.lease).to_string();
         let how = if again { "confirm" } else { "take" };
-        self.ask(&[how, candidate.session.as_str(), &lease_ms.to_string(), &record.to_string()], self.replicas).await
+        self.ask(&[how, candidate.session.as_str(), &lease, &record], self.replicas).await
     }
 
     async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
         self.ask(&["let go", session.as_str()], 0).await.map(drop)
     }
 
-    async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-        let key = &self.keys.key;
-        findings.push(match self.try_keys().await {
-            Ok(None) => Finding::good(format!("the key {key} is free")),
-            Ok(Some(holder)) => {
-                let left = show(holder.expires_in.unwrap_or_default());
-                Finding::good(format!("the key {key} is held for {left} more: {}", holder.named()))
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
+        for key in self.keys.names() {
+            // Never done: the two conditions contradict each other. But the server looks at permissions first.
+            match self.client.request(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await {
+                Err(error) if error.kind == ErrorKind::Denied => return Err(error),
+                Ok(_) | Err(_) => {}
             }
-            Err(error) if error.kind == ErrorKind::Misconfigured => {
-                findings.push(Finding::bad(error.message));
-                return Ok(());
-            }
-            Err(error) if error.kind == ErrorKind::Denied => {
-                findings.push(Finding::bad(format!("permission missing: read and write the key {key}: {error}")));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        });
-        findings.push(foreign_lock::doubt(&format!("the key {key}")));
-        Ok(())
+        }
+        self.holder(None).await
     }
 }
 

@@ -23,7 +23,7 @@ use crate::store::foreign_lock::{ForeignLock, Hold};
 use crate::store::sql::client::{Cells, Connection as _, is_true, value};
 use crate::store::sql::failure::Failure;
 use crate::store::sql::server::Server;
-use crate::store::{ErrorKind, Finding, Holder, StoreError};
+use crate::store::{ErrorKind, Holder, StoreError};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -199,20 +199,14 @@ impl ForeignLock for Advisory {
         Some(self.anchor.descriptor())
     }
 
-    async fn check(&self, findings: &mut Vec<Finding>) -> Result<(), StoreError> {
-        let key = self.key;
-        findings.push(match self.take_for(lease::DEFAULT_LEASE).await {
-            Ok(Hold::Held | Hold::Lost) => {
+    async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
+        match self.take_for(lease::DEFAULT_LEASE).await? {
+            Hold::Held | Hold::Lost => {
                 self.free().await;
-                Finding::good(format!("advisory lock {key} is free and can be taken"))
+                Ok(None)
             }
-            Ok(Hold::Taken(holder)) => Finding::good(format!("advisory lock {key} is held: {}", holder.named())),
-            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                Finding::bad(error.message)
-            }
-            Err(error) => return Err(error),
-        });
-        Ok(())
+            Hold::Taken(holder) => Ok(Some(holder)),
+        }
     }
 }
 
