@@ -51,11 +51,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More keys than this are brought by one consumer. It may be behind the stream's leader, but so many keys are read
-/// only for people.
-const FEW_KEYS: usize = 16;
-/// How many keys one consumer has.
-const PAGE: usize = 256;
 /// For how long the mark stays of a document that was deleted, where the server can forget a message.
 const MARK_LASTS: &str = "600s";
 
@@ -157,17 +152,8 @@ impl Documents for Keys {
         // The requests below share it.
         self.bucket.connections.connection().await?;
         let asks_the_time = async { if self.is_vague() { self.learn().await.map(drop) } else { Ok(()) } };
-        let reads = async {
-            if names.len() <= FEW_KEYS {
-                return parallel::try_all(names.iter().map(|name| self.bucket.get(name))).await;
-            }
-            let mut messages = Vec::with_capacity(names.len());
-            for page in names.chunks(PAGE) {
-                let brought = self.bring(page).await?;
-                messages.extend(page.iter().map(|name| brought.get(name).cloned()));
-            }
-            Ok::<Vec<Option<StreamMessage>>, StoreError>(messages)
-        };
+        let reads =
+            parallel::answers(names.clone().into_iter().map(|name| async move { self.bucket.get(&name).await }));
         let ((), messages) = tokio::try_join!(asks_the_time, reads)?;
         let incarnation = self.known_of(&messages).await?.incarnation();
         let found = names.iter().zip(&messages);

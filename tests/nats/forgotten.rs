@@ -35,7 +35,6 @@ async fn what_another_program_wrote_is_named_and_never_overwritten() {
     let store = open(&server.own_url()).await;
     for (headers, value, why) in [
         ("", "", "it has no header Leaderrun"),
-        ("", "leaderrun: this bucket was new", "an earlier build of leaderrun did"),
         ("", r#"{"session":"s","owner":"one"}"#, "it has no header Leaderrun"),
         ("Leaderrun: {\"format\":2}\r\n", "{}", "its format is 2, and this release reads 1"),
         ("Leaderrun: {\"format\":1,\"write\":\"w\",\"term\":0,\"sequence\":0}\r\n", "hello", "expected value"),

@@ -1,15 +1,16 @@
 //! Reads `nats://` URLs.
 
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
+use crate::store::url::{Secret, StoreUrl, TlsFiles, sorted};
 use std::path::PathBuf;
 
-pub const DEFAULT_PORT: u16 = 4222;
+const DEFAULT_PORT: u16 = 4222;
 const OPTIONS: [&str; 7] = ["creds", "nkey", "ca", "cert", "key", "lock_key", "replicas"];
 
 /// Which bucket, on which servers, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    pub hosts: Vec<Host>,
+    /// Each as HOST:PORT.
+    pub hosts: Vec<String>,
     pub bucket: String,
     pub login: Login,
     /// Whether a connection without TLS must not be used.
@@ -63,8 +64,7 @@ impl Address {
     /// As [`Location::identity`](crate::store::Location::identity).
     #[must_use]
     pub fn identity(&self) -> String {
-        let hosts = sorted(self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)));
-        format!("nats {hosts} {}", self.bucket)
+        format!("nats {} {}", sorted(self.hosts.iter().cloned()), self.bucket)
     }
 
     /// Reads the text after `SCHEME:`.
@@ -85,14 +85,14 @@ impl Address {
         }
         let login = read_login(scheme, &mut url)?;
         let demand_tls = scheme == "nats+tls" || files.ca.is_some() || files.cert.is_some();
-        Ok(Self { hosts: url.hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
+        let hosts = url.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect();
+        Ok(Self { hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
     }
 
     /// All servers, for messages.
     #[must_use]
     pub fn server(&self) -> String {
-        let hosts = self.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect::<Vec<_>>();
-        format!("nats at {}", hosts.join(","))
+        format!("nats at {}", self.hosts.join(","))
     }
 }
 

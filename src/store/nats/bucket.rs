@@ -177,12 +177,11 @@ impl Bucket {
         let all = self.subject(">");
         let is_limited = config.max_messages > 0 || config.max_bytes > 0;
         let wrongs = [
-            (config.mirror.is_some(), "is a mirror, which takes no writes: name the bucket that it mirrors"),
             (
+                // Nor does a mirror.
                 !config.subjects.contains(&all),
                 &*format!("does not take the subjects {all}: it is no key-value bucket: use another one"),
             ),
-            (config.sealed, "is sealed, so nothing can be written: use another one"),
             (config.no_ack, "does not acknowledge writes: turn no_ack off"),
             (
                 config.retention != RetentionPolicy::Limits,

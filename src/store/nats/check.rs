@@ -1,12 +1,13 @@
 //! `leaderctl store check`: whether an election can rely on the bucket.
 //!
 //! The hazard: a bucket may look right and still forget. If records age away, or make room for others, leases end that
-//! are held. A bucket in memory forgets them with its server, and a mirror accepts no writes. A missing permission
+//! are held. A bucket in memory forgets them with its server. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
 use super::Keys;
 use super::bucket::{Bucket, Info};
 use super::document::key_of;
+use crate::store::error::denied;
 use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, Finding, StoreError};
 use async_nats::jetstream::stream::{PersistenceMode, StorageType};
@@ -47,14 +48,6 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
             "has fewer than 3 replicas: while one of its servers is down, no lease can be taken or renewed",
         ),
         (
-            config.max_messages_per_subject != 1,
-            "keeps more than the last record of a key: set its history to 1, for each renewal is a record",
-        ),
-        (
-            config.max_messages > 0 || config.max_bytes > 0,
-            "has a limit of size: when it is full, no lease can be taken or renewed",
-        ),
-        (
             !info.has_unique_revisions(),
             "has revisions that begin with a low number, so they repeat if it is dropped and made again: do not do that \
              while anything leads, or have leaderctl store init make it",
@@ -73,9 +66,5 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
 pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let hear =
         async { keys.bucket.consume(&[key_of(Key::Marker)]).await?.next_within(keys.bucket.connections.bound).await };
-    match hear.await {
-        Ok(_) => Ok(Vec::new()),
-        Err(error) if error.kind == ErrorKind::Denied => Ok(vec![Finding::bad(format!("permission missing: {error}"))]),
-        Err(error) => Err(error),
-    }
+    Ok(denied(hear.await.map(drop))?.map(Finding::bad).into_iter().collect())
 }

@@ -9,7 +9,7 @@
 //! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and
 //! could never say why.
 
-use super::address::{Address, DEFAULT_PORT};
+use super::address::Address;
 use super::failure::{Event, unanswered, unconnected};
 use super::login::options;
 use super::meter::{Meter, in_moderation};
@@ -181,7 +181,7 @@ impl Connections {
     /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked
     /// meanwhile: if this hangs, the next request makes a connection of its own.
     async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
-        let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host.with_port(DEFAULT_PORT))));
+        let hosts = self.address.hosts.iter().map(|host| Box::pin(self.connect_to(host)));
         let connected = timeout_at(deadline, select_ok(hosts)).await.unwrap_or_else(|_| {
             let (server, why) = (self.address.server(), unanswered(self.bound));
             Err(StoreError::not_applied(format!("cannot reach {server}: {why}")))
@@ -191,7 +191,7 @@ impl Connections {
         Ok(connection)
     }
 
-    async fn connect_to(&self, host: String) -> Result<Connection, StoreError> {
+    async fn connect_to(&self, host: &str) -> Result<Connection, StoreError> {
         let server = format!("nats at {host}");
         let events = broadcast::Sender::new(MOST_EVENTS);
         let teller = events.clone();

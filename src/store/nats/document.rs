@@ -27,8 +27,6 @@ use std::fmt::Write as _;
 /// The name of the header, and the format of what is in it.
 const HEADER: &str = "Leaderrun";
 const FORMAT: u64 = 1;
-/// How the marker of earlier builds begins.
-const EARLIER: &[u8] = b"leaderrun: this bucket";
 
 const SHARD: &str = "=shard.";
 const LED: &str = "=led.";
@@ -110,9 +108,8 @@ pub fn read(key: &str, message: Option<&StreamMessage>, incarnation: &str) -> Fo
 /// The error: why it is not ours.
 fn ours(message: &StreamMessage) -> Result<Ours, String> {
     let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text")?;
-    let is_earlier = message.payload.starts_with(EARLIER);
-    let why = if is_earlier { "an earlier build of leaderrun did" } else { "it has no header Leaderrun" };
-    let header: Header = of_format(message.headers.get(HEADER).ok_or(why)?.as_str(), FORMAT)?;
+    let header = message.headers.get(HEADER).ok_or("it has no header Leaderrun")?;
+    let header: Header = of_format(header.as_str(), FORMAT)?;
     Ok(header.document(text, stored_millis(message)))
 }
 

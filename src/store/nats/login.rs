@@ -7,14 +7,10 @@ use super::address::{Address, Login};
 use crate::store::{StoreError, tls};
 use crate::text::in_words;
 use async_nats::ConnectOptions;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest file with credentials.
-const LONGEST_CREDENTIALS: u64 = 64 * 1024;
 /// How many messages a subscription may hold: a list arrives faster than it is read. More are lost, and the gap shows.
 const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
@@ -49,15 +45,10 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
 }
 
 fn read(file: &Path) -> Result<String, StoreError> {
-    let mut options = File::options();
-    let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(file);
-    let opened = opened.map_err(|error| unusable(file, &in_words(&error)))?;
-    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+    if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
         return Err(unusable(file, "it is no regular file"));
     }
-    let mut text = String::new();
-    let read = opened.take(LONGEST_CREDENTIALS).read_to_string(&mut text);
-    read.map(|_| text).map_err(|error| unusable(file, &in_words(&error)))
+    fs::read_to_string(file).map_err(|error| unusable(file, &in_words(&error)))
 }
 
 /// The seed in a file, which may have other text in other lines.
