@@ -64,7 +64,8 @@ fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
         _ if code == "NOAUTH" || said.contains("unauthenticated") => StoreError::denied(format!(
             "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
         )),
-        "WRONGPASS" => StoreError::denied(format!(
+        // Servers before version 6 have no code for it.
+        _ if code == "WRONGPASS" || said.contains("invalid password") => StoreError::denied(format!(
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
         )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
@@ -140,6 +141,7 @@ mod tests {
             told("WRONGPASS", "why").message,
             "redis at h:6379 does not accept this password of user me: see USER:PASSWORD@ in the store URL"
         );
+        assert_eq!(told("ERR", "invalid password"), told("WRONGPASS", "why"));
         for code in ["MOVED", "CLUSTERDOWN"] {
             let error = told(code, "why");
             assert_eq!(error.kind, ErrorKind::Misconfigured, "{code}");
