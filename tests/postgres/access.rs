@@ -11,7 +11,7 @@ async fn each_missing_grant_is_named() {
         table.sql(&format!("CREATE ROLE {role} LOGIN"));
         let others = ["SELECT", "INSERT", "UPDATE", "DELETE"].into_iter().filter(|&grant| grant != missing);
         table.sql(&format!("GRANT {} ON TABLE $T TO {role}", others.collect::<Vec<_>>().join(", ")));
-        let store = open(&table.url().replace("//postgres@", &format!("//{role}@"))).await;
+        let store = open(&table.url().replace("//postgres@", &format!("//{role}@")));
         let use_all = async || {
             let page = Page::Standby(candidate("one").session);
             let claimed = store.claim(&Candidate { shard: "new".parse().unwrap(), ..candidate("one") }).await?;
@@ -34,10 +34,10 @@ async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
     let server = shared();
     server.sql("CREATE ROLE poor LOGIN");
     let url = server.url_with("table=never").replace("//postgres@", "//poor@");
-    denied(open(&url).await.prepare().await, "GRANT CREATE ON SCHEMA public TO poor");
-    let error = open(&format!("{url}&schema=nowhere")).await.prepare().await.unwrap_err();
+    denied(open(&url).prepare().await, "GRANT CREATE ON SCHEMA public TO poor");
+    let error = open(&format!("{url}&schema=nowhere")).prepare().await.unwrap_err();
     assert!(error.message.contains("GRANT CREATE ON DATABASE \"postgres\" TO poor"), "{error}");
-    misconfigured(open(&url).await.claim(&candidate("one")).await, "leaderctl store init");
+    misconfigured(open(&url).claim(&candidate("one")).await, "leaderctl store init");
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn a_database_or_a_role_that_does_not_exist_is_named() {
     let server = shared();
     let one = candidate("one");
     let url = server.url_with("table=x");
-    misconfigured(open(&url.replace("/postgres?", "/nothing?")).await.claim(&one).await, "no database nothing");
-    denied(open(&url.replace("//postgres@", "//nobody_here@")).await.claim(&one).await, "nobody_here");
+    misconfigured(open(&url.replace("/postgres?", "/nothing?")).claim(&one).await, "no database nothing");
+    denied(open(&url.replace("//postgres@", "//nobody_here@")).claim(&one).await, "nobody_here");
 }
 
 #[tokio::test]
@@ -58,11 +58,11 @@ async fn a_password_lets_in_and_is_never_shown() {
     });
     server.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'; GRANT CREATE ON SCHEMA public TO app");
     let url = |password: &str| format!("postgres://app:{password}@127.0.0.1:{}/postgres", server.port());
-    let store = open(&url("hunter2")).await;
+    let store = open(&url("hunter2"));
     store.prepare().await.unwrap();
     store.vouch().await.unwrap();
     lead(&store, &candidate("one")).await;
-    let store = open(&url("hunter3")).await;
+    let store = open(&url("hunter3"));
     for error in [store.claim(&candidate("one")).await.unwrap_err(), store.prepare().await.unwrap_err()] {
         denied(Err::<(), _>(error), "user app");
     }
@@ -95,15 +95,15 @@ async fn a_unix_socket_is_as_good() {
     let directory = server.directory().display().to_string();
     let one = candidate("one");
     let url = format!("postgres://postgres@/postgres?host={directory}&port={}&table={}", server.port(), table.name);
-    let first = open(&url).await;
+    let first = open(&url);
     let term = lead(&first, &one).await;
-    let second = open(&url).await;
+    let second = open(&url);
     refused(second.claim(&candidate("two")).await.unwrap());
     let waiting = tokio::spawn(async move { second.changed(&shard()).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     first.release(&one, term).await.unwrap();
     // It has to be found out that there is no pooler at the other end.
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it is told").unwrap().unwrap();
-    let nowhere = open("postgres://postgres@/postgres?host=/nonexistent").await;
+    let nowhere = open("postgres://postgres@/postgres?host=/nonexistent");
     not_applied(nowhere.claim(&one).await, "/nonexistent/.s.PGSQL.5432");
 }

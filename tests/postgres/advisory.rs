@@ -27,8 +27,8 @@ impl Lock {
         self.url().replace(&self.table.server.address().to_string(), &gate.address.to_string())
     }
 
-    async fn store(&self) -> LeaseStore {
-        open(&self.url()).await
+    fn store(&self) -> LeaseStore {
+        open(&self.url())
     }
 
     fn attempt(&self) -> String {
@@ -69,7 +69,7 @@ impl Lock {
 #[tokio::test]
 async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_named() {
     let lock = Lock::new().await;
-    let store = lock.store().await;
+    let store = lock.store();
     let stranger = Stranger::at(lock.table.server).await;
     assert_eq!(stranger.ask(&lock.attempt()).await, "t");
     let one = candidate("one");
@@ -96,7 +96,7 @@ async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_
 #[tokio::test]
 async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
     let lock = Lock::new().await;
-    let store = lock.store().await;
+    let store = lock.store();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     let shard = shard();
@@ -119,7 +119,7 @@ async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
 async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_held() {
     let lock = Lock::new().await;
     let gate = Gate::to(lock.table.server.address());
-    let store = try_open(&lock.url_through(&gate), Duration::from_secs(4)).await.unwrap();
+    let store = try_open(&lock.url_through(&gate), Duration::from_secs(4)).unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     gate.lose_answers();
@@ -140,7 +140,7 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
 async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     let lock = Lock::new().await;
     let gate = Gate::to(lock.table.server.address());
-    let store = open(&lock.url_through(&gate)).await;
+    let store = open(&lock.url_through(&gate));
     let one = candidate("one");
     let term = lead(&store, &one).await;
     for sequence in 1..4 {

@@ -6,7 +6,7 @@ use super::*;
 async fn a_table_is_made_once_and_its_memory_is_kept() {
     let server = shared();
     let url = server.url_with("schema=fresh&table=locks");
-    let (first, second) = (open(&url).await, open(&url).await);
+    let (first, second) = (open(&url), open(&url));
     let (made, also) = tokio::join!(first.prepare(), second.prepare());
     let (made, also) = (made.unwrap().join("\n"), also.unwrap().join("\n"));
     assert!(made.contains("made table \"fresh\".\"locks\"") != also.contains("made table"), "{made}\n{also}");
@@ -19,7 +19,7 @@ async fn a_table_is_made_once_and_its_memory_is_kept() {
 #[tokio::test]
 async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
     let table = Table::new().await;
-    let store = table.store().await;
+    let store = table.store();
     for spoil in ["DROP RULE leaderrun_keep ON $T", "ALTER TABLE $T DISABLE RULE leaderrun_keep"] {
         table.sql(spoil);
         finds(&store.check().await.unwrap(), Verdict::Doubtful, "deleted by hand");
@@ -31,7 +31,7 @@ async fn a_rule_that_is_missing_or_off_is_named_and_mended() {
 #[tokio::test]
 async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
     let server = Server::start_with(&["fsync=on"]);
-    let store = open(&server.own_url()).await;
+    let store = open(&server.own_url());
     finds(&store.check().await.unwrap(), Verdict::Bad, "leaderctl store init");
     store.prepare().await.unwrap();
     let findings = store.check().await.unwrap();

@@ -45,7 +45,7 @@ async fn each_mode_checks_what_it_says(papers: &Papers, server: &Server) {
         (by_name(&format!("sslmode=verify-ca&sslrootcert={ca}")), true),
         (server.url_with(&format!("sslmode=verify-full&sslrootcert={ca}")), true),
     ] {
-        let store = open(&url).await;
+        let store = open(&url);
         store.prepare().await.unwrap_or_else(|error| panic!("{url}: {error}"));
         store.observe(&shard()).await.unwrap();
         assert_eq!(is_encrypted(server), encrypted, "{url}");
@@ -61,10 +61,10 @@ async fn each_mode_checks_what_it_says(papers: &Papers, server: &Server) {
         (server.url_with(&format!("sslmode=prefer&sslrootcert={other}")), "authority"),
         (server.url_with("sslrootcert=system"), "authority"),
     ] {
-        misconfigured(open(&url).await.claim(&candidate("one")).await, word);
+        misconfigured(open(&url).claim(&candidate("one")).await, word);
     }
     let without = format!("sslmode=verify-ca&sslrootcert={}", papers.path("missing"));
-    misconfigured(try_open(&server.url_with(&without), REQUEST_TIMEOUT).await, "missing");
+    misconfigured(try_open(&server.url_with(&without), REQUEST_TIMEOUT), "missing");
 }
 
 async fn a_certificate_lets_in_and_another_one_does_not(papers: &Papers, server: &Server) {
@@ -74,21 +74,21 @@ async fn a_certificate_lets_in_and_another_one_does_not(papers: &Papers, server:
         let options = format!("table=certified&sslmode=verify-full&sslrootcert={ca}&sslcert={cert}&sslkey={key}");
         server.url_with(&options).replace("//postgres@", "//app@")
     };
-    let store = open(&url("app")).await;
+    let store = open(&url("app"));
     store.prepare().await.unwrap();
     store.vouch().await.unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     for name in ["server", "other"] {
-        denied(open(&url(name)).await.claim(&one).await, "");
+        denied(open(&url(name)).claim(&one).await, "");
     }
     let without = server.url_with("sslmode=require").replace("//postgres@", "//app@");
-    denied(open(&without).await.claim(&one).await, "");
+    denied(open(&without).claim(&one).await, "");
 }
 
 async fn a_password_goes_with_channel_binding_over_tls(server: &Server) {
     let url = server.url_with("table=guests&sslmode=require").replace("//postgres@", "//guest:hunter2@");
-    open(&url).await.prepare().await.unwrap();
-    denied(open(&url.replace("sslmode=require", "sslmode=disable")).await.prepare().await, "");
+    open(&url).prepare().await.unwrap();
+    denied(open(&url.replace("sslmode=require", "sslmode=disable")).prepare().await, "");
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 #[tokio::test]
 async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     let table = Table::new().await;
-    let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")).await);
+    let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")));
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     let pid = table.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'");
@@ -34,7 +34,7 @@ async fn a_request_that_its_caller_gives_up_on_a_slow_network_costs_no_connectio
     let table = Table::new().await;
     let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
     let url = format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name);
-    let store = try_open(&url, REQUEST_TIMEOUT).await.unwrap();
+    let store = try_open(&url, REQUEST_TIMEOUT).unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     proxy.set(NetworkFault::Slow(Duration::from_secs(1)));
@@ -50,7 +50,7 @@ async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     let bouncer = Bouncer::before(table.server, "transaction");
     for url in [table.url(), bouncer.url_with(&format!("table={}", table.name))] {
         let stranger = Stranger::at(table.server).await;
-        let store = try_open(&url, Duration::from_secs(3)).await.unwrap();
+        let store = try_open(&url, Duration::from_secs(3)).unwrap();
         let one = candidate("one");
         let term = lead(&store, &one).await;
         let mut applied = 0;
@@ -86,7 +86,7 @@ async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
         silent.address.port(),
         table.name
     );
-    let store = try_open(&url, Duration::from_secs(10)).await.unwrap();
+    let store = try_open(&url, Duration::from_secs(10)).unwrap();
     let one = with_lease("one", Duration::from_mins(1));
     // The silent one is given half of the time.
     let term = lead(&store, &one).await;
@@ -113,7 +113,7 @@ async fn a_server_that_only_reads_is_passed_over_and_one_that_missed_its_standby
     let term = lead(&store, &one).await;
     alter(&server, "SET default_transaction_read_only = on");
     eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
-    let fresh = open(&server.own_url()).await;
+    let fresh = open(&server.own_url());
     not_applied(fresh.claim(&candidate("two")).await, "does not accept writes");
     // A connection that was made before goes the same way.
     not_applied(store.renew(&one, term, 1).await, "");

@@ -12,7 +12,7 @@ const FORGOTTEN: &str = "a leader that the store may have forgotten";
 #[tokio::test]
 async fn a_dump_that_has_the_very_row_that_a_candidate_knows_is_no_reason_to_lead() {
     let table = Table::new().await;
-    let (first, second) = (table.store().await, table.store().await);
+    let (first, second) = (table.store(), table.store());
     let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
     let term = lead(&first, &one).await;
     first.release(&one, term).await.unwrap();
@@ -30,7 +30,7 @@ async fn a_dump_that_has_the_very_row_that_a_candidate_knows_is_no_reason_to_lea
 #[tokio::test]
 async fn a_vacuum_makes_nobody_wait() {
     let table = Table::new().await;
-    let store = table.store().await;
+    let store = table.store();
     for vacuum in ["VACUUM (FREEZE) $T", "VACUUM (FULL, FREEZE) $T", "CLUSTER $T USING $T_pkey"] {
         table.sql(vacuum);
         let one = candidate("one");
@@ -42,7 +42,7 @@ async fn a_vacuum_makes_nobody_wait() {
 #[tokio::test]
 async fn a_held_lease_cannot_be_deleted_by_hand_and_what_is_over_can() {
     let table = Table::new().await;
-    let (first, second) = (table.store().await, table.store().await);
+    let (first, second) = (table.store(), table.store());
     let (one, two) = (candidate("one"), candidate("two"));
     let term = lead(&first, &one).await;
     table.sql("DELETE FROM $T");

@@ -38,13 +38,13 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-async fn try_open(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
+fn try_open(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
     let rest = url.strip_prefix("postgres:").expect("one of ours");
     postgres::open(&Address::read(Dialect::Postgres, rest).expect("a store URL"), request_timeout).map(LeaseStore::new)
 }
 
-async fn open(url: &str) -> LeaseStore {
-    try_open(url, REQUEST_TIMEOUT).await.expect("the address is right")
+fn open(url: &str) -> LeaseStore {
+    try_open(url, REQUEST_TIMEOUT).expect("the address is right")
 }
 
 /// A table of one's own on the server that the tests share; it has remembered for an hour.
@@ -57,7 +57,7 @@ impl Table {
     async fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
-        table.store().await.prepare().await.expect("it can be made");
+        table.store().prepare().await.expect("it can be made");
         table.server.age(&table.name);
         table
     }
@@ -70,8 +70,8 @@ impl Table {
         self.server.url_with(&format!("table={}&{options}", self.name))
     }
 
-    async fn store(&self) -> LeaseStore {
-        open(&self.url()).await
+    fn store(&self) -> LeaseStore {
+        open(&self.url())
     }
 
     /// What psql says of a query with $T in place of the table.
@@ -82,7 +82,7 @@ impl Table {
 
 /// A store with a table that has remembered for an hour, on a server of one's own.
 async fn ready(server: &Server) -> LeaseStore {
-    let store = open(&server.url_with("application_name=leaderrun")).await;
+    let store = open(&server.url_with("application_name=leaderrun"));
     store.prepare().await.expect("it can be made");
     server.age(LOCKS);
     store

@@ -15,7 +15,7 @@ async fn an_election_works_through_a_pooler_in_transaction_mode() {
     for mode in ["transaction", "statement", "session"] {
         let bouncer = Bouncer::before(table.server, mode);
         let url = bouncer.url_with(&format!("table={}", table.name));
-        let (first, second) = (open(&url).await, open(&url).await);
+        let (first, second) = (open(&url), open(&url));
         let (one, two) = (candidate("one"), candidate("two"));
         for _ in 0..3 {
             let term = lead(&first, &one).await;
@@ -39,7 +39,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}", table.name));
-    let (leader, standby) = (open(&url).await, open(&url).await);
+    let (leader, standby) = (open(&url), open(&url));
     let one = with_lease("one", Duration::from_mins(5));
     let term = lead(&leader, &one).await;
     refused(standby.claim(&candidate("two")).await.unwrap());
@@ -60,12 +60,12 @@ async fn an_advisory_lock_is_refused_where_it_would_be_another_clients() {
     let table = Table::new().await;
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));
-    misconfigured(open(&url).await.claim(&candidate("one")).await, "pooler");
+    misconfigured(open(&url).claim(&candidate("one")).await, "pooler");
     assert_eq!(table.server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"), "0");
 
     let bouncer = Bouncer::before(table.server, "session");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));
-    let store = open(&url).await;
+    let store = open(&url);
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
@@ -118,7 +118,7 @@ async fn an_answer_that_a_pooler_breaks_off_is_asked_for_again_on_a_new_connecti
     let table = Table::new().await;
     let breaks = Arc::new(AtomicBool::new(false));
     let port = breaker(table.server.port(), &breaks);
-    let store = open(&format!("postgres://postgres@127.0.0.1:{port}/postgres?table={}", table.name)).await;
+    let store = open(&format!("postgres://postgres@127.0.0.1:{port}/postgres?table={}", table.name));
     let one = candidate("one");
     let term = lead(&store, &one).await;
     for sequence in 1..4 {

@@ -12,13 +12,13 @@ async fn schemas_and_tables_may_have_any_name() {
         let encode =
             |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
         let url = server.url_with(&format!("schema={}&table={}", encode(schema), encode(table)));
-        let store = open(&url).await;
+        let store = open(&url);
         store.prepare().await.unwrap();
         store.vouch().await.unwrap();
         let one = with_lease("one", Duration::from_mins(5));
         let term = lead(&store, &one).await;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-        let standby = open(&url).await;
+        let standby = open(&url);
         let waiting = tokio::spawn(async move { standby.changed(&shard()).await });
         tokio::time::sleep(Duration::from_millis(100)).await;
         store.release(&one, term).await.unwrap();
@@ -29,7 +29,7 @@ async fn schemas_and_tables_may_have_any_name() {
 #[tokio::test]
 async fn values_that_nobody_of_us_wrote_are_named() {
     let table = Table::new().await;
-    let store = table.store().await;
+    let store = table.store();
     for values in ["'v', 'words', 's', 5, 1, 1", "'v', '{\"format\": 1}', 's', -5, 1, 1", "'v', '{}', '', 5, -1, NULL"]
     {
         table.sql(&format!("INSERT INTO $T VALUES ('db/main', 'lease', {values})"));
@@ -45,7 +45,7 @@ async fn values_that_nobody_of_us_wrote_are_named() {
 async fn a_table_of_something_else_is_named_and_left_alone() {
     let server = shared();
     server.sql("CREATE TABLE theirs (id int PRIMARY KEY, shard text); INSERT INTO theirs VALUES (1, 'db/main')");
-    let store = open(&server.url_with("table=theirs")).await;
+    let store = open(&server.url_with("table=theirs"));
     for error in [
         store.claim(&candidate("one")).await.unwrap_err(),
         store.observe(&shard()).await.unwrap_err(),
@@ -58,7 +58,7 @@ async fn a_table_of_something_else_is_named_and_left_alone() {
     }
     assert_eq!(server.sql("SELECT * FROM theirs"), "1|db/main");
     server.sql("CREATE VIEW seen AS SELECT 1 AS shard");
-    assert!(open(&server.url_with("table=seen")).await.prepare().await.unwrap_err().message.contains("cannot be used"));
+    assert!(open(&server.url_with("table=seen")).prepare().await.unwrap_err().message.contains("cannot be used"));
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
     table.server.sql("CREATE DATABASE strict");
     table.server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");
     let url = table.url().replace("/postgres?", "/strict?");
-    let stores = join_all((0..4).map(|_| open(&url))).await;
+    let stores: Vec<_> = (0..4).map(|_| open(&url)).collect();
     let candidates = ["one", "two", "three", "four"].map(candidate);
     stores[0].prepare().await.unwrap();
     stores[0].vouch().await.unwrap();
@@ -90,7 +90,7 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
 #[tokio::test]
 async fn a_list_of_many_pages_is_whole_and_in_order() {
     let table = Table::new().await;
-    let store = table.store().await;
+    let store = table.store();
     table.sql(
         "INSERT INTO $T SELECT 'many/' || n, 'lease', 'v', format('{\"format\":1,\"shard\":\"many/%s\",\"term\":5,\"lease\":null,\
          \"wait\":null,\"led_ms\":0,\"orders\":null}', n), '', 0, 0, NULL FROM generate_series(1, 1201) AS n",

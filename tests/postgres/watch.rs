@@ -5,8 +5,8 @@ use super::*;
 #[tokio::test]
 async fn a_standby_whose_connection_was_ended_listens_again() {
     let mut server = Server::start();
-    let leader = open(&server.own_url()).await;
-    let standby = open(&server.url_with("application_name=standby")).await;
+    let leader = open(&server.own_url());
+    let standby = open(&server.url_with("application_name=standby"));
     leader.prepare().await.unwrap();
     server.grow_old();
     // Nobody hears of its end here.

@@ -27,7 +27,7 @@ async fn each_missing_command_is_named() {
     for command in MINIMAL.split(' ').filter_map(|rule| rule.strip_prefix('+')) {
         let without: Vec<_> = MINIMAL.split(' ').filter(|rule| rule.strip_prefix('+') != Some(command)).collect();
         allow(&server, &without.join(" "));
-        let store = open(&url(&server)).await.unwrap();
+        let store = open(&url(&server)).unwrap();
         let findings = store.check().await.unwrap();
         let is_about = |finding: &&Finding| finding.verdict != Verdict::Good && !finding.text.contains("'scan'");
         let bad: Vec<_> = findings.iter().filter(is_about).collect();
@@ -40,7 +40,7 @@ async fn each_missing_command_is_named() {
         assert!(bad[0].text.contains("denied user leaderrun"), "{bad:?}");
         // An election says so too, where it needs it.
         if !["del", "publish", "subscribe", "evalsha"].contains(&command) {
-            let store = open(&url(&server)).await.unwrap();
+            let store = open(&url(&server)).unwrap();
             let said = denied(store.claim(&candidate("one")).await, "denied user leaderrun");
             assert!(said.to_lowercase().contains(command), "{said}");
             assert_eq!(server.cli(&["EXISTS", LOCK]), "0", "{command}");
@@ -61,14 +61,14 @@ async fn each_missing_command_is_named() {
 async fn missing_keys_and_channels_are_named() {
     let server = old_server();
     allow(&server, &MINIMAL.replace("~leaderrun:*", "~other:*"));
-    let store = open(&url(&server)).await.unwrap();
+    let store = open(&url(&server)).unwrap();
     let findings = store.check().await.unwrap();
     let bad = findings.iter().find(|finding| finding.verdict == Verdict::Bad).unwrap();
     assert!(bad.text.starts_with("permission missing: ") && bad.text.contains("key"), "{bad:?}");
     denied(store.claim(&candidate("one")).await, "");
 
     allow(&server, &MINIMAL.replace("&leaderrun:*", "resetchannels"));
-    let store = open(&url(&server)).await.unwrap();
+    let store = open(&url(&server)).unwrap();
     let findings = store.check().await.unwrap();
     let bad: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).collect();
     assert_eq!(bad.len(), 2, "to publish, and to subscribe: {bad:?}");
@@ -95,7 +95,7 @@ async fn passwords_are_asked_for_and_never_shown() {
     let server = Server::with(&["--requirepass", "hunter2"]);
     let at = format!("127.0.0.1:{}", server.port());
     let claim = async |url: &str| {
-        let store = open(url).await.unwrap();
+        let store = open(url).unwrap();
         let claimed = store.claim(&candidate("one")).await;
         let heard = match store.changed(&shard()).await {
             Ok(()) => String::new(),
@@ -110,7 +110,7 @@ async fn passwords_are_asked_for_and_never_shown() {
             format!("redis at {at} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL");
         assert_eq!(denied(claim(&format!("redis://{login}@{at}")).await, ""), expected);
     }
-    assert!(open(&format!("redis://:hunter2@{at}")).await.unwrap().claim(&candidate("one")).await.is_ok());
+    assert!(open(&format!("redis://:hunter2@{at}")).unwrap().claim(&candidate("one")).await.is_ok());
 
     let open_server = Server::start();
     let at = format!("127.0.0.1:{}", open_server.port());
@@ -134,7 +134,7 @@ fn issue() -> Papers {
 }
 
 async fn works(url: &str) {
-    let store = Arc::new(open(url).await.unwrap());
+    let store = Arc::new(open(url).unwrap());
     let one = with_lease("one", Duration::from_secs(1));
     let grant = granted_in_time(&*store, &one).await;
     assert!(store.renew(&one, grant.term, 1).await.is_ok());
@@ -152,7 +152,7 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await;
     works(&format!("rediss://:hunter2@localhost:{port}?ca={ca}")).await;
 
-    let claim = async |url: String| match open_with(&url, Duration::from_secs(3)).await {
+    let claim = async |url: String| match open_with(&url, Duration::from_secs(3)) {
         Ok(store) => store.claim(&candidate("one")).await,
         Err(error) => Err(error),
     };
@@ -174,7 +174,7 @@ async fn tls_shows_a_certificate_where_one_is_asked_for() {
     let (_server, port) = with_tls(&papers, true);
     let (ca, cert, key) = (papers.path("ca.pem"), papers.path("app.pem"), papers.path("app.key"));
     works(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}&cert={cert}&key={key}")).await;
-    let store = open(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).await.unwrap();
+    let store = open(&format!("rediss://:hunter2@127.0.0.1:{port}?ca={ca}")).unwrap();
     let told = store.claim(&candidate("one")).await.unwrap_err();
     assert!(told.message.contains("it asks for a certificate: add cert=FILE and key=FILE"), "{told}");
 }

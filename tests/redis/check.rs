@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn init_makes_nothing_but_begins_the_time_of_waiting() {
     let server = Server::start();
-    let store = store(&server).await;
+    let store = store(&server);
     let doubts = store.check().await.unwrap();
     assert_eq!(texts(&doubts, Verdict::Bad), [""; 0]);
     assert!(texts(&doubts, Verdict::Doubtful)[0].contains("no new leader for one lease duration"), "{doubts:?}");
@@ -29,7 +29,7 @@ async fn init_makes_nothing_but_begins_the_time_of_waiting() {
 async fn unsafe_settings_are_reported() {
     let server = Server::forgetful();
     server.age();
-    let store = store(&server).await;
+    let store = store(&server);
     finds(&store.check().await.unwrap(), Verdict::Doubtful, "no append-only file");
 
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
@@ -45,7 +45,7 @@ async fn a_node_of_a_cluster_gives_no_leases_even_with_all_slots() {
     let server = Server::with(&["--cluster-enabled", "yes"]);
     assert_eq!(server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     wait_until("it takes commands", || server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
-    let store = store(&server).await;
+    let store = store(&server);
     finds(&store.check().await.unwrap(), Verdict::Bad, "is a node of a Redis Cluster");
     misconfigured(store.claim(&candidate("one")).await, "Redis Cluster");
 }

@@ -10,7 +10,7 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let server = old_server();
     let way = Gate::to(server.address());
     let timeout = Duration::from_secs(12);
-    let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).await.unwrap());
+    let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     way.forget();
@@ -29,7 +29,7 @@ async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     let server = old_server();
     let way = Gate::to(server.address());
     let timeout = Duration::from_secs(20);
-    let store = open_with(&format!("redis://{}", way.address), timeout).await.unwrap();
+    let store = open_with(&format!("redis://{}", way.address), timeout).unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     way.forget();
@@ -49,7 +49,7 @@ async fn a_new_connection_whose_login_was_slow_is_used_again() {
     server.cli(&["ACL", "SETUSER", "me", "on", ">hunter2", "~*", "&*", "+@all"]);
     let way = Proxy::to(server.address());
     let url = format!("redis://me:hunter2@{}", way.address);
-    let store = Arc::new(open_with(&url, Duration::from_secs(4)).await.unwrap());
+    let store = Arc::new(open_with(&url, Duration::from_secs(4)).unwrap());
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     way.set(NetworkFault::Slow(Duration::from_millis(2400)));
@@ -69,11 +69,11 @@ async fn a_socket_in_the_file_system_will_do() {
     let socket = directory.path().join("redis.sock");
     let server = Server::with(&["--unixsocket", socket.to_str().unwrap()]);
     server.age();
-    let store = open(&format!("redis+unix://{}", socket.display())).await.unwrap();
+    let store = open(&format!("redis+unix://{}", socket.display())).unwrap();
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    let missing = open(&format!("redis+unix://{}/none", directory.path().display())).await.unwrap();
+    let missing = open(&format!("redis+unix://{}/none", directory.path().display())).unwrap();
     not_applied(missing.claim(&one).await, "/none: no such file or directory");
 }
 
@@ -81,7 +81,7 @@ async fn a_socket_in_the_file_system_will_do() {
 async fn a_server_without_memory_turns_claims_away() {
     let server = old_server();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let store = store(&server).await;
+    let store = store(&server);
     not_applied(
         store.claim(&candidate("one")).await,
         "takes no writes now: command not allowed when used memory > 'maxmemory'",

@@ -6,7 +6,7 @@ use leaderrun::internals::lease::Shard;
 #[tokio::test]
 async fn what_something_else_wrote_is_reported_and_left_alone() {
     let server = old_server();
-    let store = store(&server).await;
+    let store = store(&server);
     let one = candidate("one");
     let list = |key| vec!["RPUSH", key, "one", "two"];
     // As an earlier build of leaderrun wrote it.
@@ -25,7 +25,7 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
         server.cli(&["DEL", key]);
         server.cli(&words);
         let before = server.cli(&["DUMP", key]);
-        let mut errors = vec![open(&server.own_url()).await.unwrap().claim(&one).await.unwrap_err()];
+        let mut errors = vec![open(&server.own_url()).unwrap().claim(&one).await.unwrap_err()];
         if key == LOCK {
             errors.extend([
                 store.renew(&one, Term(1), 1).await.unwrap_err(),
@@ -57,7 +57,7 @@ async fn prefixes_and_databases_are_places_of_their_own() {
     let url = server.own_url();
     let mut stores = Vec::new();
     for place in ["?prefix=a%2A", "?prefix=ab", "?prefix=%5Ba%5D", "?prefix=a%5C", "/3"] {
-        let store = open(&format!("{url}{place}")).await.unwrap();
+        let store = open(&format!("{url}{place}")).unwrap();
         assert_eq!(store.inspect(&shard()).await.unwrap().holder, None);
         granted_in_time(&store, &with_lease("one", Duration::from_millis(100))).await;
         stores.push((store, place));
@@ -69,13 +69,13 @@ async fn prefixes_and_databases_are_places_of_their_own() {
     }
     assert_eq!(server.cli(&["-n", "3", "EXISTS", MARKER]), "1");
     assert_eq!(server.cli(&["EXISTS", "ab{leases}:store"]), "1");
-    misconfigured(open(&format!("{url}/99")).await.unwrap().inspect(&shard()).await, "has no database of that number");
+    misconfigured(open(&format!("{url}/99")).unwrap().inspect(&shard()).await, "has no database of that number");
 }
 
 #[tokio::test]
 async fn a_strange_note_harms_no_other_and_strange_or_denied_orders_no_renewal() {
     let server = old_server();
-    let store = store(&server).await;
+    let store = store(&server);
     let one = candidate("one");
     let parent: Shard = "db".parse().unwrap();
     let lock = "leaderrun:{leases}:lock:db";
@@ -99,7 +99,7 @@ async fn a_strange_note_harms_no_other_and_strange_or_denied_orders_no_renewal()
     };
     let rules = "on >x ~leaderrun:{leases}:store ~leaderrun:{leases}:lock:db/main &* +@all";
     server.cli(&[&["ACL", "SETUSER", "app", "reset"], &rules.split(' ').collect::<Vec<_>>()[..]].concat());
-    let limited = open(&server.own_url().replace("//", "//app:x@")).await.unwrap();
+    let limited = open(&server.own_url().replace("//", "//app:x@")).unwrap();
     assert_eq!(renew(&limited).await, None, "they are denied");
     // What another program wrote is no order. A read of the orders alone reports it.
     let bytes = ["EVAL", "return redis.call('HSET', KEYS[1], 'format', '2', 'text', '\\255\\254')", "1", lock];

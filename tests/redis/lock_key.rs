@@ -14,8 +14,8 @@ fn url(server: &Server) -> String {
     format!("{}?lock_key={KEY}", server.own_url())
 }
 
-async fn sharing(server: &Server) -> LeaseStore {
-    open(&url(server)).await.expect("the address is right")
+fn sharing(server: &Server) -> LeaseStore {
+    open(&url(server)).expect("the address is right")
 }
 
 /// Another program takes the key, as it would.
@@ -30,7 +30,7 @@ fn millis_left(server: &Server, key: &str) -> u64 {
 #[tokio::test]
 async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named() {
     let server = old_server();
-    let store = sharing(&server).await;
+    let store = sharing(&server);
     let one = candidate("one");
     assert!(take(&server, "backend-7", "60000"));
     let holder = refused(store.claim(&one).await.unwrap());
@@ -64,7 +64,7 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
 #[tokio::test]
 async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
     let server = old_server();
-    let store = sharing(&server).await;
+    let store = sharing(&server);
     let one = candidate("one");
     let term = lead(&store, &one).await;
     assert_eq!(server.cli(&["GET", KEY]), one.session.as_str());
@@ -93,7 +93,7 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
 #[tokio::test]
 async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
     let server = old_server();
-    let (store, other) = (sharing(&server).await, sharing(&server).await);
+    let (store, other) = (sharing(&server), sharing(&server));
     let one = candidate("one");
     let term = lead(&store, &one).await;
     server.cli(&["DEL", KEY]);
@@ -118,7 +118,7 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
 #[tokio::test]
 async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alone() {
     let server = old_server();
-    let store = sharing(&server).await;
+    let store = sharing(&server);
     for (key, words, why) in [
         (KEY, &["SET", KEY, "backend-7"][..], "never expires, so nobody could take it"),
         (KEY, &["RPUSH", KEY, "one", "two"], "is no string"),
@@ -147,7 +147,7 @@ async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_oth
     const UNLOCK: &str = r#"local val = redis.call("GET", KEYS[1])
         if val == ARGV[1] then return redis.call("DEL", KEYS[1]) elseif val == false then return -1 else return 0 end"#;
     let server = old_server();
-    let store = open(&format!("{}?lock_key={KEY}", server.own_url())).await.expect("the address is right");
+    let store = open(&format!("{}?lock_key={KEY}", server.own_url())).expect("the address is right");
     let one = candidate("one");
     let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
     let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
@@ -176,7 +176,7 @@ async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends
     for forgets in [false, true] {
         let mut server = if forgets { Server::forgetful() } else { Server::start() };
         server.age();
-        let store = sharing(&server).await;
+        let store = sharing(&server);
         let one = candidate("one");
         let term = lead(&store, &one).await;
         server.kill();
@@ -194,7 +194,7 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_the_key() {
         let mut words = vec!["ACL", "SETUSER", "app", "reset", "on", ">pw", "+@all", "&*"];
         words.extend(rights.split(' '));
         assert_eq!(server.cli(&words), "OK");
-        let store = open(&url(&server).replace("redis://", "redis://app:pw@")).await.unwrap();
+        let store = open(&url(&server).replace("redis://", "redis://app:pw@")).unwrap();
         let findings = store.check().await.unwrap();
         let named = format!("permission missing: read and write the key {KEY}: ");
         assert_eq!(findings.iter().any(|found| found.text.starts_with(&named)), missing, "{rights}: {findings:?}");

@@ -34,17 +34,17 @@ use support::server::Server as _;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
-async fn open(url: &str) -> Result<LeaseStore, StoreError> {
-    open_with(url, REQUEST_TIMEOUT).await
+fn open(url: &str) -> Result<LeaseStore, StoreError> {
+    open_with(url, REQUEST_TIMEOUT)
 }
 
-async fn open_with(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
+fn open_with(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
     let (scheme, rest) = url.split_once(':').expect("a scheme");
     Hashes::open(&Address::read(scheme, rest).expect("a store URL"), request_timeout).map(LeaseStore::new)
 }
 
-async fn store(server: &Server) -> LeaseStore {
-    open(&server.own_url()).await.expect("the address is right")
+fn store(server: &Server) -> LeaseStore {
+    open(&server.own_url()).expect("the address is right")
 }
 
 /// A server whom everybody has known for long.

@@ -20,7 +20,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     // A first replica gives the replication another name.
     master.age();
     let url = format!("{}?wait=1", master.own_url());
-    let patient = open_with(&url, Duration::from_secs(30)).await.unwrap();
+    let patient = open_with(&url, Duration::from_secs(30)).unwrap();
     let one = with_lease("one", Duration::from_mins(5));
     let term = lead(&patient, &one).await;
     assert_eq!(session_in(&replica), one.session.as_str());
@@ -29,7 +29,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
 
     // Its answers are waited for in vain from here on.
     drop(replica);
-    let store = open_with(&url, Duration::from_secs(4)).await.unwrap();
+    let store = open_with(&url, Duration::from_secs(4)).unwrap();
     let mut sequence = 1;
     eventually("it is told how many have it", async || {
         sequence += 1;
@@ -50,14 +50,14 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
 async fn replicas_without_wait_are_doubtful() {
     let master = old_server();
     let _replica = replica_of(&master);
-    finds(&store(&master).await.check().await.unwrap(), Verdict::Doubtful, "write wait=1");
+    finds(&store(&master).check().await.unwrap(), Verdict::Doubtful, "write wait=1");
 }
 
 #[tokio::test]
 async fn a_replica_takes_no_leases() {
     let master = old_server();
     let replica = replica_of(&master);
-    let store = store(&replica).await;
+    let store = store(&replica);
     let one = candidate("one");
     let errors = [
         store.claim(&one).await.unwrap_err(),
@@ -80,7 +80,7 @@ async fn a_master_that_was_demoted_and_promoted_again_may_have_forgotten() {
     let first = old_server();
     let second = replica_of(&first);
     first.age();
-    let store = store(&first).await;
+    let store = store(&first);
     let one = with_lease("one", Duration::from_mins(1));
     let term = lead(&store, &one).await;
     store.release(&one, term).await.unwrap();
@@ -133,7 +133,7 @@ impl World {
 #[tokio::test]
 async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
     let world = World::new();
-    let (store, other) = (open(&world.url()).await.unwrap(), open(&world.url()).await.unwrap());
+    let (store, other) = (open(&world.url()).unwrap(), open(&world.url()).unwrap());
     let (one, two) = (with_lease("one", Duration::from_mins(2)), candidate("two"));
     let term = lead(&store, &one).await;
     refused(other.claim(&two).await.unwrap());
@@ -154,16 +154,16 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master_and_one_that_does_no
     let mut world = World::new();
     let url = world.url().replace("/main", "/other");
     misconfigured(
-        open(&url).await.unwrap().claim(&candidate("one")).await,
+        open(&url).unwrap().claim(&candidate("one")).await,
         "the Sentinel at 127.0.0.1: … knows no master called other: name another",
     );
     world.sentinels.truncate(2);
     let dead = support::ports::free_port();
     let url = world.url().replacen("://", &format!("://127.0.0.1:{dead},"), 1);
-    lead(&open(&url).await.unwrap(), &candidate("one")).await;
+    lead(&open(&url).unwrap(), &candidate("one")).await;
     let url = format!("redis+sentinel://127.0.0.1:{dead}/main");
     assert_eq!(
-        not_applied(open(&url).await.unwrap().claim(&candidate("one")).await, ""),
+        not_applied(open(&url).unwrap().claim(&candidate("one")).await, ""),
         format!("cannot reach the Sentinel at 127.0.0.1:{dead}: connection refused")
     );
 }
@@ -191,12 +191,12 @@ async fn the_sentinel_that_has_seen_the_latest_failover_counts() {
     let fresh = false_sentinel(server.port(), 5, Duration::from_millis(20));
     let url = format!("redis+sentinel://127.0.0.1:{stale},127.0.0.1:{fresh}/main");
     // On a slow machine even the fresh one's word may come too late to count.
-    let store = open(&url).await.unwrap();
+    let store = open(&url).unwrap();
     let one = candidate("one");
     eventually("it is granted", async || matches!(store.claim(&one).await, Ok(Claim::Granted(_)))).await;
     // One that never answers is not waited for.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = mute.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:{silent},127.0.0.1:{fresh}/main");
-    refused(open(&url).await.unwrap().claim(&candidate("two")).await.unwrap());
+    refused(open(&url).unwrap().claim(&candidate("two")).await.unwrap());
 }

@@ -25,7 +25,7 @@ async fn heard(news: JoinHandle<Result<(), StoreError>>) {
 #[tokio::test]
 async fn a_subscription_that_broke_is_made_again() {
     let mut server = old_server();
-    let (store, other) = (store(&server).await, Arc::new(store(&server).await));
+    let (store, other) = (store(&server), Arc::new(store(&server)));
     let one = with_lease("one", Duration::from_mins(5));
     let term = lead(&store, &one).await;
     refused(other.claim(&candidate("two")).await.unwrap());
