@@ -150,15 +150,15 @@ attacks!(hogs_that_are_stopped, [walk], [is_stopped], {
         Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
 });
 
-// Everybody waits for everybody: each of them gets a hundredth of a processor or less, and a guard without priority is one of
-// them. Where it gets a thousandth, leaderrun(7) promises nothing.
+// Everybody waits for everybody: each of them gets a few hundredths of a processor, and a guard without priority is one of
+// them. For a hundredth or less leaderrun(7) promises nothing.
 attacks!(throttled, [walk], [is_cut_off], {
-    busy_25_under_a_quota_of_20_ms: Attack::of("hog", &["deaf", "apart", "busy", "25"])
+    busy_12_under_a_quota_of_50_ms: Attack::of("hog", &["deaf", "apart", "busy", "12"])
         .by(User::Somebody)
-        .on(&["quota=20"])
+        .on(&["quota=50"])
         .under(Duration::from_secs(30))
         .alone(),
-    busy_90_on_the_only_processor: Attack::of("hog", &["deaf", "busy", "90"])
+    busy_20_on_the_only_processor: Attack::of("hog", &["deaf", "busy", "20"])
         .by(User::Somebody)
         .on(&["cpu=1"])
         .under(Duration::from_secs(30))
