@@ -275,15 +275,24 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
 /// Otherwise it would claim without a pause.
 #[test]
 fn a_standby_of_a_store_that_may_have_forgotten_hears_of_nothing() {
-    for style in [SCRIPTED, LEASED] {
-        let world = World::new(style);
-        let standby = world.client();
-        standby.refused(&candidate("two"));
-        assert!(matches!(now(standby.store.observe(&shard())), Ok(Observation::Held(_))), "{style:?}");
-        soon(async {
-            let shard = shard();
-            let wait = tokio::time::timeout(std::time::Duration::from_millis(20), standby.store.changed(&shard));
-            wait.await.expect_err("nobody may lead yet")
-        });
+    for style in LIVING {
+        // A store that nobody used yet, and one that restarted beside a dead leader.
+        for is_led in [false, true] {
+            let world = if is_led { World::old(style) } else { World::new(style) };
+            let standby = world.client();
+            if is_led {
+                world.client().lead(&candidate("one"));
+                standby.refused(&candidate("two"));
+                advance(LEASE + SLACK);
+                world.server.restart();
+            }
+            standby.refused(&candidate("two"));
+            assert!(matches!(now(standby.store.observe(&shard())), Ok(Observation::Held(_))), "{style:?}");
+            soon(async {
+                let shard = shard();
+                let wait = tokio::time::timeout(std::time::Duration::from_millis(20), standby.store.changed(&shard));
+                wait.await.expect_err("nobody may lead yet")
+            });
+        }
     }
 }

@@ -40,11 +40,12 @@ impl LeaseStore {
                 let Some(shard) = shards.get(index) else { return ControlFlow::Continue(()) };
                 let is_held = match self.understand(shard, found) {
                     Ok(standing) => {
-                        let was_held = self.known(shard).is_some_and(|known| known.found.leadership().is_some());
+                        let is_given_back = standing.found.leadership().is_none()
+                            && self.known(shard).is_some_and(|known| known.found.leadership().is_some());
                         self.remember(shard, &standing);
                         self.with_seen(shard, |seen| seen.is_pushed = pushes_documents);
                         // A lease that the store may have forgotten ends by time alone, and a claim has told when.
-                        let is_awaited = || !was_held && self.until_known(shard, &standing).is_some();
+                        let is_awaited = || !is_given_back && self.until_known(shard, &standing).is_some();
                         self.holder(shard, &standing, sent).is_some() || is_awaited()
                     }
                     // A look says what is wrong with it.
