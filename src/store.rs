@@ -66,7 +66,7 @@ pub mod url;
 
 pub use error::{Cause, ErrorKind, StoreError};
 pub use expiry::ServerTime;
-pub use location::{BUILT_IN, Location, SCHEMES};
+pub use location::{BUILT_IN, Location};
 pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
 pub use server_clock::Clock;

@@ -129,7 +129,7 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
         };
         let text = text_of(arg, value.get_ref()).and_then(|text| {
             let text = checked(arg, OsStr::new(&text)).map_err(|wrong| match wrong {
-                WrongValue::Value(why) => why,
+                WrongValue::Store(why) | WrongValue::Value(why) => why,
                 WrongValue::NotText => unreachable!("a file is UTF-8"),
             })?;
             refuse_secret(arg, &text, "it").map(|()| text)

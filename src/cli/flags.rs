@@ -8,8 +8,8 @@ use super::start::{self, Failure};
 use super::{mistakes, version};
 use crate::exit;
 use crate::observe::log;
+use crate::store::Location;
 use crate::store::url::Secret;
-use crate::store::{Location, SCHEMES};
 use crate::sys;
 use crate::text::{self, in_words};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -30,7 +30,7 @@ const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_60
 #[derive(Debug, clap::Args)]
 pub struct StoreFlags {
     /// The store that keeps the leases, such as redis://HOST
-    #[arg(long, value_name = "URL", value_parser = url, global = true)]
+    #[arg(long, value_name = "URL", global = true)]
     store: Option<String>,
 
     /// Read the store's URL from this file
@@ -107,10 +107,6 @@ impl StoreFlags {
         };
         Ok(NamedStore { location, url: Some(Secret::from(url)) })
     }
-}
-
-fn url(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err(format!("use one of {}", *SCHEMES)) } else { Ok(text.to_owned()) }
 }
 
 fn may_hold_a_secret(url: &str) -> bool {

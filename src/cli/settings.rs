@@ -10,6 +10,7 @@
 use super::config::{self, VERBOSITY};
 use super::mistakes::quoted;
 use crate::observe::query_socket;
+use crate::store::Location;
 use crate::text::{self, in_words, looks_secret, on_one_line};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -25,6 +26,9 @@ pub const CONFIG: &str = "config";
 /// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
 /// (systemd.exec(5), "Credentials").
 const CREDENTIAL: &str = "leaderrun.store";
+
+/// The options that name a store.
+const STORES: [&str; 2] = ["store", "store-file"];
 
 const ONE: &str = "use one of them";
 const RETRY: &str = "use --retry-failed to repeat a job";
@@ -55,10 +59,10 @@ pub struct Settings(pub BTreeMap<String, OsString>);
 impl Settings {
     /// What is set besides the command line that `line` has read, for a program with the options of `command`.
     pub fn besides(line: &ArgMatches, command: &Command) -> Result<Self, String> {
-        let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
+        let on_line = Self::of_line(line, command);
+        let environment = Self::of_environment(command, &on_line)?;
         let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
-        let is_store_named =
-            [&on_line, &environment].iter().any(|layer| layer.is_on("store") || layer.is_on("store-file"));
+        let is_store_named = [&on_line, &environment].iter().any(|layer| layer.names_a_store());
         let credential = if is_store_named { Self::default() } else { Self::of_credential()? };
         let given = on_line.clone();
         let in_file = |name: &str| format!("{name} in the configuration file");
@@ -80,7 +84,8 @@ impl Settings {
 
     /// Whether a variable or the configuration file sets the option `name`, which the command line sets too.
     pub fn is_overruled(name: &str, line: &ArgMatches, command: &Command) -> Result<bool, String> {
-        let (on_line, environment) = (Self::of_line(line, command), Self::of_environment(command)?);
+        let on_line = Self::of_line(line, command);
+        let environment = Self::of_environment(command, &on_line)?;
         let (of_shard, of_all) = Self::of_file(line, &on_line, &environment)?;
         Ok([environment, of_shard, of_all].iter().any(|layer| layer.get(name).is_some()))
     }
@@ -102,14 +107,19 @@ impl Settings {
         Self(options.filter_map(|arg| Some((arg.get_long()?.to_owned(), text(arg)?))).collect())
     }
 
-    fn of_environment(command: &Command) -> Result<Self, String> {
+    /// A store in a variable is not looked at if the command line names one: `LEADERRUN_STORE` may be empty then.
+    fn of_environment(command: &Command, on_line: &Self) -> Result<Self, String> {
         let mut settings = Self::default();
         for arg in command.get_arguments() {
             let (Some(name), Some(variable)) = (arg.get_long(), variable_of(arg)) else { continue };
             let Some(value) = std::env::var_os(&variable) else { continue };
+            if STORES.contains(&name) && on_line.names_a_store() {
+                continue;
+            }
             let text = match checked(arg, &value) {
                 Ok(text) => text,
                 Err(Wrong::NotText) => return Err(format!("{variable} is not UTF-8: correct it")),
+                Err(Wrong::Store(why)) => return Err(format!("{variable}: {why}")),
                 Err(Wrong::Value(why)) => {
                     let shown = quoted(&value.to_string_lossy());
                     return Err(format!("invalid value {shown} for {variable}: {why}"));
@@ -155,6 +165,10 @@ impl Settings {
     /// Whether the option is set to more than its absence.
     fn is_on(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|text| !is_off(name, text))
+    }
+
+    fn names_a_store(&self) -> bool {
+        STORES.iter().any(|name| self.is_on(name))
     }
 
     /// Two options of these that exclude each other, and what to do instead.
@@ -225,6 +239,8 @@ fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings
 #[derive(Debug)]
 pub enum Wrong {
     NotText,
+    /// What is wrong with a store's URL. The value may have a password in it, and is not to be shown.
+    Store(String),
     Value(String),
 }
 
@@ -240,6 +256,10 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
         (ArgAction::Count, Some(text)) if text.parse::<u8>().is_ok() => return Ok(text.into()),
         (ArgAction::Count, Some(_)) => return Err(Wrong::Value(VERBOSITY.to_owned())),
         (_, None) if takes_text(arg) => return Err(Wrong::NotText),
+        (_, Some(url)) if arg.get_long() == Some("store") => {
+            // On the command line it is read later, when ps(1) does not show it any more.
+            return Location::from_url(url).map(|_| value.to_owned()).map_err(Wrong::Store);
+        }
         _ => {}
     }
     let alone = arg.clone().default_value(None::<&str>);

@@ -47,7 +47,7 @@ fn schemes() -> impl Iterator<Item = &'static str> {
 }
 
 /// The forms that `--store` takes, one after another.
-pub static SCHEMES: LazyLock<String> = LazyLock::new(|| {
+static SCHEMES: LazyLock<String> = LazyLock::new(|| {
     let forms: Vec<&str> = std::iter::once("file:DIR").chain(KINDS.iter().map(|kind| kind.form)).collect();
     forms.join(", ")
 });
@@ -105,9 +105,12 @@ impl Default for Traits {
 
 impl Location {
     pub fn from_url(url: &str) -> Result<Self, String> {
+        if url.is_empty() {
+            return Err(format!("the store URL is empty: use one of {}", *SCHEMES));
+        }
         // A blank would be part of a name at the end of the URL, and so name another store than the same URL without
         // it.
-        if !url.is_empty() && url.trim() != url {
+        if url.trim() != url {
             return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
         }
         let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {

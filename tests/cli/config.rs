@@ -228,6 +228,19 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
 }
 
 #[test]
+fn a_wrong_store_is_refused_by_its_line_also_where_something_else_overrules_it() {
+    let place = Place::new();
+    for (url, words) in [("", "the store URL is empty"), ("redi://u:hunter2@h", "no store is called redi: use one of")]
+    {
+        let file = place.file("wrong.toml", format!("lease = 20\nstore = '{url}'\n"));
+        for (mut program, operands) in [(leaderrun(), ["a", "true"]), (leaderctl(), ["status", "a"])] {
+            let said = program.args(["--config", &file, "--store", &place.url("store")]).args(operands).said();
+            said.refused(64, &format!("wrong.toml, line 2: store: {words}"));
+        }
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_a_usage_error() {
     let place = Place::new();
     let run = |path: &str| leaderrun().args(["--config", path, "a", "true"]).said();

@@ -151,15 +151,17 @@ fn wrong_flags_are_usage_errors() {
 fn wrong_settings_in_the_environment_are_usage_errors() {
     for (name, value, words) in [
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
-        ("LEADERRUN_STORE", "", "invalid value '' for LEADERRUN_STORE: use one of file:DIR"),
+        ("LEADERRUN_STORE", "", "leaderrun: LEADERRUN_STORE: the store URL is empty: use one of file:DIR"),
+        ("LEADERRUN_STORE", "redi://u:hunter2@h", "leaderrun: LEADERRUN_STORE: no store is called redi: use one of"),
         // The value is also a word of COMMAND.
         ("LEADERRUN_VERBOSE", "touch", "'touch' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
-        ("LEADERRUN_STORE", "file:/x ", "the store URL begins or ends with a blank"),
+        ("LEADERRUN_STORE", "file:/x ", "LEADERRUN_STORE: the store URL begins or ends with a blank"),
     ] {
-        run_with(&[], "shard", |command| {
+        let said = run_with(&[], "shard", |command| {
             command.env(name, value);
-        })
-        .refused(64, words);
+        });
+        assert!(!said.said.all().contains("hunter2"), "{:?}", said.said);
+        said.refused(64, words);
     }
 }
 
@@ -177,6 +179,10 @@ fn variables_that_contradict_each_other_are_refused_and_the_command_line_overrul
     with(&["--store", &store], &waits).refused(64, "LEADERRUN_NO_WAIT and LEADERRUN_WAIT exclude each other");
     with(&["--store", &store], &logs).refused(64, "LEADERRUN_QUIET and LEADERRUN_VERBOSE exclude each other");
     assert!(with(&["--store", &store], &stores).started);
+    // An empty one is as good as none where the command line names the store.
+    for variable in ["STORE", "STORE_FILE"] {
+        assert!(with(&["--store", &store], &[(variable, "")]).started, "{variable}");
+    }
     assert!(with(&["--store", &store, "-n"], &waits).started);
     assert!(with(&["--store", &store, "-q"], &logs).started);
     assert!(with(&["--store", &store], &[("NO_WAIT", "0"), ("WAIT", "5"), ("VERBOSE", "1"), ("QUIET", "")]).started);
