@@ -62,7 +62,10 @@ impl Flags {
             return Err("-c STRING and COMMAND exclude each other: use one of them".to_owned());
         }
         // As flock(1) is used: SHARD -c STRING.
-        let trailing = !separated && words.len() == 2 && words[0] == "-c";
+        let trailing = !separated && words.first().is_some_and(|word| word == "-c");
+        if trailing && words.len() != 2 {
+            return Err("-c takes one STRING, a line of the shell: put it in quotes, as in -c 'echo hello'".to_owned());
+        }
         // What the command line names overrules a variable.
         let string = if trailing { words.pop() } else { self.command.clone().filter(|_| words.is_empty()) };
         match string {
