@@ -874,6 +874,12 @@ fn a_local_store_can_be_prepared_and_checked() {
     let text = leaderctl().args(["--store", &store, "store", "check"]).said().good();
     assert!(text.lines().all(|line| line.starts_with("good ")), "{text}");
     assert_eq!(fs::read_dir(scratch.path().join("new")).unwrap().count(), 0, "the check left something");
+    // As on a disk that is full, an empty file can be made, and no other.
+    let mut full = Command::new("sh");
+    full.args(["-c", "ulimit -f 0 && exec \"$@\"", "sh"]).arg(leaderctl().get_program());
+    full.args(["--store", &store, "store", "check"]);
+    full.said().ended(78).tells("bad       cannot write in  … /new: file too large");
+    assert_eq!(fs::read_dir(scratch.path().join("new")).unwrap().count(), 0, "the check left something");
 }
 
 #[cfg(feature = "dynamodb")]

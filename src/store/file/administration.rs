@@ -15,6 +15,8 @@ use std::{fs, io};
 
 /// How long `forget` waits for a clock that is behind the term: a second claim in a millisecond is one ahead.
 const WAITED_FOR: Duration = Duration::from_millis(10);
+/// More bytes than the record of a lease has.
+const RECORD: usize = 4096;
 
 #[async_trait::async_trait]
 impl Administration for FileStore {
@@ -102,16 +104,22 @@ impl Administration for FileStore {
         if let Err(error) = refuse_network(&self.directory) {
             return Ok(vec![Finding::bad(error.message)]);
         }
-        let scratch = self.directory.join(format!("=check-{}.lock", std::process::id()));
+        let scratch = |ending: &str| self.directory.join(format!("=check-{}.{ending}", std::process::id()));
+        let (lock, record, draft) = (scratch("lock"), scratch("json"), scratch("json.new"));
         // A second open file description of the same file must not get the lock.
-        let tried = lock::take(&scratch).and_then(|first| Ok((first, lock::take(&scratch)?)));
-        let _ = fs::remove_file(&scratch);
-        Ok(vec![match tried {
-            Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))) => Finding::good(format!(
+        let tried = lock::take(&lock).and_then(|first| Ok((first, lock::take(&lock)?)));
+        // A lock is an empty file, and takes no room on the disk. A record does.
+        let written = files::replace(&record, &draft, &[b' '; RECORD]);
+        for scratch in [lock, record, draft] {
+            let _ = fs::remove_file(scratch);
+        }
+        Ok(vec![match (tried, written) {
+            (Err(error), _) => Finding::bad(error.message),
+            (Ok(_), Err(error)) => Finding::bad(explain("cannot write in", &self.directory, &error).message),
+            (Ok((Some(Lock::Ours(_)), Some(Lock::Theirs))), Ok(())) => Finding::good(format!(
                 "{directory} is on a local file system and can be written, and locks there exclude each other"
             )),
-            Ok(_) => Finding::bad(format!("locks in {directory} do not exclude each other")),
-            Err(error) => Finding::bad(error.message),
+            (Ok(_), Ok(())) => Finding::bad(format!("locks in {directory} do not exclude each other")),
         }])
     }
 }
