@@ -216,6 +216,9 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let target = target()?;
         target.named.refuse_default()?;
         flags.map_err(Failure::Usage)?;
+        if let Some(directory) = target.named.new_directory() {
+            say(format_args!("there is no directory {}: no candidate has used it", directory.display()));
+        }
         Ok::<_, Failure>(target)
     };
     match verb {
@@ -278,7 +281,11 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(
             "this leaderctl was built without serve and top: build it with the feature watch".to_owned(),
         )),
-        Verb::Store(StoreVerb::Init { new }) => meant(Ok(()))?.ask(async |client| init(client, new).await),
+        Verb::Store(StoreVerb::Init { new }) => {
+            let target = target()?;
+            target.named.refuse_default()?;
+            target.ask(async |client| init(client, new).await)
+        }
         Verb::Store(StoreVerb::Check { json }) => target()?.ask(async |client| check(client.store, json).await),
     }
 }

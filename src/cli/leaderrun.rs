@@ -163,7 +163,7 @@ async fn take_part(
         Err(error) => return Ok((Outcome::Refused(error), None)),
     };
     if let Some(directory) = new_directory {
-        tracing::info!("made {}: no candidate has used this directory before", directory.display());
+        tracing::info!("making {}: no candidate has used this directory before", directory.display());
     }
     let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
     let duties = flags.duties(timing.stop_grace, &containment);

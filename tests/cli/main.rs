@@ -882,6 +882,28 @@ fn a_local_store_can_be_prepared_and_checked() {
     assert_eq!(fs::read_dir(scratch.path().join("new")).unwrap().count(), 0, "the check left something");
 }
 
+#[test]
+fn a_directory_that_is_not_there_is_told_of_before_it_is_made() {
+    let scratch = TempDir::new().unwrap();
+    let new = scratch.path().join("new");
+    let store = format!("file:{}", new.display());
+    let line = format!("leaderctl: there is no directory {}: no candidate has used it\n", new.display());
+    for words in [&["resume", "shard"][..], &["step-down", "shard"]] {
+        let said = leaderctl().args(["--store", &store]).args(words).said().ended(66);
+        assert!(said.err.starts_with(&line), "{said:?}");
+    }
+    let said = leaderctl().args(["--store", &store, "pause", "shard"]).said().ended(0);
+    assert!(said.err.starts_with(&line) && new.is_dir(), "{said:?}");
+    let said = leaderctl().args(["--store", &store, "resume", "shard"]).said().ended(0);
+    assert_eq!(said.err, "");
+
+    // Nothing can be made there.
+    let said = leaderrun().args(["--store", "file:/proc/no/where", "shard", "true"]).said().ended(78);
+    let (first, second) = said.err.split_once('\n').unwrap();
+    let told = "leaderrun: making /proc/no/where: no candidate has used this directory before";
+    assert!(first.ends_with(told) && second.contains("cannot create the directory /proc/no/where: "), "{said:?}");
+}
+
 #[cfg(feature = "dynamodb")]
 #[test]
 fn a_profile_that_does_not_exist_is_named_with_those_that_do() {
