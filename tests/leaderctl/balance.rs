@@ -161,6 +161,18 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
         place.start_on(host, shard);
     }
     wait_until_or("they stand by", || place.fleet.logs(), || place.waiting() == 6);
+    // A host whose name is mistyped may have no candidate yet, so this is no error.
+    let mistyped = place.ask(&["step-down", "--host", "wbe1", "--for", "1h"]).ended(0);
+    assert_eq!(mistyped.err, "leaderctl: no candidate of wbe1 is known; did you mean web1?\n");
+    let elsewhere = place.ask(&["step-down", "--host", "web2", "--prefix", "other/", "--for", "1h"]).ended(0);
+    assert!(
+        elsewhere
+            .err
+            .starts_with("leaderctl: no candidate of web2 is known for a shard whose name begins with \"other/\"; "),
+        "{elsewhere:?}"
+    );
+    place.order(&["resume", "--host", "web2"]);
+
     let emptied = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h"]);
     assert_eq!(emptied.code, 75, "{emptied:?}\n{}", place.fleet.logs());
     assert_eq!(emptied.err, "leaderctl: queue/4: stays on web1: no other standby\n");

@@ -235,7 +235,10 @@ impl Mover<'_> {
 }
 
 struct Fleet {
+    /// Those that lead what is counted, or wait for it and may lead it.
     hosts: Vec<String>,
+    /// All those that lead or wait.
+    known: BTreeSet<String>,
     families: Vec<Family>,
     left_alone: Vec<LeftAlone>,
     is_metered: bool,
@@ -284,6 +287,9 @@ impl Fleet {
             let hosts = all.filter(|standby| !leaders.contains(&standby.session)).map(|standby| standby.host.as_str());
             hosts.filter(|host| !held.get(*host).is_some_and(|order| order.is_for(family))).collect()
         };
+        let holders = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.clone());
+        let waiters = standbys.values().flatten().map(|standby| standby.host.clone());
+        let known = holders.chain(waiters).collect();
         let leading = led.values().flatten().map(|(_, _, host, _)| *host);
         let hosts: BTreeSet<&str> = leading.chain(led.keys().flat_map(waiting)).collect();
         let hosts: Vec<&str> = hosts.into_iter().collect();
@@ -302,6 +308,7 @@ impl Fleet {
         Ok(Self {
             families: families.collect(),
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
+            known,
             left_alone,
             is_metered: client.store.is_metered(),
         })

@@ -13,7 +13,7 @@ use crate::lease::{Prefix, Shard, show};
 use crate::notes::hosts;
 use crate::notes::orders::{self, PauseOrder};
 use crate::store::Answer;
-use crate::text::on_one_line;
+use crate::text::{self, on_one_line};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -108,6 +108,24 @@ impl Drain<'_> {
         }
     }
 
+    /// What there is to say of a host that is not known. Its name may be mistyped, and then the host that was meant
+    /// still leads.
+    fn doubt(&self, Fleet { known, is_metered, .. }: &Fleet) -> Option<String> {
+        if known.contains(self.host) {
+            return None;
+        }
+        let advice = match text::nearest(self.host, known.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean {near}?"),
+            None if *is_metered => "here standbys announce themselves only with leaderrun --announce always".to_owned(),
+            None => "leaderctl list shows the hosts that lead".to_owned(),
+        };
+        let of = match self.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!(" for a shard whose name begins with \"{prefix}\""),
+        };
+        Some(format!("no candidate of {} is known{of}; {advice}", self.host))
+    }
+
     fn report(
         &self,
         fleet: Option<&Fleet>,
@@ -133,6 +151,9 @@ impl Drain<'_> {
             lines.push(on_one_line(format!("{}: {until}; now {told}", self.host)));
         }
         let written = print_lines(lines);
+        if let Some(doubt) = fleet.and_then(|fleet| self.doubt(fleet)) {
+            say(doubt);
+        }
         if !self.json {
             for LeftAlone { shard, why } in left {
                 say(format_args!("{shard}: stays on {}: {why}", self.host));
