@@ -108,8 +108,14 @@ impl Entry {
     }
 
     pub fn cause(&self) -> Option<&Ordered> {
-        let reason = self.known_reason()?;
-        self.ordered.as_ref().filter(|ordered| ordered.explains(reason))
+        let ordered = self.ordered.as_ref()?;
+        let explains = match (&self.reason, self.known_reason()) {
+            // A lease that was taken away has ended, even if its leader is frozen and never says so.
+            (None, _) => ordered.what == REVOKE,
+            (Some(_), Some(reason)) => ordered.explains(reason),
+            (Some(_), None) => false,
+        };
+        explains.then_some(ordered)
     }
 
     /// Records that it ended at `millis`, how, and how COMMAND ended if it did.
@@ -291,6 +297,16 @@ mod tests {
             let mut entry = Entry { ordered: Some(Ordered::now(what, None, None)), ..entry(1, "a") };
             entry.close(2, &ended, None);
             assert_eq!(entry.cause().is_some(), explains, "{what}: {ended}");
+        }
+    }
+
+    #[test]
+    fn of_a_leadership_that_does_not_say_how_it_ended_only_a_revocation_tells() {
+        for (what, explains) in [(PAUSE, false), (STEP_DOWN, false), (REVOKE, true), ("later", false)] {
+            let entry = Entry { ordered: Some(Ordered::now(what, None, None)), ..entry(1, "a") };
+            assert_eq!(entry.cause().is_some(), explains, "{what}");
+            let later = Entry { reason: Some("melted".to_owned()), ..entry };
+            assert!(later.cause().is_none(), "{what}");
         }
     }
 

@@ -34,6 +34,8 @@ pub struct HistoryFlags {
 
 /// How a leadership ended that recorded no end and does not lead any more.
 const UNTOLD: &str = "killed or cut off, or its host crashed: it did not say how it ended";
+/// The same, after `leaderctl revoke`, which is for leaders that do not answer.
+const REVOKED: &str = "it has not said how it ended; an operator revoked the lease";
 
 impl HistoryFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
@@ -115,7 +117,8 @@ pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> im
 
 /// How a leadership ended; None while it lasts.
 pub fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
-    let untold = (leads != Some(entry.term)).then_some(UNTOLD);
+    let how = if entry.cause().is_some() { REVOKED } else { UNTOLD };
+    let untold = (leads != Some(entry.term)).then_some(how);
     entry.ended.as_deref().or(untold)
 }
 
@@ -137,4 +140,19 @@ pub fn cause_in_words(entry: &Entry) -> String {
         format!("{to}, by {by}{reason}")
     });
     cause.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_tells_who_revoked_the_lease_of_a_leader_that_says_no_more() {
+        let mut entry = Entry::example(1);
+        assert!(as_text(&entry, ended(&entry, None)).ends_with(UNTOLD));
+        entry.ordered = Some(Ordered::now(history::REVOKE, None, None));
+        let told = as_text(&entry, ended(&entry, None));
+        let by = &entry.cause().unwrap().by;
+        assert!(told.contains(" to ?: term 1, ") && told.ends_with(&format!("{REVOKED}, by {by}")), "{told}");
+    }
 }
