@@ -55,7 +55,10 @@ const A_WHILE: Duration = Duration::from_secs(3);
 
 fn a_pause_outlasts_candidates_and_the_store(mut place: Place) {
     place.crew();
-    let said = place.order(&["pause", "shard", "--reason", "two 'words'", "--wait"]);
+    // The time that it says is the one that was given, and not what was left of it.
+    let refusal = place.refused(&["pause", "shard", "--wait=1ms"]);
+    assert!(refusal.contains(" has not stopped after 1ms; the order stays in force"), "{refusal}");
+    let said = place.order(&["pause", "shard", "--force", "--reason", "two 'words'", "--wait"]);
     assert!(said.contains("paused until it is resumed; nobody leads"), "{said}");
     let paused = now();
     for owner in ["c0", "c1"] {

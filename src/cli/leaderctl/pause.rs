@@ -232,7 +232,7 @@ impl PauseFlags {
         };
         if !operator.wait_until_free(most, &leaders.led).await.map_err(paused)? {
             let who = leaders.told(shard, "has not stopped", "have not all stopped");
-            return Ok(operator.not_yet(most, &who));
+            return Ok(operator.not_yet(self.wait.flatten(), &who));
         }
         match leaders.hidden {
             None => operator.done(&format!("paused {until}; nobody leads")).await,
