@@ -290,6 +290,26 @@ fn watch_goes_on_when_the_store_was_away() {
     assert_eq!(said().lines().count(), 1, "{}", said());
 }
 
+/// A store that is asked for news of a free shard reports at once that it is free.
+#[test]
+#[cfg(feature = "redis")]
+fn a_shard_that_nobody_leads_is_checked_every_two_seconds() {
+    use support::server::Server as _;
+    let server = support::redis::Server::start();
+    for words in [&["watch", "shard"][..], &["wait", "shard"]] {
+        let before = server.scripts_run();
+        let mut command = support::fleet::leaderctl();
+        command.args(["--store", &server.own_url()]).args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        let _waits = Process::start(&mut command);
+        wait_until("it has asked", || server.scripts_run() > before);
+        let before = server.scripts_run();
+        std::thread::sleep(std::time::Duration::from_secs(7));
+        // Each time for the shard and its slots or its orders; at the beginning, also whether it is known.
+        let asked = server.scripts_run() - before;
+        assert!((3..=30).contains(&asked), "{words:?}: {asked}");
+    }
+}
+
 /// Writes down what COMMAND is told, and goes on.
 const TELLING: &str = r#"env | grep ^LEADERRUN_ > "$out/told.new"; mv "$out/told.new" "$out/told"; exec sleep 1000"#;
 

@@ -65,8 +65,8 @@ impl WaitFlags {
         let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
         let waiting = async {
             while !holds(&seen) {
-                let next = seen.first().map_or(&self.shard, |(shard, _)| shard);
-                until_it_may_have_changed(client.store, std::slice::from_ref(next)).await;
+                let led = seen.first().map(|(shard, _)| shard.clone());
+                until_it_may_have_changed(client.store, led.as_slice()).await;
                 seen = look_until(None, async || watched.look().await, Some).await?.expect("it waits without end");
             }
             Ok::<_, StoreError>(())

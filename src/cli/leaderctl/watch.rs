@@ -76,7 +76,9 @@ pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
         if failure.is_some() {
             sleep(LOOK_EVERY).await;
         }
-        until_it_may_have_changed(client.store, &flags.shards).await;
+        let is_led = |shard: &&Shard| known.get(*shard).is_some_and(|shown| shown.report.holder.is_some());
+        let led: Vec<Shard> = flags.shards.iter().filter(is_led).cloned().collect();
+        until_it_may_have_changed(client.store, &led).await;
         let was_away = failure.is_some();
         (list, failure) = watch.look().await;
         if let Some(error) = &failure
@@ -167,12 +169,13 @@ fn pause_id(shown: &Shown) -> Option<&Session> {
     pauses(shown).next().map(|(pause, _)| &pause.id)
 }
 
-/// Returns when it is time to check the shards again. If there are none, all are listed.
-pub async fn until_it_may_have_changed(store: &dyn Store, shards: &[Shard]) {
+/// Returns when it is time to check again: soon after a release of a shard of `led`, which are those that were led at
+/// the last check. Of a free shard, a store would report again and again that it is free.
+pub async fn until_it_may_have_changed(store: &dyn Store, led: &[Shard]) {
     sleep(LOOKS_APART).await;
     let change = async {
         // A store may never tell of changes, for instance where the user may not subscribe.
-        if store.delivery() != Delivery::Push || shards.is_empty() || store.any_changed(shards).await.is_err() {
+        if store.delivery() != Delivery::Push || led.is_empty() || store.any_changed(led).await.is_err() {
             pending::<()>().await;
         }
     };
