@@ -334,7 +334,7 @@ impl Slots {
 
     async fn look_at(&self, slot: usize) -> Answer<Sight> {
         Ok(match self.gate(slot).await? {
-            Gate::OnHold { said, .. } => Sight::OnHold(said),
+            Gate::OnHold(said) => Sight::OnHold(said),
             Gate::Open => match self.inner.observe(&self.shards[slot]).await? {
                 Observation::Free => Sight::Free,
                 Observation::Held(holder) => Sight::Held(holder),
@@ -469,7 +469,7 @@ impl Leases for Slots {
         let slot = tokio::select! {
             biased;
             changed = self.inner.any_changed(&shards), if !shards.is_empty() => open[changed?],
-            opened = parallel::first(on_hold.iter().map(|&slot| self.opened(slot))), if !on_hold.is_empty() => opened?,
+            opened = self.opened(&on_hold), if !on_hold.is_empty() => opened?,
         };
         self.state.lock().first = slot;
         Ok(())

@@ -7,7 +7,7 @@ use super::Slots;
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Term};
 use crate::notes::orders::{self, Orders};
-use crate::store::{Answer, ErrorKind, Leases, Note, Renewal, Renewed};
+use crate::store::{Answer, ErrorKind, Leases, Note, Page, Renewal, Renewed};
 use crate::time::BootInstant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,8 @@ struct Yielding {
 
 pub(super) enum Gate {
     Open,
-    OnHold { said: String, look_at: BootInstant },
+    /// In these words.
+    OnHold(String),
 }
 
 impl Holds {
@@ -52,9 +53,7 @@ impl Holds {
         }
         match self.on_hold.get(&slot) {
             None => Some(Gate::Open),
-            Some(Hold { said, look_at }) if now < *look_at => {
-                Some(Gate::OnHold { said: said.clone(), look_at: *look_at })
-            }
+            Some(Hold { said, look_at }) if now < *look_at => Some(Gate::OnHold(said.clone())),
             Some(_) => None,
         }
     }
@@ -62,6 +61,12 @@ impl Holds {
     /// True if there was a hold on the slot when its orders were last read.
     pub fn has(&self, slot: usize) -> bool {
         self.on_hold.contains_key(&slot)
+    }
+
+    /// When the first of these slots, which are on hold, is due for another look.
+    fn look_at(&self, slots: &[usize]) -> BootInstant {
+        let look_at = |slot| self.on_hold.get(slot).map(|hold| hold.look_at);
+        slots.iter().filter_map(look_at).min().unwrap_or_else(BootInstant::now)
     }
 
     /// Takes note of a release. Others have the time of the handover from now on, however long COMMAND took to end.
@@ -103,7 +108,7 @@ impl Holds {
         };
         let look_at = until.min(now.plus(LOOK_EVERY));
         self.on_hold.insert(slot, Hold { said: said.clone(), look_at });
-        Gate::OnHold { said, look_at }
+        Gate::OnHold(said)
     }
 }
 
@@ -119,17 +124,35 @@ impl Slots {
         Ok(self.state.lock().holds.apply(slot, &orders.directives(&self.candidate), BootInstant::now()))
     }
 
-    pub(super) async fn opened(&self, slot: usize) -> Answer<usize> {
+    /// Returns one of these slots, which are on hold, once its orders allow a claim. Where the store can, one request
+    /// reads the orders of all: there may be many slots, and many candidates that wait for them.
+    pub(super) async fn opened(&self, slots: &[usize]) -> Answer<usize> {
         loop {
-            match self.gate(slot).await {
-                Ok(Gate::Open) => return Ok(slot),
-                Ok(Gate::OnHold { look_at, .. }) => tokio::time::sleep(look_at.since(BootInstant::now())).await,
+            let look_at = self.state.lock().holds.look_at(slots);
+            tokio::time::sleep(look_at.since(BootInstant::now())).await;
+            match self.read_gates(slots).await {
+                Ok(Some(open)) => return Ok(open),
+                Ok(None) => {}
                 Err(error) => match error.kind {
                     ErrorKind::NotApplied | ErrorKind::Unknown => tokio::time::sleep(LOOK_EVERY).await,
                     ErrorKind::Denied | ErrorKind::Misconfigured => return Err(error),
                 },
             }
         }
+    }
+
+    /// Reads the orders of these slots. Returns one that may be claimed.
+    async fn read_gates(&self, slots: &[usize]) -> Answer<Option<usize>> {
+        let pages: Vec<_> = slots.iter().map(|&slot| (self.shards[slot].clone(), Page::Orders)).collect();
+        let notes = self.inner.read_notes(&pages).await?;
+        let mut open = None;
+        for (&slot, note) in slots.iter().zip(notes) {
+            let directives = Orders::read(note?.as_ref(), &self.shards[slot])?.directives(&self.candidate);
+            if matches!(self.state.lock().holds.apply(slot, &directives, BootInstant::now()), Gate::Open) {
+                open = Some(slot);
+            }
+        }
+        Ok(open)
     }
 
     /// The directives for the candidate: from the orders of the shard, and while it leads, from those of its slot.

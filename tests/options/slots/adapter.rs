@@ -9,10 +9,11 @@ use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
-    Claim, Delivery, ErrorKind, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
-    StoreError,
+    Claim, Delivery, ErrorKind, Finding, Leases, Note, NoteRead, Notes, Observation, Page, Release, Renewed, Report,
+    Store, StoreError,
 };
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -37,12 +38,15 @@ struct Bent {
     memory: LeaseStore,
     fates: Mutex<VecDeque<Fate>>,
     asked: Mutex<Vec<String>>,
+    /// How many requests read notes.
+    reads: AtomicUsize,
     kernel: bool,
 }
 
 impl Default for Bent {
     fn default() -> Self {
-        Self { memory: reference(), fates: Mutex::default(), asked: Mutex::default(), kernel: false }
+        let reads = AtomicUsize::default();
+        Self { memory: reference(), fates: Mutex::default(), asked: Mutex::default(), reads, kernel: false }
     }
 }
 
@@ -133,6 +137,7 @@ impl Administration for Bent {
     }
 }
 
+#[async_trait::async_trait]
 impl Store for Bent {
     fn delivery(&self) -> Delivery {
         Delivery::Push
@@ -141,11 +146,17 @@ impl Store for Bent {
     fn expires(&self) -> bool {
         !self.kernel
     }
+
+    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.memory.read_notes(wanted).await
+    }
 }
 
 #[async_trait::async_trait]
 impl Notes for Bent {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.memory.read(shard, page).await
     }
 
@@ -309,6 +320,27 @@ async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_tha
     assert!(one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
     pause(&bent, &one.candidate.shard).await;
     assert!(!one.store.directives(&one.candidate).await.unwrap().pause.unwrap().keep);
+}
+
+#[tokio::test]
+async fn one_request_reads_the_orders_of_all_slots_that_are_on_hold() {
+    let bent = Arc::new(Bent::default());
+    for number in 1..=8 {
+        pause(&bent, &slot(number)).await;
+    }
+    let one = One::of(&bent, "one", 8);
+    let refused = one.claim().await;
+    assert!(matches!(refused, Ok(Claim::Refused(_))), "{refused:?}");
+    bent.reads.store(0, Ordering::Relaxed);
+    let shard = &one.candidate.shard;
+    let waited = tokio::time::timeout(Duration::from_secs(3), one.store.changed(shard)).await;
+    assert!(waited.is_err(), "{waited:?}");
+    let reads = bent.reads.load(Ordering::Relaxed);
+    assert!((1..=2).contains(&reads), "{reads}");
+    order(&bent, &slot(5), |orders| orders.pause = None).await;
+    let waited = tokio::time::timeout(PATIENCE, one.store.changed(shard)).await;
+    assert_eq!(waited, Ok(Ok(())));
+    assert_eq!(one.lead().await.0, 5);
 }
 
 #[tokio::test]
