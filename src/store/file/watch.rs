@@ -1,7 +1,8 @@
 //! How a standby waits: a thread of its own sleeps in the kernel until the lock is ours.
 //!
 //! The hazard: only the lock on the file that it has open wakes such a thread. So the standby also looks at the path.
-//! If another file is in its place, or the file is locked for reading, the wait ends.
+//! If another file is in its place, or the file is locked for reading, the wait ends. The thread ends once it has the
+//! lock, and finds that nobody needs that.
 
 use super::sockets::{PathSockets, Taken};
 use super::{FileStore, Held, explain, files, lock};
@@ -11,6 +12,7 @@ use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -67,8 +69,9 @@ impl FileStore {
         }
         let sockets = self.sockets(shard)?;
         let (threads_waiters, of) = (Arc::clone(&self.waiters), shard.clone());
+        let watched = path.clone();
         let wait = move || {
-            let won = wait_for(file, &sockets);
+            let won = wait_for(file, &watched, &sockets);
             let waiter = match threads_waiters.lock().entry(of) {
                 Entry::Occupied(waiter) if waiter.get().file == opened => Some(waiter.remove()),
                 // Another file has taken the place of ours.
@@ -99,12 +102,36 @@ impl FileStore {
     }
 }
 
-fn wait_for(file: File, sockets: &PathSockets) -> io::Result<Held> {
+fn wait_for(file: File, path: &Path, sockets: &PathSockets) -> io::Result<Held> {
     lock::wait(&file)?;
     loop {
         match sockets.take() {
             Taken::Ours(socket) => return Ok(Held { lock: file, socket }),
+            // Others lock another file, for as long as they like. A claim sees that this one is worth nothing.
+            Taken::Theirs if files::names(path, &file) == Ok(false) => return Ok(Held { lock: file, socket: None }),
             Taken::Theirs => std::thread::sleep(LOOKS_APART),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Candidate;
+    use crate::store::{Claim, Leases};
+
+    #[tokio::test]
+    async fn a_thread_whose_file_was_replaced_does_not_wait_for_the_leader() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let (leader, standby) = (FileStore::open(scratch.path()).unwrap(), FileStore::open(scratch.path()).unwrap());
+        let candidate = Candidate::example();
+        let path = leader.path(&candidate.shard, "lock");
+        let replaced = files::open_lock(&path).unwrap().unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(leader.claim(&candidate).await, Ok(Claim::Granted(_))));
+        let sockets = standby.sockets(&candidate.shard).unwrap();
+        let wait = tokio::task::spawn_blocking(move || wait_for(replaced, &path, &sockets));
+        let held = tokio::time::timeout(Duration::from_mins(1), wait).await.expect("it ends").unwrap().unwrap();
+        assert!(held.socket.is_none() && !standby.is_current(&held, &candidate.shard));
     }
 }
