@@ -53,8 +53,8 @@ pub trait ForeignLock: Send + Sync {
     /// Takes it for as long as the lease lasts; if `again`, confirms that it was held since, and prolongs it.
     async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError>;
 
-    /// Gives it back, if `session` has it.
-    async fn let_go(&self, session: &Session) -> Result<(), StoreError>;
+    /// Gives it back, if the candidate has it for this leadership or an earlier one. Term zero is any leadership.
+    async fn let_go(&self, candidate: &Candidate, term: Term) -> Result<(), StoreError>;
 
     /// Returns when it may have been lost, as [`Leases::doubted`](super::Leases::doubted) does.
     async fn doubted(&self) {

@@ -50,9 +50,9 @@ impl ForeignLock for Lock {
         Ok(if again && before.is_none() { Hold::Lost } else { Hold::Held })
     }
 
-    async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
+    async fn let_go(&self, candidate: &Candidate, _: Term) -> Result<(), StoreError> {
         let mut has = self.has.lock().unwrap();
-        if has.as_deref() == Some(session.as_str()) {
+        if has.as_deref() == Some(candidate.session.as_str()) {
             assert!(is_led(&self.server), "the lock is given back before the lease");
             *has = None;
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::fleet::leaderctl;
+use crate::support::gate::{Fate, Gate};
 use crate::support::mixed::{self, Mixed};
 use crate::support::said::Runs as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,7 +68,7 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
     let store = sharing(&server);
     let one = candidate("one");
     let term = lead(&store, &one).await;
-    assert_eq!(server.cli(&["GET", KEY]), one.session.as_str());
+    assert_eq!(server.cli(&["GET", KEY]), format!("{} {term}", one.session.as_str()));
     for sequence in 1..4 {
         assert!(!take(&server, "backend-7", "1000"));
         for key in [KEY, INFO] {
@@ -113,6 +114,30 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(None)));
     let term = lead(&store, &one).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
+async fn a_request_to_give_the_key_back_that_arrives_in_the_next_leadership_changes_nothing() {
+    let server = old_server();
+    let way = Gate::to(server.address());
+    let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
+    let store = open_with(&url, Duration::from_secs(4)).unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    way.once("let go", Fate::Hold);
+    unknown(store.release(&one, term).await, "did not answer");
+    store.release(&one, term).await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", KEY]), "0");
+    let term = lead(&store, &one).await;
+    let scripts =
+        || server.cli(&["INFO", "commandstats"]).lines().find(|line| line.contains("_evalsha:")).map(str::to_owned);
+    let before = scripts();
+    way.let_go();
+    eventually("it has arrived", async || scripts() != before).await;
+    assert!(!take(&server, "backend-7", "1000"), "we lead");
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    store.release(&one, term).await.unwrap();
+    assert!(take(&server, "backend-7", "1000"));
 }
 
 #[tokio::test]

@@ -86,9 +86,9 @@ impl LeaseStore {
         })
     }
 
-    pub(super) async fn let_go(&self, candidate: &Candidate) -> Result<(), StoreError> {
+    pub(super) async fn let_go(&self, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
         match self.lock_of(&candidate.shard) {
-            Some(lock) => lock.let_go(&candidate.session).await,
+            Some(lock) => lock.let_go(candidate, term).await,
             None => Ok(()),
         }
     }

@@ -63,7 +63,7 @@ impl Leases for LeaseStore {
     }
 
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        let let_go = self.let_go(candidate).await;
+        let let_go = self.let_go(candidate, term).await;
         let released = self.give_back(candidate, term, false).await?;
         let_go.map(|()| released)
     }

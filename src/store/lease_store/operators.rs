@@ -98,7 +98,7 @@ impl Administration for LeaseStore {
 
     /// The document stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.let_go(candidate).await?;
+        self.let_go(candidate, term).await?;
         let shard = &candidate.shard;
         if !self.look(shard, false, false, Reader::Writer).await?.is_led_by(candidate, term) {
             return Ok(Release::NotHeld);

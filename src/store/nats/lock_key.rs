@@ -195,14 +195,14 @@ impl ForeignLock for LockKey {
         Err(StoreError::unknown(format!("{} changes faster than it can be taken", self.name())))
     }
 
-    async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
+    async fn let_go(&self, candidate: &Candidate, _term: Term) -> Result<(), StoreError> {
         let mut state = self.state.lock().await;
         let mut known = state.held.take();
         for _ in 0..MOST_ATTEMPTS {
             let revision = match known.take() {
                 Some(revision) => revision,
                 None => match self.look().await? {
-                    (Some(message), revision) if is_of(&message, session) => revision,
+                    (Some(message), revision) if is_of(&message, &candidate.session) => revision,
                     _ => break,
                 },
             };

@@ -1,9 +1,19 @@
 -- The lock of other programs. ARGV[1]: look, take, confirm or let go.
 local KEY, INFO = KEYS[1], KEYS[2]
-local what, session, lease, record = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local what, session, term, lease, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
+-- A value names a leadership: the session and the term.
+local mine = session .. ' ' .. (ARGV[3] or '')
 -- What a leader writes that found the key gone: it has lost, and no other program may begin before its tree is dead.
-local lost = session .. ' lost'
+local lost = mine .. ' lost'
+
+-- The term of the leadership of this session that the value names. Nil: it names none.
+local function term_of(value)
+  if value and session ~= '' and string.sub(value, 1, #session) == session then
+    return tonumber(string.match(value, '^ (%d+)', #session + 1))
+  end
+end
+
 local value, info = call('GET', KEY), ''
 if INFO then
   info = call('GET', INFO)
@@ -11,20 +21,31 @@ end
 if value == nil or info == nil then
   return { 'strange', value == nil and KEY or INFO }
 end
-local is_mine = value == session or value == lost
-if value and not is_mine and what ~= 'let go' then
+local held = term_of(value)
+if what == 'let go' then
+  -- Zero: any term, where a claim is given up.
+  if held and (term == 0 or held <= term) then
+    call('DEL', unpack(KEYS))
+  end
+  return { 'done' }
+end
+if value and not held then
   local left = call('PTTL', KEY)
   return left == -1 and { 'eternal' } or { 'held', value, math.max(left, 0), info or '' }
 end
-if what == 'let go' and is_mine then
-  call('DEL', unpack(KEYS))
-elseif what == 'confirm' and value ~= session then
+if what == 'look' then
+  return { 'done' }
+end
+-- This request is late: the same candidate leads again.
+if held and held > term then
+  return { 'lost' }
+end
+if what == 'confirm' and value ~= mine then
   call('SET', KEY, lost, 'PX', lease)
   return { 'lost' }
-elseif what == 'take' or what == 'confirm' then
-  if INFO then
-    call('SET', INFO, record, 'PX', lease)
-  end
-  call('SET', KEY, session, 'PX', lease)
 end
+if INFO then
+  call('SET', INFO, record, 'PX', lease)
+end
+call('SET', KEY, mine, 'PX', lease)
 return { 'done' }

@@ -5,6 +5,8 @@
 //! - A key that never expires would be held for ever if its holder died. So it is refused.
 //! - A key that was gone, and is taken again until our tree is dead, has another value than one that was held all the
 //!   time.
+//! - A request may arrive late, when the same candidate leads again: then giving the key back would free it under a tree
+//!   that runs. So the value names the term too, and a request of an earlier leadership changes nothing.
 //!
 //! What no script can see: whether another program that lost the key has stopped. That is its own affair.
 
@@ -80,13 +82,14 @@ struct Info {
     hostname: Option<String>,
     started_at: Option<String>,
     last_heartbeat: Option<String>,
-    /// In our own records: the value of the key.
+    /// In our own records: what the value of the key begins with.
     session: Option<String>,
 }
 
 impl Info {
     fn is_of(&self, value: &str) -> bool {
-        [&self.session, &self.instance_id].into_iter().flatten().any(|id| id == value)
+        let session = value.split(' ').next();
+        self.instance_id.as_deref() == Some(value) || (self.session.is_some() && self.session.as_deref() == session)
     }
 }
 
@@ -154,13 +157,14 @@ impl ForeignLock for LockKey {
             *self.started.lock() = wall_clock_millis();
         }
         let record = foreign_lock::record(candidate, term, *self.started.lock()).to_string();
-        let lease = millis(candidate.lease).to_string();
         let how = if again { "confirm" } else { "take" };
-        self.ask(&[how, candidate.session.as_str(), &lease, &record], self.replicas).await
+        let (session, term) = (candidate.session.as_str(), term.to_string());
+        let lease = millis(candidate.lease).to_string();
+        self.ask(&[how, session, &term, &lease, &record], self.replicas).await
     }
 
-    async fn let_go(&self, session: &Session) -> Result<(), StoreError> {
-        self.ask(&["let go", session.as_str()], 0).await.map(drop)
+    async fn let_go(&self, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
+        self.ask(&["let go", candidate.session.as_str(), &term.to_string()], 0).await.map(drop)
     }
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {

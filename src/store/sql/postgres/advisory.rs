@@ -182,7 +182,7 @@ impl ForeignLock for Advisory {
         self.take_for(candidate.lease).await
     }
 
-    async fn let_go(&self, _session: &Session) -> Result<(), StoreError> {
+    async fn let_go(&self, _candidate: &Candidate, _term: Term) -> Result<(), StoreError> {
         self.free().await;
         Ok(())
     }
