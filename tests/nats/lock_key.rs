@@ -194,6 +194,20 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
     assert!(store.inspect(&one.shard).await.unwrap().last_term.is_some());
 }
 
+#[tokio::test]
+async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
+    let server = Server::start();
+    make_bucket(&server, &json!({ "allow_msg_ttl": true }));
+    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=" + LEADER_HERE;
+    let store = open(&both).await;
+    ready(&both).await;
+    let one = candidate("one");
+    let term = lead(&*store, &one).await;
+    assert!(server.client_of(ELECTIONS).try_put(LEADER_HERE, "", "backend-7")["error"].is_null());
+    let renewal = store.renew(&one, term, 1).await;
+    assert!(matches!(&renewal, Ok(Renewal::Lost(Some(holder))) if holder.owner == "backend-7"), "{renewal:?}");
+}
+
 /// Beside programs that read in the record, under such names, when it expires; or "none".
 fn mixed(server: &Server, names: &str) -> Mixed {
     let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");

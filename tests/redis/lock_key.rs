@@ -141,6 +141,37 @@ async fn a_request_to_give_the_key_back_that_arrives_in_the_next_leadership_chan
 }
 
 #[tokio::test]
+async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
+    let server = old_server();
+    let store = sharing(&server);
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    server.cli(&["SET", KEY, "backend-7"]);
+    let renewal = store.renew(&one, term, 1).await;
+    let Ok(Renewal::Lost(Some(holder))) = renewal else { panic!("{renewal:?}") };
+    assert_eq!((holder.owner.as_str(), holder.expires_in), ("backend-7", None));
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert_eq!(server.cli(&["GET", KEY]), "backend-7");
+}
+
+#[tokio::test]
+async fn whatever_became_of_the_keys_a_release_gives_back_what_is_ours() {
+    let server = old_server();
+    let store = sharing(&server);
+    let one = candidate("one");
+    for strange in [KEY, INFO] {
+        let term = lead(&store, &one).await;
+        server.cli(&["DEL", strange]);
+        server.cli(&["RPUSH", strange, "one", "two"]);
+        assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+        assert_eq!(server.cli(&["LLEN", strange]), "2", "it is not ours");
+        server.cli(&["DEL", strange]);
+        assert!(take(&server, "backend-7", "1000"));
+        server.cli(&["DEL", KEY]);
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alone() {
     let server = old_server();
     let store = sharing(&server);

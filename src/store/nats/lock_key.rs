@@ -95,20 +95,26 @@ impl LockKey {
             Duration::ZERO => message.headers.get("Nats-TTL").and_then(|lasts| seconds(lasts.as_str())),
             age => Some(age),
         };
-        let Some(lasts) = lasts else {
-            return Err(StoreError::misconfigured(format!(
-                "{} was written without a TTL, so nobody could take it after its holder died: delete it",
-                self.name()
-            )));
-        };
         let stored = u64::try_from(message.time.unix_timestamp_nanos() / 1000).unwrap_or(0);
         let age = Duration::from_micros(info.micros.saturating_sub(stored));
         Ok(Holder {
-            expires_in: Some(lasts.saturating_sub(age)),
+            expires_in: lasts.map(|lasts| lasts.saturating_sub(age)),
             renewed_ago: Some(age),
             foreign_lock: Some(self.name()),
             ..writer_of(&message.payload)
         })
+    }
+
+    /// # Errors
+    /// What another program holds never ends.
+    fn that_ends(&self, holder: Holder) -> Result<Holder, StoreError> {
+        if holder.expires_in.is_some() {
+            return Ok(holder);
+        }
+        Err(StoreError::misconfigured(format!(
+            "{} was written without a TTL, so nobody could take it after its holder died: delete it",
+            self.name()
+        )))
     }
 
     /// After what time the bucket forgets the key. Zero: each message says when.
@@ -150,7 +156,7 @@ impl ForeignLock for LockKey {
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         match self.look().await?.0 {
             Some(message) if !session.is_some_and(|session| is_of(&message, session)) => {
-                self.holder_of(&message).await.map(Some)
+                self.that_ends(self.holder_of(&message).await?).map(Some)
             }
             Some(_) | None => Ok(None),
         }
@@ -176,7 +182,10 @@ impl ForeignLock for LockKey {
                     (Some(message), revision) if is_of(&message, &candidate.session) => revision,
                     (Some(message), _) => {
                         state.lost = again;
-                        return Ok(Hold::Taken(self.holder_of(&message).await?));
+                        let holder = self.holder_of(&message).await?;
+                        // A leader has lost it in any case.
+                        let holder = if again { holder } else { self.that_ends(holder)? };
+                        return Ok(Hold::Taken(holder));
                     }
                     (None, _) if again && state.held.is_none() => return Ok(Hold::Lost),
                     (None, revision) => {

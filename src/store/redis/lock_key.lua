@@ -18,20 +18,27 @@ local value, info = call('GET', KEY), ''
 if INFO then
   info = call('GET', INFO)
 end
-if value == nil or info == nil then
-  return { 'strange', value == nil and KEY or INFO }
-end
 local held = term_of(value)
 if what == 'let go' then
   -- Zero: any term, where a claim is given up.
   if held and (term == 0 or held <= term) then
-    call('DEL', unpack(KEYS))
+    call('DEL', KEY)
+    if INFO and info then
+      call('DEL', INFO)
+    end
   end
   return { 'done' }
 end
+if value == nil or info == nil then
+  return { 'strange', value == nil and KEY or INFO }
+end
 if value and not held then
   local left = call('PTTL', KEY)
-  return left == -1 and { 'eternal' } or { 'held', value, math.max(left, 0), info or '' }
+  -- A leader has lost it in any case.
+  if left == -1 and what ~= 'confirm' then
+    return { 'eternal' }
+  end
+  return { 'held', value, left == -1 and '' or math.max(left, 0), info or '' }
 end
 if what == 'look' then
   return { 'done' }

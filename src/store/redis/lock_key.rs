@@ -55,7 +55,8 @@ impl Keys {
         std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
     }
 
-    fn holder(&self, value: &str, info: &str, expires_in: Duration) -> Holder {
+    /// `expires_in`: None if it never expires.
+    fn holder(&self, value: &str, info: &str, expires_in: Option<Duration>) -> Holder {
         // A record that is not of this holder was left by another one.
         let info = serde_json::from_str::<Info>(info).unwrap_or_default();
         let info = if info.is_of(value) { info } else { Info::default() };
@@ -68,7 +69,7 @@ impl Keys {
             owner: if name.is_empty() { "a program without a name".to_owned() } else { name },
             host: info.hostname.map(|host| in_short(&host)).filter(|host| !host.is_empty()),
             since_millis: time(info.started_at),
-            expires_in: Some(expires_in),
+            expires_in,
             renewed_ago,
             foreign_lock: Some(format!("the key {}", self.key)),
             ..Holder::default()
@@ -125,7 +126,7 @@ impl LockKey {
             "done" => Ok(Hold::Held),
             "lost" => Ok(Hold::Lost),
             "held" => {
-                let left = Duration::from_millis(word(2).parse().unwrap_or(0));
+                let left = word(2).parse().ok().map(Duration::from_millis);
                 Ok(Hold::Taken(self.keys.holder(&word(1), &word(3), left)))
             }
             "eternal" => Err(StoreError::misconfigured(format!(
@@ -190,9 +191,9 @@ mod tests {
     #[test]
     fn a_record_that_another_holder_left_says_nothing() {
         for info in [r#"{"instance_id":"backend-6","hostname":"h6"}"#, "", "[]", "{", r#"{"instance_id":7}"#] {
-            let holder = maplefile().holder("backend-7", info, Duration::ZERO);
+            let holder = maplefile().holder("backend-7", info, None);
             assert!(holder.owner == "backend-7" && holder.host.is_none(), "{holder:?}");
         }
-        assert_eq!(maplefile().holder(" ", "", Duration::ZERO).owner, "a program without a name");
+        assert_eq!(maplefile().holder(" ", "", None).owner, "a program without a name");
     }
 }
