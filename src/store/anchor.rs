@@ -38,14 +38,16 @@ impl Anchor {
     /// Keeps this descriptor instead of the last one, without a gap in between.
     pub fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
         let mut queued = self.queued.lock();
-        let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
-        let rights = [ControlMessage::ScmRights(&raw)];
-        sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
-        *queued += 1;
+        self.put_in(descriptor, &mut queued)?;
         while *queued > 1 {
             self.take_out(&mut queued);
         }
         Ok(())
+    }
+
+    /// Keeps this descriptor beside those that it has, until the next [`Anchor::hold`].
+    pub fn hold_as_well(&self, descriptor: &OwnedFd) -> nix::Result<()> {
+        self.put_in(descriptor, &mut self.queued.lock())
     }
 
     pub fn descriptor(&self) -> BorrowedFd<'_> {
@@ -57,6 +59,14 @@ impl Anchor {
         while *queued > 0 {
             self.take_out(&mut queued);
         }
+    }
+
+    fn put_in(&self, descriptor: &OwnedFd, queued: &mut usize) -> nix::Result<()> {
+        let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
+        let rights = [ControlMessage::ScmRights(&raw)];
+        sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
+        *queued += 1;
+        Ok(())
     }
 
     /// Takes one message out of the queue, without room for its descriptor: the kernel closes that.

@@ -156,6 +156,51 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     assert!(!lock.is_free());
 }
 
+#[tokio::test]
+async fn a_lock_that_a_lost_session_passes_on_to_the_next_is_never_free() {
+    let lock = Lock::new().await;
+    let gate = Gate::to(lock.table.server.address());
+    let store = open(&lock.url_through(&gate));
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let stranger = Stranger::at(lock.table.server).await;
+    let attempt = lock.attempt();
+    let tries = tokio::spawn(async move { while stranger.ask(&attempt).await == "f" {} });
+    for sequence in 1..6 {
+        gate.sever();
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+        assert!(!tries.is_finished(), "another program has got it");
+    }
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    timeout(PATIENCE, tries).await.expect("it is free").unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_for_which_another_program_waits_stays_with_a_lost_session_until_the_tree_is_dead() {
+    let lock = Lock::new().await;
+    let gate = Gate::to(lock.table.server.address());
+    let store = try_open(&lock.url_through(&gate), Duration::from_secs(6)).unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    let stranger = Stranger::at(lock.table.server).await;
+    let wait = format!("SELECT pg_advisory_lock({})", lock.key);
+    let waits = tokio::spawn(async move { stranger.ask(&wait).await });
+    let waiting = format!(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid::bigint = {}",
+        (lock.key >> 32) & 0xffff_ffff
+    );
+    eventually("it waits", async || lock.table.server.sql(&waiting) == "1").await;
+    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
+    gate.sever();
+    for sequence in 2..4 {
+        let error = store.renew(&one, term, sequence).await.unwrap_err();
+        assert!(!error.kind.is_final() && error.message.contains("does a program wait for it?"), "{error:?}");
+        assert!(!waits.is_finished(), "it has got it");
+    }
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    timeout(PATIENCE, waits).await.expect("it is free").unwrap();
+}
+
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed. The lease outlasts a stall of the
 /// machine.
 const FLAGS: [&str; 8] = ["--lease", "12s", "--renew", "1s", "--kill-after", "3s", "--retry", "1s"];

@@ -7,6 +7,10 @@
 //!   the candidate is killed, while the tree still runs. Therefore guard and backstop inherit an [`Anchor`] of it.
 //! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So we remember which
 //!   sessions were ours, and end such a session.
+//! - To end the session that holds the lock frees it, and our tree may live. So a leader ends it only once its next
+//!   session is the first of those that wait for the lock: then the server passes it on. While other programs wait
+//!   before us, it is left alone, and the renewal fails. The server keeps it for a lease, longer than the leadership
+//!   can last without a renewal.
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
 //!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
 //!   if it does not. If another program was faster, the leadership ends.
@@ -27,6 +31,7 @@ use crate::store::{ErrorKind, Holder, StoreError};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -46,6 +51,8 @@ pub struct Advisory {
     gate: tokio::sync::Mutex<()>,
     /// Some while we hold the lock, as far as we know.
     held: Mutex<Option<Arc<Connection>>>,
+    /// Its last request had no answer.
+    is_silent: AtomicBool,
     /// Our sessions that may hold it although we lost them, and the last one, as [`lock_holder`] shows them.
     own: Mutex<Vec<String>>,
 }
@@ -61,6 +68,7 @@ impl Advisory {
             anchor,
             gate: tokio::sync::Mutex::default(),
             held: Mutex::default(),
+            is_silent: AtomicBool::default(),
             own: Mutex::default(),
         })
     }
@@ -75,20 +83,28 @@ impl Advisory {
         self.anchor.let_go();
     }
 
-    async fn take_for(&self, lease: Duration) -> Result<Hold, StoreError> {
+    /// Takes the lock. If `again`, our tree may live: then no session of ours that holds it is ended unless this one gets
+    /// the lock from it.
+    async fn take_for(&self, lease: Duration, again: bool) -> Result<Hold, StoreError> {
         let (server, key) = (&*self.server, self.key);
         let deadline = server.deadline();
         let silent = || StoreError { kind: ErrorKind::NotApplied, ..server.site.silent() };
         let _alone = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
+        let unanchored = |error| StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"));
         if let Some(connection) = self.held() {
             let mine = format!("{} AND pid = pg_backend_pid()", lock_holder(key));
             // If the connection is silent, there must be time left for another one. It gets a third of the time, more
-            // than the usual patience (`kept_connection`), because to give it up is to give up the lock.
-            if matches!(timeout(server.bound / 3, connection.tell(&mine)).await, Ok(Ok(rows)) if rows.len() == 1) {
+            // than the usual patience (`kept_connection`), because to pass the lock on takes several requests. Once it
+            // was silent, a moment is enough.
+            let patience = server.bound / if self.is_silent.load(Ordering::Relaxed) { 15 } else { 3 };
+            let answer = timeout(patience, connection.tell(&mine)).await;
+            self.is_silent.store(answer.is_err(), Ordering::Relaxed);
+            if matches!(answer, Ok(Ok(rows)) if rows.len() == 1) {
+                // Lets go of sessions in which an earlier renewal tried to take it.
+                self.anchor.hold(&connection.descriptor).map_err(unanchored)?;
                 return Ok(Hold::Held);
             }
         }
-        self.let_go();
         let connection = server.connect(deadline).await?;
         let unfit = || {
             format!(
@@ -111,16 +127,11 @@ impl Advisory {
         // From here on this session may hold the lock.
         self.own.lock().insert(0, session.clone());
         self.own.lock().truncate(MOST_OWN);
-        loop {
-            if is_true(&ask(&attempt(key, lease)).await?, 0) {
-                let anchored = self.anchor.hold(&connection.descriptor);
-                anchored.map_err(|error| {
-                    StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"))
-                })?;
-                *self.own.lock() = vec![session];
-                *self.held.lock() = Some(Arc::new(connection));
-                return Ok(Hold::Held);
-            }
+        if again {
+            // Though the answer may be lost, or this process killed at once.
+            self.anchor.hold_as_well(&connection.descriptor).map_err(unanchored)?;
+        }
+        while !is_true(&ask(&attempt(key, lease)).await?, 0) {
             let rows = ask(&lock_holder(key)).await?;
             let holder = value(&rows, 0);
             if holder.is_empty() {
@@ -128,16 +139,60 @@ impl Advisory {
             }
             if !self.own.lock().iter().any(|own| own == holder) {
                 self.own.lock().retain(|own| *own != session);
+                self.let_go();
                 return Ok(Hold::Taken(self.stranger(&rows)));
             }
-            server
-                .ask(
-                    &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {SESSION} = '{holder}'"),
-                    Some,
-                )
-                .await?;
+            if again {
+                let waits = wait(key, lease);
+                let passed = tokio::select! {
+                    // The lock may be taken by another program meanwhile, so this must not last.
+                    passed = timeout(server.bound / 3, ask(&waits)) => matches!(passed, Ok(Ok(_))),
+                    () = self.end_if_next(holder, &session) => false,
+                };
+                if !passed {
+                    return Err(self.not_passed_on());
+                }
+                break;
+            }
+            self.end(holder).await?;
             sleep(PAUSE).await;
         }
+        self.anchor.hold(&connection.descriptor).map_err(unanchored)?;
+        *self.own.lock() = vec![session];
+        *self.held.lock() = Some(Arc::new(connection));
+        self.is_silent.store(false, Ordering::Relaxed);
+        Ok(Hold::Held)
+    }
+
+    /// Ends a session of ours.
+    async fn end(&self, session: &str) -> Result<(), StoreError> {
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {SESSION} = '{session}'");
+        self.server.ask(&end, Some).await.map(drop)
+    }
+
+    /// Ends the session that holds the lock as soon as `next` waits for it, and no other program waits before that.
+    async fn end_if_next(&self, holder: &str, next: &str) {
+        let process = next.split(' ').next().unwrap_or_default();
+        let own = self.own.lock().iter().map(|own| format!("'{own}'")).collect::<Vec<_>>().join(", ");
+        // Who is in the way is asked once: `next` may begin to wait between two answers.
+        let end = format!(
+            "WITH queue AS MATERIALIZED (SELECT pg_blocking_pids({process}) AS pids) \
+             SELECT pg_terminate_backend(pid) FROM pg_stat_activity, queue \
+             WHERE {SESSION} = '{holder}' AND pid = ANY (pids) AND NOT EXISTS \
+             (SELECT FROM unnest(pids) AS before LEFT JOIN pg_stat_activity ON pid = before WHERE {SESSION} NOT IN ({own}))"
+        );
+        loop {
+            // If it fails, the wait for the lock ends with an error soon.
+            let _ = self.server.ask(&end, Some).await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn not_passed_on(&self) -> StoreError {
+        StoreError::not_applied(format!(
+            "the session that holds {} does not answer, and cannot pass it on to another one: does a program wait for it?",
+            self.name()
+        ))
     }
 
     fn stranger(&self, rows: &[Cells]) -> Holder {
@@ -152,7 +207,7 @@ impl Advisory {
     }
 
     /// Frees the lock, so that the next one to ask finds it free. The tree must be dead.
-    async fn free(&self) {
+    async fn free(&self) -> Result<(), StoreError> {
         if let Some(connection) = self.held() {
             // Closing the connection frees it too, but not at once.
             let unlock = format!("SELECT pg_advisory_unlock({})", self.key);
@@ -162,6 +217,12 @@ impl Advisory {
             }
         }
         self.let_go();
+        // The server may keep what is lost to us, and the lock with it.
+        let lost = self.own.lock().clone();
+        for session in lost {
+            self.end(&session).await?;
+        }
+        Ok(())
     }
 }
 
@@ -178,13 +239,12 @@ impl ForeignLock for Advisory {
     }
 
     /// If it was lost and could be taken again, nobody else has it now: COMMAND goes on.
-    async fn take(&self, candidate: &Candidate, _term: Term, _again: bool) -> Result<Hold, StoreError> {
-        self.take_for(candidate.lease).await
+    async fn take(&self, candidate: &Candidate, _term: Term, again: bool) -> Result<Hold, StoreError> {
+        self.take_for(candidate.lease, again).await
     }
 
     async fn let_go(&self, _candidate: &Candidate, _term: Term) -> Result<(), StoreError> {
-        self.free().await;
-        Ok(())
+        self.free().await
     }
 
     async fn doubted(&self) {
@@ -200,9 +260,9 @@ impl ForeignLock for Advisory {
     }
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
-        match self.take_for(lease::DEFAULT_LEASE).await? {
+        match self.take_for(lease::DEFAULT_LEASE, false).await? {
             Hold::Held | Hold::Lost => {
-                self.free().await;
+                self.free().await?;
                 Ok(None)
             }
             Hold::Taken(holder) => Ok(Some(holder)),
@@ -236,9 +296,18 @@ fn patience(lease: Duration) -> (u64, u64) {
 }
 
 fn attempt(key: i64, lease: Duration) -> String {
+    taking(&format!("pg_try_advisory_lock({key})"), lease)
+}
+
+/// Takes the lock when all who waited for it before have had it.
+fn wait(key: i64, lease: Duration) -> String {
+    taking(&format!("(SELECT true FROM pg_advisory_lock({key}))"), lease)
+}
+
+fn taking(lock: &str, lease: Duration) -> String {
     let (interval, silence) = patience(lease);
     format!(
-        "SELECT pg_try_advisory_lock({key}), set_config('tcp_keepalives_idle', '{interval}', false), \
+        "SELECT {lock}, set_config('tcp_keepalives_idle', '{interval}', false), \
          set_config('tcp_keepalives_interval', '{interval}', false), set_config('tcp_keepalives_count', '4', false), \
          set_config('tcp_user_timeout', '{silence}s', false), \
          CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL \
