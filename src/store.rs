@@ -196,6 +196,11 @@ pub trait Store: Leases + Notes + Administration {
         false
     }
 
+    /// Whether a leader also holds a lock of other programs ([`foreign_lock`]).
+    fn shares_lock(&self) -> bool {
+        false
+    }
+
     /// The reason why a takeover is slow here, for people: a fragment.
     fn takeover_warning(&self) -> Option<String> {
         None

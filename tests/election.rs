@@ -315,6 +315,17 @@ fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again()
 }
 
 #[test]
+fn beside_a_lock_of_other_programs_even_a_definite_loss_ends_with_a_release() {
+    for answer in [Renewal::Lost(Some(other())), Renewal::Lost(None), Renewal::Revoked] {
+        let mut play = Play::leading(|settings| settings.shares_lock = true);
+        play.until(5.0);
+        play.renewed(Ok(answer));
+        assert_eq!(play.until(7.0), [], "the tree lives");
+        assert_eq!(play.dead(), [Action::ForgetRenewals, RELEASE]);
+    }
+}
+
+#[test]
 fn a_guard_that_does_not_stop_a_lost_tree_is_passed_over() {
     let mut play = Play::leading(|_| {});
     play.answered(5.0, Ok(Renewal::Lost(None)));

@@ -172,6 +172,7 @@ async fn take_part(
         timing,
         expires,
         delivery,
+        shares_lock: campaign.store().shares_lock(),
         patience: flags.patience(),
         on_loss: flags.on_loss(),
         stop_timeout: flags.stopping.stop_timeout,

@@ -304,7 +304,12 @@ impl Core {
         self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()));
         self.end_leadership();
         let then = self.after_loss(loss);
-        if leadership.entry.begun { self.release(now, leadership, then, None, false) } else { self.go_on(now, then) }
+        let ours = self.settings.shares_lock;
+        if ours || leadership.entry.begun {
+            self.release(now, leadership, then, None, ours)
+        } else {
+            self.go_on(now, then)
+        }
     }
 
     fn lost_with_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) {
@@ -369,7 +374,7 @@ impl Core {
         if self.restarts(now, leadership) {
             return None;
         }
-        let ours = !leadership.is_lost_for_certain();
+        let ours = self.settings.shares_lock || !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(Ended::Lost(Loss::GuardFailed));
         let term = leadership.term;
         let may_be_booked = leadership.entry.begun;

@@ -11,6 +11,8 @@ pub struct Settings {
     /// False if the lease lasts for as long as it is held open ([`Store::expires`](crate::store::Store::expires)).
     pub expires: bool,
     pub delivery: Delivery,
+    /// A lock of other programs is held beside the lease. It is given back even after a definite loss.
+    pub shares_lock: bool,
     pub patience: Patience,
     pub on_loss: OnLoss,
     /// The longest time that COMMAND may take for an orderly stop; None is no limit.
@@ -34,6 +36,7 @@ impl Settings {
             timing,
             expires,
             delivery,
+            shares_lock: false,
             patience: Patience::Forever,
             on_loss: OnLoss::Standby,
             stop_timeout: None,

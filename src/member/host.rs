@@ -69,7 +69,8 @@ impl WorkSpec {
         let candidate = shared.candidate.clone();
         let mut host =
             InProcess { shared: Arc::clone(&shared), store: Arc::clone(&store), events, timer: Timer::new()?, led };
-        let settings = Settings::new(timing, store.expires(), store.delivery());
+        let usual = Settings::new(timing, store.expires(), store.delivery());
+        let settings = Settings { shares_lock: store.shares_lock(), ..usual };
         let announces = !store.is_metered();
         let options = Options { announces, counts: announces, job: None, schedule: None };
         if joined.send(Ok(())).is_err() {

@@ -236,6 +236,10 @@ impl Store for LeaseStore {
         self.properties.is_metered
     }
 
+    fn shares_lock(&self) -> bool {
+        self.documents.lock().is_some()
+    }
+
     fn takeover_warning(&self) -> Option<String> {
         self.documents.clock().takeover_warning(BootInstant::now()).filter(|_| !self.properties.tells_time)
     }
