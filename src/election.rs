@@ -90,6 +90,8 @@ struct Core {
     claim_in_doubt: bool,
     /// True once orders have been read.
     orders_worked: bool,
+    /// When it was last logged that a lease is given back because they cannot be read.
+    given_back_unread: Option<BootInstant>,
     /// The last handover that held us back, and until when.
     yielding: Option<(Term, BootInstant)>,
     behind: Behind,
@@ -119,6 +121,7 @@ impl Election {
             worked: false,
             claim_in_doubt: false,
             orders_worked: false,
+            given_back_unread: None,
             yielding: None,
             behind: Behind::default(),
             standing_back: None,

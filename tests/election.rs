@@ -715,6 +715,24 @@ fn orders_that_may_not_be_read_end_a_candidate_before_it_starts_anything() {
     assert!((1..=3).contains(&lines), "{lines}");
 }
 
+/// Otherwise nobody leads, and nobody says why.
+#[test]
+fn a_candidate_that_gives_the_lease_back_because_it_cannot_read_its_orders_says_so_now_and_then() {
+    let mut play = Play::leading(|_| {});
+    play.answered(5.0, Ok(Renewal::Lost(None)));
+    shows(&play.dead(), &Action::Claim);
+    play.orders = Some(Err(StoreError::misconfigured("something else wrote them")));
+    let mut said = Vec::new();
+    while play.now < Duration::from_mins(2) {
+        let actions = play.claimed(Ok(granted()));
+        shows(&actions, &RELEASE);
+        said.extend(actions.into_iter().filter(|action| matches!(action, Action::Say(Notice::OrdersUnread { .. }))));
+        play.released();
+        shows(&play.until(play.now.as_secs_f64() + 5.0), &Action::Claim);
+    }
+    assert!((3..=5).contains(&said.len()), "{said:?}");
+}
+
 #[test]
 fn a_stop_that_was_asked_for_while_a_pause_stops_the_command_ends_the_candidate() {
     let mut play = Play::leading(|_| {});

@@ -126,6 +126,11 @@ impl Core {
         let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
+                // It soon leads again, and may not be able to read them again.
+                if log_is_due(self.given_back_unread, now) {
+                    self.given_back_unread = Some(now);
+                    self.say(Notice::OrdersUnread { message: error.message, running: false });
+                }
                 // Another candidate may have permission to read them.
                 Then::Standby { pause: self.random.about(self.settings.timing.retry_interval) }
             } else {
