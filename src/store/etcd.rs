@@ -205,19 +205,21 @@ impl Keys {
             return Ok(stands.found(Life::ForEver));
         }
         let lease = stands.lease();
+        let is_marker = key == Key::Marker;
         if let Some(other) = stands.beside.as_ref().filter(|beside| beside.lease != lease || lease == 0) {
             if other.lease == 0 {
                 let name = format!("the key {} in {}", String::from_utf8_lossy(&other.key), self.client.address);
                 return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
             }
-            if let Some(at_most) = self.leases.left(&connection, other.lease).await? {
+            // Beside a marker that was deleted by itself it is no holder, and lasts for a day.
+            let is_left_over = is_marker && stands.record().is_none();
+            if !is_left_over && let Some(at_most) = self.leases.left(&connection, other.lease).await? {
                 let owner = String::from_utf8_lossy(&other.value).into_owned();
                 let holder = Holder { owner, ..Holder::default() };
                 let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
                 return Ok(Found { content: Content::Foreign { holder, sign, life }, version: stands.version });
             }
         }
-        let is_marker = key == Key::Marker;
         let known = self.young.lock().filter(|(known, _)| is_marker && *known == lease);
         let left = match known {
             _ if lease == 0 => return Ok(stands.found(Life::ForEver)),

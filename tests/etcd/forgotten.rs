@@ -76,6 +76,17 @@ async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
 }
 
 #[tokio::test]
+async fn a_marker_that_is_deleted_while_it_is_young_is_written_again() {
+    let server = Server::start();
+    for _ in 0..2 {
+        let store = open(&server.own_url()).await;
+        let holder = refused(store.claim(&candidate("one")).await.unwrap());
+        assert_eq!(holder.doubt, Some(Doubt::FirstUse), "{holder:?}");
+        server.delete("leaderrun/base");
+    }
+}
+
+#[tokio::test]
 async fn nobody_leads_after_a_revocation_before_the_etcd_lease_of_the_revoked_leader_is_gone() {
     let server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
