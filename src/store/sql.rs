@@ -109,8 +109,10 @@ impl<C: Connection> Documents for Rows<C> {
         }
     }
 
-    fn remedy(&self, _: Key<'_>) -> String {
-        "delete it, or use another with table=NAME".to_owned()
+    fn remedy(&self, key: Key<'_>) -> String {
+        // The table keeps its marker from being deleted.
+        let remedy = if key == Key::Marker { "set its text to ''" } else { "delete it" };
+        format!("{remedy}, or use another with table=NAME")
     }
 
     fn properties(&self) -> Properties {

@@ -42,6 +42,18 @@ async fn values_that_nobody_of_us_wrote_are_named() {
 }
 
 #[tokio::test]
+async fn a_marker_that_something_else_wrote_is_replaced_once_its_text_is_removed() {
+    let table = Table::new().await;
+    table.sql("UPDATE $T SET text = 'words' WHERE part = 'marker'");
+    // The table keeps it.
+    table.sql("DELETE FROM $T WHERE part = 'marker'");
+    misconfigured(table.store().claim(&candidate("one")).await, "set its text to ''");
+    table.sql("UPDATE $T SET text = '' WHERE part = 'marker'");
+    let claim = table.store().claim(&candidate("one")).await;
+    assert!(matches!(claim, Ok(Claim::Refused(_))), "{claim:?}");
+}
+
+#[tokio::test]
 async fn a_table_of_something_else_is_named_and_left_alone() {
     let server = shared();
     server.sql("CREATE TABLE theirs (id int PRIMARY KEY, shard text); INSERT INTO theirs VALUES (1, 'db/main')");
