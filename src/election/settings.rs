@@ -6,6 +6,7 @@ use std::time::Duration;
 
 /// The settings of an election. They do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
 pub struct Settings {
     pub timing: Timing,
     /// False if the lease lasts for as long as it is held open ([`Store::expires`](crate::store::Store::expires)).
