@@ -1,9 +1,9 @@
 //! `lease=NAME`: we and programs that elect with client-go exclude each other.
 
 use super::*;
+use crate::support::kubernetes::elector;
+use crate::support::mixed::{self, Mixed};
 use leaderrun::internals::store::Claim;
-use support::kubernetes::elector;
-use support::mixed::{self, Mixed};
 
 const THEIRS: &str = "theirs";
 

@@ -3,7 +3,7 @@
 use super::*;
 
 const SCRIPT: &str =
-    concat!(include_str!("../../src/store/redis/call.lua"), include_str!("../../src/store/redis/documents.lua"));
+    concat!(include_str!("../../../src/store/redis/call.lua"), include_str!("../../../src/store/redis/documents.lua"));
 
 /// What the server says first to a script for the shard's document: done, refused or overtaken.
 fn ask(server: &Server, words: &[&str]) -> String {

@@ -158,7 +158,7 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master_and_one_that_does_no
         "the Sentinel at 127.0.0.1: … knows no master called other: name another",
     );
     world.sentinels.truncate(2);
-    let dead = support::ports::free_port();
+    let dead = crate::support::ports::free_port();
     let url = world.url().replacen("://", &format!("://127.0.0.1:{dead},"), 1);
     lead(&open(&url).unwrap(), &candidate("one")).await;
     let url = format!("redis+sentinel://127.0.0.1:{dead}/main");
@@ -187,7 +187,7 @@ fn false_sentinel(port: u16, epoch: u32, pause: Duration) -> u16 {
 #[tokio::test]
 async fn the_sentinel_that_has_seen_the_latest_failover_counts() {
     let server = old_server();
-    let stale = false_sentinel(support::ports::free_port(), 4, Duration::ZERO);
+    let stale = false_sentinel(crate::support::ports::free_port(), 4, Duration::ZERO);
     let fresh = false_sentinel(server.port(), 5, Duration::from_millis(20));
     let url = format!("redis+sentinel://127.0.0.1:{stale},127.0.0.1:{fresh}/main");
     // On a slow machine even the fresh one's word may come too late to count.

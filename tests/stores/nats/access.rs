@@ -117,7 +117,7 @@ async fn a_file_that_cannot_be_used_is_named_when_the_store_is_opened() {
 
 /// What an election needs, as examples/infrastructure and leaderrun-stores(7) have it; the first is what writes.
 static NEEDED: LazyLock<[&str; 4]> = LazyLock::new(|| {
-    let file = include_str!("../../examples/infrastructure/nats.conf");
+    let file = include_str!("../../../examples/infrastructure/nats.conf");
     let (_, candidate) = file.split_once("{user: leaderrun,").expect("there is a candidate");
     let subjects = candidate.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix('"'));
     subjects.take(4).collect::<Vec<_>>().try_into().expect("four subjects")

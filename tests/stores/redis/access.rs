@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 /// A candidate, as in examples/infrastructure and leaderrun-stores(7).
 static MINIMAL: LazyLock<&str> = LazyLock::new(|| {
-    let file = include_str!("../../examples/infrastructure/redis.conf");
+    let file = include_str!("../../../examples/infrastructure/redis.conf");
     file.lines().find_map(|line| line.strip_prefix("user leaderrun ")).expect("the file has that user")
 });
 
@@ -120,7 +120,7 @@ async fn passwords_are_asked_for_and_never_shown() {
 
 /// A server that speaks TLS on a port of its own, besides its plain one.
 fn with_tls(papers: &Papers, wants_certificates: bool) -> (Server, u16) {
-    let port = support::ports::free_port();
+    let port = crate::support::ports::free_port();
     let (cert, key, ca) = (papers.path("server.pem"), papers.path("server.key"), papers.path("ca.pem"));
     let wants = if wants_certificates { "yes" } else { "no" };
     let text = port.to_string();

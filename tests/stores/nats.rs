@@ -1,26 +1,21 @@
 //! The store `nats://` against a real nats-server: what is particular to it. What every store promises is tested by the
 //! conformance suite, and what it stands by the faults.
 
-#![cfg(feature = "nats")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod check;
 mod forgotten;
 mod lock_key;
 mod protocol;
 
+use crate::support::claims::*;
+use crate::support::fleet::PATIENCE;
+use crate::support::nats::{BUCKET, Server};
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store, StoreError, Verdict};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::claims::*;
-use support::fleet::PATIENCE;
-use support::nats::{BUCKET, Server};
-use support::server::Server as _;
 use tokio::time::sleep;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,11 +1,6 @@
 //! The store `kubernetes:` against real API servers: what is particular to it. What every store promises is tested by the
 //! conformance suite.
 
-#![cfg(feature = "kubernetes")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod electors;
 // They take `--listen`.
 #[cfg(feature = "watch")]
@@ -15,15 +10,15 @@ mod login;
 mod rights;
 mod servers;
 
+use crate::support::claims::*;
+use crate::support::fleet::PATIENCE;
+use crate::support::kubernetes::{Server, name_of};
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::{Location, Release, Renewal, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use support::claims::*;
-use support::fleet::PATIENCE;
-use support::kubernetes::{Server, name_of};
-use support::server::Server as _;
 use tokio::time::{sleep, timeout};
 
 async fn open(url: &str) -> Arc<dyn Store> {

@@ -1,9 +1,9 @@
 //! What is said where a right is missing.
 
 use super::*;
+use crate::support::denied::{self, User};
+use crate::support::fleet::{leaderctl, leaderrun, wait_until_or};
 use std::process::Output;
-use support::denied::{self, User};
-use support::fleet::{leaderctl, leaderrun, wait_until_or};
 
 const ALL: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 

@@ -1,15 +1,15 @@
 //! Several API servers behind one address.
 
 use super::*;
+use crate::support::fleet::Fleet;
+use crate::support::kubernetes::Member;
+use crate::support::proxy::{NetworkFault, Proxy};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use support::fleet::Fleet;
-use support::kubernetes::Member;
-use support::proxy::{NetworkFault, Proxy};
 
 /// The address of several servers: each connection goes to the next one that takes it.
 struct Balancer {

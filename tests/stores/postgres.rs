@@ -1,12 +1,6 @@
 //! The store `postgres://` against a real PostgreSQL: what is particular to it. What every store promises is tested by
 //! the conformance suite.
 
-#![cfg(feature = "postgres")]
-
-#[macro_use]
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod advisory;
 mod check;
@@ -17,6 +11,10 @@ mod pooler;
 mod rows;
 mod watch;
 
+use crate::support::claims::*;
+use crate::support::fleet::{PATIENCE, leaderctl};
+use crate::support::postgres::{LOCKS, Server, shared};
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::sql::postgres;
@@ -29,10 +27,6 @@ use nix::sys::signal::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use support::claims::*;
-use support::fleet::{PATIENCE, leaderctl};
-use support::postgres::{LOCKS, Server, shared};
-use support::server::Server as _;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 

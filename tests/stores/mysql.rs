@@ -1,12 +1,6 @@
 //! The store `mysql://` against a real MariaDB: what is particular to it. What every store promises is tested by the
 //! conformance suite.
 
-#![cfg(feature = "mysql")]
-
-#[macro_use]
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod check;
 mod encrypted;
@@ -18,6 +12,10 @@ mod login;
 mod rows;
 mod settings;
 
+use crate::support::claims::*;
+use crate::support::fleet::leaderctl;
+use crate::support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::sql::mysql;
@@ -27,10 +25,6 @@ use leaderrun::internals::store::{
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use support::claims::*;
-use support::fleet::leaderctl;
-use support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
-use support::server::Server as _;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -1,11 +1,6 @@
 //! The stores `redis://` and its kin against real redis-servers: what is particular to them. What every store
 //! promises is tested by the conformance suite.
 
-#![cfg(feature = "redis")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod check;
 mod connection;
@@ -16,6 +11,10 @@ mod script;
 mod slewed;
 mod watch;
 
+use crate::support::claims::*;
+use crate::support::fleet::{PATIENCE, wait_until};
+use crate::support::redis::Server;
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::redis::{Address, Hashes};
@@ -26,10 +25,6 @@ use leaderrun::internals::store::{
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::claims::*;
-use support::fleet::{PATIENCE, wait_until};
-use support::redis::Server;
-use support::server::Server as _;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";

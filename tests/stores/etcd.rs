@@ -1,11 +1,6 @@
 //! The store `etcd://` against real etcds: what is particular to it. What every store promises is tested by the
 //! conformance suite.
 
-#![cfg(feature = "etcd")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod auth;
 mod cluster;
 mod faults;
@@ -16,16 +11,16 @@ mod records;
 mod tls;
 mod watch;
 
+use crate::support::claims::*;
+use crate::support::etcd::Server;
+use crate::support::fleet::PATIENCE;
+use crate::support::server::Server as _;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::{
     Claim, Doubt, ErrorKind, Finding, Location, Note, Observation, Page, Release, Renewal, Store, StoreError, Verdict,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::claims::*;
-use support::etcd::Server;
-use support::fleet::PATIENCE;
-use support::server::Server as _;
 use tokio::time::{sleep, timeout};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

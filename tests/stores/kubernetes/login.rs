@@ -1,9 +1,9 @@
 //! Who a candidate is for the server, and what happens when that changes.
 
 use super::*;
+use crate::support::fleet::{Fleet, leaderctl};
 use std::fs;
 use std::path::Path;
-use support::fleet::{Fleet, leaderctl};
 use tempfile::TempDir;
 
 /// Whole at once, as the kubelet does it.

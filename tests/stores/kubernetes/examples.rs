@@ -3,7 +3,7 @@
 use super::*;
 use yaml_rust2::{Yaml, YamlLoader};
 
-const LEADER: &str = include_str!("../../examples/kubernetes/leader.yaml");
+const LEADER: &str = include_str!("../../../examples/kubernetes/leader.yaml");
 
 fn document(kind: &str) -> Yaml {
     let documents = YamlLoader::load_from_str(LEADER).expect("it is YAML");

@@ -1,16 +1,13 @@
 //! The store `dynamodb://` against a real dynoxide: what is particular to it. What every store promises is tested by
 //! the conformance suite.
 
-#![cfg(feature = "dynamodb")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod check;
 mod faults;
 mod items;
 mod neighbours;
 
+use crate::support::claims::*;
+use crate::support::dynamo::{Fate, Proxy, REGION, Server, millis_now};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use leaderrun::internals::lease::Term;
@@ -21,8 +18,6 @@ use leaderrun::internals::store::{
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use support::claims::*;
-use support::dynamo::{Fate, Proxy, REGION, Server, millis_now};
 use tokio::time::sleep;
 
 type Item = HashMap<String, AttributeValue>;

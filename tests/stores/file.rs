@@ -1,24 +1,21 @@
 //! The store `file:` against other users of the machine, and against what happens to its directory. What every store
 //! promises is tested by the conformance suite.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod modes;
 mod planted;
 mod replaced;
 mod strangers;
 
+use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::process::Process;
+use crate::support::said::Said;
+use crate::support::squatting::as_nobody;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
-use support::process::Process;
-use support::said::Said;
-use support::squatting::as_nobody;
 
 /// More than what never blocks needs on a busy machine, and less than the patience of other tests.
 const PROMPTLY: Duration = Duration::from_secs(30);
@@ -97,7 +94,7 @@ impl Stranger {
     fn does<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut command = Command::new("prlimit");
         command.args(["--nofile=10000", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.args(["perl", "-e", include_str!("attacker.pl"), "--"]).args(words);
+        command.args(["perl", "-e", include_str!("file/attacker.pl"), "--"]).args(words);
         let mut child = Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }

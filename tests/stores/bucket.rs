@@ -1,27 +1,22 @@
 //! The store `s3://` against moto's S3: what is particular to it. What every store promises is tested by the
 //! conformance suite.
 
-#![cfg(feature = "bucket")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod check;
 mod hostile;
 mod protocol;
 mod tls;
 
+use crate::support::bucket::{ENVIRONMENT, PREFIX, Server, url};
+use crate::support::claims::*;
+use crate::support::fleet::leaderrun;
+use crate::support::server::Server as _;
+use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::bucket::{Address, Objects};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration as _, ErrorKind, Leases as _, Release, Renewal, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
-use support::bucket::{ENVIRONMENT, PREFIX, Server, url};
-use support::claims::*;
-use support::fleet::leaderrun;
-use support::server::Server as _;
-use support::wire::{Fate, Proxy, Response};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 

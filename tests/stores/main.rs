@@ -1,0 +1,24 @@
+//! What is particular to each store, on a real server of its kind. What every store promises is tested by the conformance
+//! suite (tests/conformance.rs). `cargo test --test stores redis::` runs the tests of one store.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "bucket")]
+mod bucket;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod file;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
