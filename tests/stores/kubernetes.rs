@@ -10,21 +10,17 @@ mod login;
 mod rights;
 mod servers;
 
+use crate::open;
 use crate::support::claims::*;
 use crate::support::fleet::PATIENCE;
 use crate::support::kubernetes::{Server, name_of};
 use crate::support::server::Server as _;
 use leaderrun::internals::lease::Candidate;
-use leaderrun::internals::store::{Location, Release, Renewal, Store};
+use leaderrun::internals::store::{Release, Renewal, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-
-async fn open(url: &str) -> Arc<dyn Store> {
-    let location = Location::from_url(url).expect("the URL is right");
-    location.open(Duration::from_secs(10)).await.expect("the configuration is right")
-}
 
 async fn store(server: &Server) -> Arc<dyn Store> {
     open(&server.url_with("")).await

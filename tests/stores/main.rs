@@ -22,3 +22,18 @@ mod nats;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+
+use leaderrun::internals::store::{Location, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn open(url: &str) -> Arc<dyn Store> {
+    open_with(url, REQUEST_TIMEOUT).await
+}
+
+async fn open_with(url: &str, request_timeout: Duration) -> Arc<dyn Store> {
+    let location = Location::from_url(url).expect("the URL is right");
+    location.open(request_timeout).await.expect("it opens without a server")
+}

@@ -12,6 +12,7 @@ mod login;
 mod rows;
 mod settings;
 
+use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
 use crate::support::fleet::leaderctl;
 use crate::support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
@@ -25,8 +26,6 @@ use leaderrun::internals::store::{
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn open_for(url: &str, request_timeout: Duration) -> LeaseStore {
     let (_, rest) = url.split_once(':').expect("one of ours");

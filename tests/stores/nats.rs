@@ -11,23 +11,13 @@ use crate::support::claims::*;
 use crate::support::fleet::PATIENCE;
 use crate::support::nats::{BUCKET, Server};
 use crate::support::server::Server as _;
+use crate::{REQUEST_TIMEOUT, open, open_with};
 use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store, StoreError, Verdict};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-async fn open(url: &str) -> Arc<dyn Store> {
-    open_with(url, REQUEST_TIMEOUT).await
-}
-
-async fn open_with(url: &str, request_timeout: Duration) -> Arc<dyn Store> {
-    let location = Location::from_url(url).expect("the URL is right");
-    location.open(request_timeout).await.expect("it opens without a server")
-}
 
 /// A server with a bucket that nobody has used before.
 async fn server() -> Server {

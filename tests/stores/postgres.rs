@@ -11,6 +11,7 @@ mod pooler;
 mod rows;
 mod watch;
 
+use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
 use crate::support::fleet::{PATIENCE, leaderctl};
 use crate::support::postgres::{LOCKS, Server, shared};
@@ -29,8 +30,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn try_open(url: &str, request_timeout: Duration) -> Result<LeaseStore, StoreError> {
     let rest = url.strip_prefix("postgres:").expect("one of ours");

@@ -11,6 +11,7 @@ mod script;
 mod slewed;
 mod watch;
 
+use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
 use crate::support::fleet::{PATIENCE, wait_until};
 use crate::support::redis::Server;
@@ -26,7 +27,6 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 
 fn open(url: &str) -> Result<LeaseStore, StoreError> {
