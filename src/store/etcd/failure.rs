@@ -23,7 +23,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
         let mut cause = innermost_of(source, "etcd");
         let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
         if is_connected && !connection.is_proven() {
-            let _ = write!(cause, " ({})", client.doubt);
+            cause = format!("{} ({})", cause.trim_end_matches(": is it etcd?"), client.doubt);
         }
         if !is_connected || cause.contains("received fatal alert") {
             StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}")).because(source)
