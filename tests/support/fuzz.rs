@@ -127,6 +127,12 @@ pub fn bent(what: &str, seeds: &[&[u8]], mut check: impl FnMut(&[u8], &mut Sourc
     });
 }
 
+/// The same for what takes text.
+pub fn bent_text(what: &str, seeds: &[&str], mut check: impl FnMut(&str, &mut Source) -> Fate) {
+    let seeds: Vec<&[u8]> = seeds.iter().map(|seed| seed.as_bytes()).collect();
+    bent(what, &seeds, |bytes, source| check(&String::from_utf8_lossy(bytes), source));
+}
+
 /// Where a check puts what it tries.
 pub struct Shown {
     /// Some when the check fails: it is done once more, to see on what.
