@@ -24,7 +24,7 @@ pub const MOST: usize = 16 << 20;
 /// For Redis: its parser takes 56 bytes for a value that takes 3 on the wire.
 pub const MOST_OF_REDIS: usize = 1 << 20;
 /// The most shards, or standbys, that a list collects: it could have any number of pages.
-pub const MOST_LISTED: usize = 200_000;
+const MOST_LISTED: usize = 200_000;
 
 /// The bytes that may be read on one connection. Clones share the count.
 #[derive(Clone, Debug)]
@@ -65,11 +65,15 @@ pub fn complaint(place: &str, kind: &str, most: usize) -> String {
     format!("{place} answered with more than {} MiB: is it {kind}?", most >> 20)
 }
 
-pub fn too_long(place: &str) -> StoreError {
-    StoreError::misconfigured(format!(
+/// Fails where a list has collected more than that.
+pub fn listed(count: usize, place: &str) -> Result<(), StoreError> {
+    if count <= MOST_LISTED {
+        return Ok(());
+    }
+    Err(StoreError::misconfigured(format!(
         "{place} lists more than {MOST_LISTED} shards or standbys: remove those that nobody uses, or ask for fewer by \
          a longer prefix where one can be named"
-    ))
+    )))
 }
 
 #[derive(Debug)]

@@ -30,7 +30,7 @@ mod watch;
 
 pub use address::{Address, Login};
 
-use super::allowance::{self, MOST_LISTED};
+use super::allowance;
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
@@ -111,9 +111,7 @@ impl Keys {
         while pushed.pending > 0 {
             let message = pushed.next_within(self.bucket.connections.bound).await?;
             all.insert(self.key_in(&message).to_owned(), message);
-            if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.place()));
-            }
+            allowance::listed(all.len(), &self.place())?;
         }
         Ok(all)
     }

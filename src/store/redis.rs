@@ -22,7 +22,7 @@ mod watch;
 
 pub use address::Address;
 
-use super::allowance::{self, MOST_LISTED};
+use super::allowance;
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
@@ -130,9 +130,7 @@ impl Hashes {
             let (next, keys) = page.map_err(|_| script::not_understood(exchange.place()))?;
             // Keys that are not text are not ours.
             found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
-            if found.len() > MOST_LISTED {
-                return Err(allowance::too_long(exchange.place()));
-            }
+            allowance::listed(found.len(), exchange.place())?;
             if next == b"0" {
                 return Ok(found);
             }

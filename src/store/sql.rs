@@ -31,7 +31,7 @@ pub use super::socket::Place;
 pub use address::Address;
 pub use dialect::Dialect;
 
-use super::allowance::{self, MOST_LISTED};
+use super::allowance;
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
@@ -178,9 +178,7 @@ impl<C: Connection> Documents for Rows<C> {
             let rows = self.ask(&self.server.statements.list(list, &behind)).await?;
             let end = rows.last().filter(|_| rows.len() >= LIST_PAGE).and_then(|row| row.place.clone());
             count += rows.len();
-            if count > MOST_LISTED {
-                return Err(allowance::too_long(&self.place()));
-            }
+            allowance::listed(count, &self.place())?;
             let listed = rows.into_iter().filter_map(|row| {
                 // Another program may have written a name that no shard has.
                 let (shard, part) = row.place?.listed()?;

@@ -32,8 +32,7 @@ fn shard_of(name: &str) -> Option<Shard> {
 pub fn key_of(key: Key<'_>) -> String {
     match key {
         Key::Marker => "leaderrun.json".to_owned(),
-        // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => shards(shard.as_str()),
+        Key::Shard(shard) => shards(shard.as_str()),
         Key::Led(shard) => format!("led/{}", name_of(shard.as_str())),
         Key::Note(shard, Page::Standby(session)) => {
             format!("{STANDBYS}{}/{}", name_of(shard.as_str()), session.as_str())

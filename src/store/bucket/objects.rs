@@ -7,7 +7,7 @@ use super::address::{Address, Kind};
 use super::connection::Wire;
 use super::failure::{self, Place};
 use crate::store::StoreError;
-use crate::store::allowance::{self, MOST, MOST_LISTED};
+use crate::store::allowance::{self, MOST};
 use crate::store::error::innermost;
 use crate::store::expiry::ServerTime;
 use crate::store::lease_store::documents::{Content, Found, Version};
@@ -163,9 +163,7 @@ impl Objects {
             let found = page.result.objects.iter().map(|object| object.location.as_ref());
             let named = found.filter(|name| name.starts_with(&whole));
             all.extend(named.filter_map(|name| Some(name.strip_prefix(&self.prefix)?.to_owned())));
-            if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.server));
-            }
+            allowance::listed(all.len(), &self.server)?;
             options.page_token = page.page_token.filter(|token| !token.is_empty());
             if options.page_token.is_none() {
                 return Ok(all);

@@ -38,8 +38,7 @@ pub fn key_of(key: Key<'_>) -> (String, String) {
     match key {
         Key::Marker => (STORE.to_owned(), "TABLE".to_owned()),
         Key::Led(shard) => (STORE.to_owned(), partition(shard)),
-        // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => of(shard, LOCK),
+        Key::Shard(shard) => of(shard, LOCK),
         Key::Note(shard, page) => {
             let (word, which) = page.words();
             let which = which.map(|which| format!("{MARK}{which}")).unwrap_or_default();

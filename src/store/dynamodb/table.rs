@@ -3,7 +3,7 @@
 use super::failure::{self, Place};
 use super::item::Item;
 use crate::store::StoreError;
-use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::allowance;
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Clock;
 use aws_sdk_dynamodb::Client;
@@ -106,9 +106,7 @@ impl Table {
         let mut found = Vec::new();
         while let Some(item) = items.next().await {
             found.push(item.map_err(|error| self.failure("dynamodb:Scan", &error))?);
-            if found.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.server));
-            }
+            allowance::listed(found.len(), &self.server)?;
         }
         Ok(found)
     }

@@ -5,7 +5,7 @@
 
 use super::proto::{RangeRequest, RangeResponse, TxnRequest, range};
 use super::{Answer, Keys};
-use crate::store::allowance::{self, MOST_LISTED};
+use crate::store::allowance;
 use crate::store::lease_store::documents::{EachListed, Key, Life, List, Listed, Part};
 use crate::store::{StoreError, parallel};
 use std::collections::HashSet;
@@ -27,9 +27,7 @@ impl Keys {
                 let page = &answer.listed;
                 let asks = *asks.get_or_insert(page.count <= MOST_ASKED);
                 count += page.kvs.len();
-                if count > MOST_LISTED {
-                    return Err(allowance::too_long(&self.client.address.to_string()));
-                }
+                allowance::listed(count, &self.client.address.to_string())?;
                 next = page.kvs.last().filter(|_| page.more).map(|last| after(&last.key));
                 let held = if asks { None } else { Some(self.held(page).await?) };
                 each(self.listed(&answer, held.as_ref()).await?);

@@ -16,7 +16,7 @@ use super::address::Address;
 use super::document::{self, KIND};
 use super::failure::{self, Refusal};
 use crate::lease::show;
-use crate::store::allowance::{self, MOST, MOST_LISTED};
+use crate::store::allowance::{self, MOST};
 use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::server_clock::Clock;
 use crate::store::{ErrorKind, StoreError, expiry, tls};
@@ -214,9 +214,7 @@ impl Objects {
             let listing = &params;
             let page = self.ask("list", |to| async move { to.leases.list(listing).await }).await?;
             all.extend(page.items);
-            if all.len() > MOST_LISTED {
-                return Err(allowance::too_long(&self.namespace()));
-            }
+            allowance::listed(all.len(), &self.namespace())?;
             params.continue_token = page.metadata.continue_.filter(|next| !next.is_empty());
             if params.continue_token.is_none() {
                 return Ok(all);

@@ -99,8 +99,7 @@ pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, o
     let (kind, shard) = match key {
         Key::Marker => ("marker", None),
         Key::Scratch(_) => ("trial", None),
-        // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => ("shard", Some(shard)),
+        Key::Shard(shard) => ("shard", Some(shard)),
         Key::Led(shard) => ("led", Some(shard)),
         Key::Note(shard, Page::Standby(_)) => ("standby", Some(shard)),
         Key::Note(shard, _) => ("note", Some(shard)),
@@ -187,7 +186,7 @@ pub fn name_of(key: Key<'_>, lease: Option<&str>) -> String {
     let name = match key {
         Key::Marker => format!("{OURS}marker"),
         Key::Scratch(name) => format!("{OURS}trial.{name}"),
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => match lease {
+        Key::Shard(shard) => match lease {
             Some(lease) if !shard.as_str().starts_with(OF_HOSTS) => return lease.to_owned(),
             _ => of_shard(shard),
         },

@@ -153,8 +153,7 @@ pub fn key_of(key: Key<'_>) -> String {
     let (shard, page) = match key {
         Key::Marker => return "=born".to_owned(),
         Key::Scratch(name) => return format!("=trial.{name}"),
-        // Orders are in the shard's own document.
-        Key::Shard(shard) | Key::Note(shard, Page::Orders) => return format!("{SHARD}{}", name_of(shard.as_str())),
+        Key::Shard(shard) => return format!("{SHARD}{}", name_of(shard.as_str())),
         Key::Led(shard) => return format!("{LED}{}", name_of(shard.as_str())),
         Key::Note(shard, page) => (name_of(shard.as_str()), page),
     };

@@ -55,8 +55,7 @@ impl Names {
         match key {
             Key::Marker => Place { key: self.marker(), field: String::new() },
             Key::Led(shard) => Place { key: self.marker(), field: format!("led:{shard}") },
-            // The operators' orders are in the shard's own document.
-            Key::Shard(shard) | Key::Note(shard, Page::Orders) => own(format!("lock:{shard}")),
+            Key::Shard(shard) => own(format!("lock:{shard}")),
             Key::Note(shard, page) => {
                 let (word, of) = page.words();
                 let of = of.map(|of| format!("{MARK}{of}")).unwrap_or_default();

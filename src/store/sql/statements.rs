@@ -75,8 +75,7 @@ impl Spot {
     pub fn of(key: Key<'_>) -> Self {
         let (shard, part) = match key {
             Key::Marker => ("", MARKER.to_owned()),
-            // The operators' orders are in the shard's own document.
-            Key::Shard(shard) | Key::Note(shard, Page::Orders) => (shard.as_str(), LEASE.to_owned()),
+            Key::Shard(shard) => (shard.as_str(), LEASE.to_owned()),
             Key::Led(shard) => (shard.as_str(), LED.to_owned()),
             Key::Note(shard, page) => (shard.as_str(), page.name('/')),
             Key::Scratch(name) => ("", format!("{SCRATCH}{name}")),
