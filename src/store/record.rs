@@ -5,11 +5,10 @@
 
 use super::StoreError;
 use super::expiry::ServerTime;
-use super::lease_store::documents::{Draft, Ends, Found, Leadership, Life, Ours, of_format, random_name};
-use crate::lease::{Session, Term};
+use super::lease_store::documents::{Draft, Found, Ours, of_format, random_name};
+use crate::lease::Session;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 const FORMAT: u64 = 2;
 
@@ -29,14 +28,7 @@ pub struct Record {
 impl Record {
     /// The record of a draft that is sent now, on the server's clock.
     pub fn new(draft: &Draft<'_>, over: &Found, time: &impl ServerTime) -> Result<Self, StoreError> {
-        let end = |lasts| Some(time.expiry(BootInstant::now(), lasts));
-        let (sequence, ends_ms) = match (draft.ends, over.ours()) {
-            (Ends::Keep, Some(Ours { sequence, life: Life::Ends(ends), .. })) => (*sequence, Some(*ends)),
-            (Ends::Keep, Some(ours)) => (ours.sequence, None),
-            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, None),
-            (Ends::In(lasts), _) => (draft.sequence, end(lasts)),
-            (Ends::Now, _) => (draft.sequence, end(Duration::ZERO)),
-        };
+        let (sequence, ends_ms) = draft.sequence_and_end(over, |lasts| time.expiry(BootInstant::now(), lasts));
         Ok(Self {
             format: FORMAT,
             write: random_name()?,
@@ -58,17 +50,17 @@ impl Record {
     }
 
     pub fn document(self) -> Ours {
-        let leadership = self.session.map(|session| Leadership { session, term: Term(self.term) });
-        let life = self.ends_ms.map_or(Life::ForEver, Life::Ends);
-        Ours { text: self.text, leadership, sequence: self.sequence, life }
+        Ours::of(self.text, self.session, self.term, self.sequence, self.ends_ms)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::Term;
     use crate::store::expiry::Undated;
-    use crate::store::lease_store::documents::{Content, Version};
+    use crate::store::lease_store::documents::{Content, Ends, Leadership, Life, Version};
+    use std::time::Duration;
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_one_of_an_earlier_build_is_named() {

@@ -14,8 +14,8 @@
 //! for, and 0 once it is released. And an item counts as ours only while `ttl` agrees with the rest: a program that
 //! took it over by changing only the four has left attributes of ours behind that mean nothing.
 
-use crate::lease::{Session, Shard, Term};
-use crate::store::lease_store::documents::{Content, Found, Key, Leadership, Life, Ours, Part, Version};
+use crate::lease::{Session, Shard};
+use crate::store::lease_store::documents::{Content, Found, Key, Life, Ours, Part, Version};
 use crate::store::{Holder, Page};
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::collections::HashMap;
@@ -127,15 +127,9 @@ fn content(item: &Item, id: &str, owner: Option<&str>) -> Result<Content, &'stat
 fn ours(item: &Item, id: &str) -> Option<Ours> {
     let text = text(item, "text").filter(|_| !id.is_empty())?.to_owned();
     let session = self::text(item, "session").map(Session::from_record);
-    let leadership = match session {
-        Some(session) => Some(Leadership { session, term: Term(number(item, "term")?) }),
-        None => None,
-    };
-    let life = match item.get("expiresMs") {
-        Some(_) => Life::Ends(number(item, "expiresMs")?),
-        None => Life::ForEver,
-    };
-    Some(Ours { text, leadership, sequence: number(item, "sequence")?, life })
+    let term = if session.is_some() { number(item, "term")? } else { 0 };
+    let ends = if item.contains_key("expiresMs") { Some(number(item, "expiresMs")?) } else { None };
+    Some(Ours::of(text, session, term, number(item, "sequence")?, ends))
 }
 
 /// For the other program, its lease ends in the second after `ttl`.

@@ -76,6 +76,15 @@ pub struct Ours {
     pub life: Life,
 }
 
+impl Ours {
+    /// Of the columns that most servers keep beside a text. Without a session nobody leads, and without an end it lasts
+    /// for ever.
+    pub fn of(text: String, session: Option<Session>, term: u64, sequence: u64, ends_millis: Option<u64>) -> Self {
+        let leadership = session.map(|session| Leadership { session, term: Term(term) });
+        Self { text, leadership, sequence, life: ends_millis.map_or(Life::ForEver, Life::Ends) }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Absent,
@@ -163,6 +172,20 @@ pub struct Draft<'a> {
     pub wakes: bool,
     /// Who leads, for other programs that read the document. None: as it was.
     pub owner: Option<&'a str>,
+}
+
+impl Draft<'_> {
+    /// The sequence and the end of the document, for a server that does not read [`Ends`]. `after` is the end of what
+    /// lasts that long.
+    pub fn sequence_and_end(&self, over: &Found, after: impl FnOnce(Duration) -> u64) -> (u64, Option<u64>) {
+        match (self.ends, over.ours()) {
+            (Ends::Keep, Some(&Ours { sequence, life: Life::Ends(ends), .. })) => (sequence, Some(ends)),
+            (Ends::Keep, Some(ours)) => (ours.sequence, None),
+            (Ends::Keep, None) | (Ends::Never, _) => (self.sequence, None),
+            (Ends::In(lasts), _) => (self.sequence, Some(after(lasts))),
+            (Ends::Now, _) => (self.sequence, Some(after(Duration::ZERO))),
+        }
+    }
 }
 
 /// What a write replaces. It is refused if something else stands there, or the server has another incarnation.

@@ -12,10 +12,10 @@
 //! The hazard: anybody who may write the bucket can put anything there, and a message that a later release wrote may
 //! mean more than is read here. Neither is ever replaced.
 
-use crate::lease::{Session, Shard, Term};
+use crate::lease::{Session, Shard};
 use crate::store::Page;
 use crate::store::lease_store::documents::{
-    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Part, Version, of_format,
+    Content, Draft, Ends, Found, Key, Life, List, Ours, Part, Version, of_format,
 };
 use crate::time::millis;
 use async_nats::HeaderMap;
@@ -54,13 +54,9 @@ pub struct Header {
 impl Header {
     /// What stands beside the text of a draft that replaces `over`, in a write of this name.
     pub fn new(write: &str, draft: &Draft<'_>, over: &Found) -> Self {
-        let (sequence, lasts_ms, ends_ms) = match (draft.ends, over.ours()) {
-            (Ends::Keep, Some(Ours { sequence, life: Life::Ends(ends), .. })) => (*sequence, None, Some(*ends)),
-            (Ends::Keep, Some(ours)) => (ours.sequence, None, None),
-            (Ends::Keep, None) | (Ends::Never, _) => (draft.sequence, None, None),
-            (Ends::In(lasts), _) => (draft.sequence, Some(millis(lasts)), None),
-            (Ends::Now, _) => (draft.sequence, Some(0), None),
-        };
+        let (sequence, end) = draft.sequence_and_end(over, millis);
+        let begins_anew = matches!(draft.ends, Ends::In(_) | Ends::Now);
+        let (lasts_ms, ends_ms) = if begins_anew { (end, None) } else { (None, end) };
         Self {
             format: FORMAT,
             write: write.to_owned(),
@@ -81,12 +77,7 @@ impl Header {
     /// The document of this text, if the server stored it then, in milliseconds since 1970.
     pub fn document(self, text: String, stored: u64) -> Ours {
         let ends = self.lasts_ms.map(|lasts| stored.saturating_add(lasts)).or(self.ends_ms);
-        Ours {
-            text,
-            leadership: self.session.map(|session| Leadership { session, term: Term(self.term) }),
-            sequence: self.sequence,
-            life: ends.map_or(Life::ForEver, Life::Ends),
-        }
+        Ours::of(text, self.session, self.term, self.sequence, ends)
     }
 }
 

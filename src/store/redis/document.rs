@@ -15,9 +15,9 @@
 //! (`check`).
 
 use super::script;
-use crate::lease::{Session, Shard, Term};
+use crate::lease::{Session, Shard};
 use crate::store::Page;
-use crate::store::lease_store::documents::{Content, Found, Key, Leadership, Life, List, Ours, Part, Version};
+use crate::store::lease_store::documents::{Content, Found, Key, List, Ours, Part, Version};
 use redis::Value;
 
 /// The mark after a shard's name. It is not in the alphabet of shards.
@@ -127,13 +127,9 @@ fn ours(words: &[Value]) -> Result<Ours, String> {
     };
     let number = |index: usize, what: &str| word(index)?.parse::<u64>().map_err(|_| format!("its {what} is no number"));
     let (session, ends) = (word(3)?, word(6)?);
-    let leadership = (!session.is_empty()).then(|| {
-        Ok::<_, String>(Leadership { session: Session::from_record(&session), term: Term(number(4, "term")?) })
-    });
-    Ok(Ours {
-        text: word(2)?,
-        leadership: leadership.transpose()?,
-        sequence: number(5, "sequence")?,
-        life: if ends.is_empty() { Life::ForEver } else { Life::Ends(number(6, "end")?) },
-    })
+    let leads = !session.is_empty();
+    let term = if leads { number(4, "term")? } else { 0 };
+    let ends = if ends.is_empty() { None } else { Some(number(6, "end")?) };
+    let session = leads.then(|| Session::from_record(&session));
+    Ok(Ours::of(word(2)?, session, term, number(5, "sequence")?, ends))
 }

@@ -37,10 +37,10 @@
 use super::address::Address;
 use super::dialect::Dialect;
 use super::failure::PRIVILEGES;
-use crate::lease::{Session, Shard, Term};
+use crate::lease::{Session, Shard};
 use crate::store::Page;
 use crate::store::lease_store::documents::{
-    Content, Draft, Ends, Found, Key, Leadership, Life, List, Ours, Over, Part, Touch, Version,
+    Content, Draft, Ends, Found, Key, Life, List, Ours, Over, Part, Touch, Version,
 };
 use crate::store::stable_hash::fnv1a;
 use crate::time::millis;
@@ -404,15 +404,12 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
         return Err("it is incomplete".to_owned());
     };
     let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is no number"));
-    let term = Term(number(term, "term")?);
+    let (term, sequence) = (number(term, "term")?, number(sequence, "sequence")?);
     // The session of the marker is something else.
     let leads = is_led && !session.is_empty();
-    Ok(Ours {
-        text: text.clone(),
-        leadership: leads.then(|| Leadership { session: Session::from_record(session), term }),
-        sequence: number(sequence, "sequence")?,
-        life: ends.as_ref().map(|ends| number(ends, "end")).transpose()?.map_or(Life::ForEver, Life::Ends),
-    })
+    let session = leads.then(|| Session::from_record(session));
+    let ends = ends.as_ref().map(|ends| number(ends, "end")).transpose()?;
+    Ok(Ours::of(text.clone(), session, term, sequence, ends))
 }
 
 /// The server has 63 bits for it.
