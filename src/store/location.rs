@@ -19,7 +19,7 @@ struct Kind {
 }
 
 /// All of them but `file:`. A scheme that is not here names no store.
-const KINDS: [Kind; 10] = [
+const KINDS: &[Kind] = &[
     Kind { form: "dynamodb://TABLE", others: &[], is_built: cfg!(feature = "dynamodb") },
     Kind { form: "s3://BUCKET/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },
     Kind { form: "gs://BUCKET/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },

@@ -20,10 +20,11 @@ pub enum Key<'a> {
     Marker,
     /// Who leads the shard, its last term, and the operators' orders.
     Shard(&'a Shard),
-    /// That the shard was led, and the longest lease.
+    /// That the shard was led, and the longest lease. People delete whatever has the name of a shard, and this has to
+    /// stay: in another place, or under a rule of the server.
     Led(&'a Shard),
-    /// A note beside the shard. Where the server has a clock, nobody asks for [`Page::Orders`]: orders are in the
-    /// shard's own document.
+    /// A note beside the shard. [`Page::Orders`] is asked for only where the server has no clock
+    /// ([`Properties::has_clock`]): elsewhere, orders are in the shard's own document.
     Note(&'a Shard, &'a Page),
     /// For the trials of `store init` and `store check`.
     Scratch(&'a str),
@@ -35,8 +36,8 @@ pub enum Key<'a> {
 /// of the life before must not apply, or two leaderships have one term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Different for each write of the document, even of the same text. A touch may keep it. Empty for an absence where
-    /// nothing tells one absence from another.
+    /// Different for each write of the document, even of the same text. A touch may keep it. Of an absence: that of the
+    /// marker, which a server that was emptied does not have, or empty where nothing tells one absence from another.
     pub write: String,
     /// Different for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
     pub incarnation: String,
@@ -316,11 +317,12 @@ pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
 ///
 /// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
 /// It runs in the one thread of the election, which everything else waits for: what blocks (a library without async)
-/// belongs in [`tokio::task::spawn_blocking`]. It answers or fails within the bound that
-/// [`Location::open`](crate::store::Location::open) was given.
+/// belongs in [`tokio::task::spawn_blocking`], and goes on there when the method is dropped. It answers or fails within
+/// the bound that [`Location::open`](crate::store::Location::open) was given (`store::within`).
 ///
 /// Each answer that says what time it is teaches the [`Clock`](crate::store::Clock) of [`ServerTime`]: `sample_millis`,
-/// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed.
+/// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed. That clock teaches it where the
+/// store is a file of this host.
 ///
 /// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no
 /// request was sent, or the server says that it did nothing. A document that cannot be read is no error but
@@ -364,11 +366,12 @@ pub trait Documents: ServerTime + Send + Sync {
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
     /// Lists documents, in parts as they become known. Leaves out what has no shard's name, and what is no [`Part`].
+    /// Where it collects or pages, it fails at a bound (`allowance::listed`).
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
     /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
-    /// may skip states, and show one again. It never returns where changes are not delivered
-    /// ([`Delivery::Poll`]).
+    /// may skip states, and show one again. It never returns where changes are not delivered ([`Delivery::Poll`]). A
+    /// server that is cheap to ask may be asked again and again instead, more often than standbys poll.
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let _ = (keys, each);
         std::future::pending().await
