@@ -27,8 +27,9 @@
 //! # Features
 //!
 //! `dynamodb`, `redis`, `postgres`, `mysql`, `nats`, `etcd` and `kubernetes` are the stores of these names, and
-//! `bucket` is `s3://`, `gs://` and `azblob://`. `cli` is the two programs. All of them are on by default. `file:` is
-//! always there. A program that knows its store needs only that one:
+//! `bucket` is `s3://`, `gs://` and `azblob://`. `cli` is the two programs; `watch` adds `leaderctl top`, `leaderctl
+//! serve` and `--listen` to them. All of them are on by default. `file:` is always there. A program that knows its
+//! store needs only that one:
 //!
 //! ```sh
 //! cargo add leaderrun --no-default-features --features redis
