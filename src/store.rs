@@ -1,9 +1,9 @@
-//! What a lease store is: its three traits, and their answers.
+//! Defines a lease store: its three traits and their answers.
 //!
-//! The hazard: an answer can be lost after the request was applied. So a refusal is a value and not an error, and an
-//! error says what the caller may conclude from it ([`ErrorKind`]). Every method that writes can safely be called again
-//! with the same session: a claim of a lease that the session already holds is granted, a renewal is recognised however
-//! late it arrives, and a release of a lease that the session does not hold does nothing.
+//! The hazard: an answer can be lost after the request was applied. So a refusal is a value, not an error, and an error
+//! says what the caller may conclude from it ([`ErrorKind`]). Every method that writes can safely be called again with
+//! the same session: a claim of a lease that the session already holds is granted, a renewal is recognised however late
+//! it arrives, and a release of a lease that the session does not hold does nothing.
 
 #![cfg_attr(
     not(all(
@@ -71,12 +71,12 @@ pub use notes::{Note, NoteRead, Notes, Page};
 pub(crate) use round_trip::within;
 pub use server_clock::Clock;
 
-/// What a store answers, or why it did not.
+/// The answer of a store, or why there is none.
 pub type Answer<T> = Result<T, StoreError>;
 
-/// The leases of a store, as an election needs them, on behalf of one [`Candidate`].
+/// What an election needs of a store's leases, for one [`Candidate`].
 ///
-/// A method is cancelled by dropping its future. As after a lost answer, its request may have been applied.
+/// Dropping a method's future cancels it. Its request may have been applied, as after a lost answer.
 #[async_trait::async_trait]
 pub trait Leases: Send + Sync {
     /// Takes the lease if it is free, or if the candidate's own session holds it.
@@ -84,14 +84,14 @@ pub trait Leases: Send + Sync {
     /// A grant counts from the instant before this call.
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError>;
 
-    /// Shows whether a claim is worth making. Never writes. May be a little behind.
+    /// Shows whether a claim is worth making. Never writes a lease. The answer may be a little old.
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError>;
 
-    /// Extends the lease to its whole duration, counted from the instant before this call, and reads the operators'
-    /// orders of `shards` in the same request, where the store can. The orders decide nothing about the renewal: a note
-    /// that cannot be read leaves [`Renewed::orders`] empty, and does no harm to the lease.
+    /// Extends the lease to its whole duration, counted from the instant before this call. Where the store can, the
+    /// same request reads the operators' orders of `shards`. The renewal does not depend on them: if a note cannot be
+    /// read, [`Renewed::orders`] is `None`.
     ///
-    /// `sequence` rises with every renewal of a leadership. A renewal that a later one has overtaken changes nothing.
+    /// `sequence` rises with every renewal of a leadership. A renewal that arrives after a later one changes nothing.
     async fn renew_and_read(
         &self,
         candidate: &Candidate,
@@ -108,8 +108,8 @@ pub trait Leases: Send + Sync {
     /// Gives the lease back if the candidate's session holds it. The tree must be dead.
     async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError>;
 
-    /// Returns when [`Leases::observe`] may have another answer than before. It may return early for no reason. It
-    /// never returns where [`Store::delivery`] is [`Delivery::Poll`].
+    /// Returns when the answer of [`Leases::observe`] may have changed. It may return early for no reason. It never
+    /// returns where [`Store::delivery`] is [`Delivery::Poll`].
     async fn changed(&self, shard: &Shard) -> Result<(), StoreError>;
 
     /// Like [`Leases::changed`], for several shards at once. Returns the index in `shards` of one that changed.
@@ -121,9 +121,9 @@ pub trait Leases: Send + Sync {
         parallel::first(waits).await
     }
 
-    /// Returns when something may have ended a lease that this candidate holds: a connection broke on which the lease
-    /// depends, or the record was seen to change. The next renewal should then not wait. It may return early for no
-    /// reason. Without this hint, the next renewal finds out.
+    /// Returns when something may have ended a lease that this candidate holds: a connection on which the lease depends
+    /// broke, or the record changed. The caller should then renew at once. It may return early for no reason. Without
+    /// this hint, the next renewal notices.
     async fn doubted(&self, shard: &Shard) {
         let _ = shard;
         std::future::pending::<()>().await;
@@ -136,28 +136,28 @@ pub trait Leases: Send + Sync {
     }
 }
 
-/// What operators need from a store. A method is cancelled as one of [`Leases`] is.
+/// What operators need from a store. Methods are cancelled as those of [`Leases`].
 #[async_trait::async_trait]
 pub trait Administration: Send + Sync {
     /// The state of a shard, for people; strongly consistent.
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError>;
 
     /// Lists every shard in the store whose name begins with `prefix`, letter by letter. Each shard appears once, in
-    /// order, with the report of [`Administration::inspect`]. Never writes. It may take many requests, each with a
-    /// bound of its own, so the list may show two shards as they were at two instants. A record that another program
-    /// wrote in a shard's place is listed as a holder, because it keeps every candidate from leading.
+    /// order, with the report of [`Administration::inspect`]. Never writes. It may take many requests, each with its
+    /// own time bound, so the list is not a snapshot of one instant. A record of another program under a shard's name
+    /// is listed as a holder, because it keeps every candidate from leading.
     async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError>;
 
-    /// Ends the lease of `term`, whichever session holds it, as if an operator had deleted its record by hand. Its
-    /// holder learns that the lease is lost. The next candidate to be granted the lease must not start before the tree
-    /// that may still run is dead.
+    /// Ends the lease of `term`, whichever session holds it, as if an operator had deleted its record by hand. The
+    /// holder learns that it lost the lease. Its tree may still run, so the next candidate that gets the lease must not
+    /// start COMMAND before that tree is dead.
     ///
-    /// Misconfigured where the kernel keeps leases for as long as processes hold them open.
+    /// Misconfigured where leases do not expire, because the kernel keeps them ([`Delivery::Kernel`]).
     async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError>;
 
     /// Gives the lease back as [`Leases::release`] does, and removes all traces of the shard: the lease, the last term,
-    /// and the notes. It keeps the last term if later terms would otherwise not be higher. For a holder of the lease
-    /// that has started nothing.
+    /// and the notes. It keeps the last term if later terms would otherwise not be higher. The caller holds the lease
+    /// and has started nothing.
     ///
     /// `NotHeld`: another session holds the lease, which stays as it is. Some notes may be gone.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
@@ -165,13 +165,12 @@ pub trait Administration: Send + Sync {
         Err(StoreError::misconfigured("this store cannot forget a shard"))
     }
 
-    /// Makes what the store needs (a table, a bucket, a directory). Does no harm if it exists. Returns what it did, a
-    /// line for each step.
+    /// Creates what the store needs (a table, a bucket, a directory), unless it exists. Returns a line for each step.
     async fn prepare(&self) -> Result<Vec<String>, StoreError>;
 
-    /// Records that no candidate has used the prepared store, so that its first leader need not wait for a lease that
-    /// it may have lost. Call this only if an operator says so and the store has no record of any shard: beside a
-    /// leader that the store has forgotten, a second one would start.
+    /// Records that no candidate has used the prepared store. So its first leader need not wait for a lease that the
+    /// store may have lost. Call this only if an operator says so and the store has no record of any shard: if the
+    /// store has forgotten a leader, a second one starts beside it.
     async fn vouch(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -186,12 +185,12 @@ pub trait Store: Leases + Notes + Administration {
     /// How a standby learns of a change.
     fn delivery(&self) -> Delivery;
 
-    /// Whether leases expire. The kernel keeps a lease for as long as a process holds it open.
+    /// Whether leases expire. Where they do not, the kernel keeps a lease as long as a process holds its file open.
     fn expires(&self) -> bool {
         self.delivery() != Delivery::Kernel
     }
 
-    /// Whether requests are to be few: each costs money, or burdens what a cluster runs on.
+    /// Whether to send few requests, because each costs money or loads a cluster's control plane.
     fn is_metered(&self) -> bool {
         false
     }
@@ -201,7 +200,7 @@ pub trait Store: Leases + Notes + Administration {
         false
     }
 
-    /// The reason why a takeover is slow here, for people: a fragment.
+    /// Why a takeover is slow here: a part of a sentence, for people.
     fn takeover_warning(&self) -> Option<String> {
         None
     }
@@ -211,8 +210,8 @@ pub trait Store: Leases + Notes + Administration {
         16
     }
 
-    /// Reads many notes, in few requests where the store can. Returns what [`Notes::read`] returns of each. An error
-    /// ends it, unless it is about one note.
+    /// Reads many notes, in few requests where the store can. Returns the result of [`Notes::read`] for each. An error
+    /// that is not about one note alone ends it.
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let mut notes = Vec::with_capacity(wanted.len());
         for (shard, page) in wanted {
@@ -227,8 +226,8 @@ pub trait Store: Leases + Notes + Administration {
 pub enum Delivery {
     /// The standby polls at the retry interval.
     Poll,
-    /// The store announces a release. It does not announce a crash, and a message may be lost, so the standby also
-    /// looks when the lease that it saw would end.
+    /// The store announces a release, but not a crash, and a message may be lost. So the standby also looks when the
+    /// lease that it saw would end.
     Push,
     /// The kernel wakes the standby, without fail.
     Kernel,
@@ -243,22 +242,22 @@ pub enum Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub term: Term,
-    /// Some when the store cannot show that the last tree was stopped: it forgot its records, or the record vanished
-    /// without a release. By this instant that tree is dead. The wait is counted from the answer, never from the
-    /// request, because its holder may have renewed in between.
+    /// Some if the last tree may still run: the store forgot its records, or the record vanished without a release. By
+    /// this instant that tree is dead. The wait counts from the answer, never from the request, because the last holder
+    /// may have renewed in between.
     pub start_after: Option<BootInstant>,
     pub takeover: Takeover,
 }
 
-/// How the leadership before a grant ended, as far as the store knows. A grant that repeats one of the same session,
-/// whose answer was lost, says that it expired.
+/// How the leadership before a grant ended, as far as the store knows. If the answer to a grant was lost, the grant
+/// that repeats it says `Expired`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Takeover {
     /// The store knows of none.
     First,
     /// Its tree was dead when it gave the lease back.
     Released,
-    /// Nobody gave the lease back: it expired, its record vanished, or the kernel freed a lock.
+    /// The lease was not given back: it expired, its record vanished, or the kernel freed a lock.
     Expired,
     /// An operator took it away.
     Revoked,
@@ -276,10 +275,10 @@ impl Takeover {
     }
 }
 
-/// Why a tree may be running that the store does not know of.
+/// Why a tree that the store does not know may be running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Doubt {
-    /// The store knows of no leader of this shard, and has remembered for less than a whole lease.
+    /// The store knows no leader of this shard, and its memory is younger than a lease.
     FirstUse,
     /// It may have forgotten a lease, or the record vanished without a release.
     #[default]
@@ -306,9 +305,9 @@ pub enum Renewal {
     Renewed,
     /// A later renewal of the same leadership was applied before, and this one changed nothing.
     Overtaken,
-    /// Definite: another session holds the lease (`Some`), or the record is gone.
+    /// Certain: another session holds the lease (`Some`), or the record is gone.
     Lost(Option<Holder>),
-    /// Definite: an operator took the lease away. Where a store cannot tell, it is `Lost`.
+    /// Certain: an operator took the lease away. A store that cannot tell answers `Lost`.
     Revoked,
 }
 
@@ -316,9 +315,9 @@ pub enum Renewal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     pub renewal: Renewal,
-    /// The notes on [`Page::Orders`] of the shards, in their order, as [`Notes::read`] shows them after the call; a
-    /// write that was not answered by then may be missing. None if they did not come with the answer: then
-    /// [`Notes::read`] shows them, or says what is wrong with them.
+    /// The notes on [`Page::Orders`] of the shards, in their order, as [`Notes::read`] would show them. A write that is
+    /// not answered yet may be missing. None if they did not come with the answer: then [`Notes::read`] shows them, or
+    /// says what is wrong with them.
     pub orders: Option<Vec<Option<Note>>>,
 }
 
@@ -352,7 +351,7 @@ pub struct Holder {
     /// Time since the lease was granted or last renewed, from [`Administration::inspect`] and [`Administration::list`].
     /// None where leases do not expire, and where the record does not say.
     pub renewed_ago: Option<Duration>,
-    /// Some if this stands for a leader that the store does not know of.
+    /// Some if this stands for a leader that the store may have forgotten.
     pub doubt: Option<Doubt>,
     /// Some if this is another program: the lock that it shares with leaderrun, in words.
     pub foreign_lock: Option<String>,
