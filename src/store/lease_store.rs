@@ -1,4 +1,4 @@
-//! The lease protocol, once for every store that keeps documents ([`Documents`]).
+//! The lease protocol of every store that keeps documents ([`Documents`]).
 //!
 //! ```text
 //! election ── Leases, Notes, Administration
@@ -6,19 +6,19 @@
 //!                   └─ dyn Documents: get, put, touch, remove, list, watch, and the server's clock
 //! ```
 //!
-//! The hazard: a server compares and writes, and everything else goes wrong around it. Requests arrive late, twice, or
-//! not at all; answers are lost; clocks are set; a server restarts without its last writes; people delete records. The
-//! rules that hold in spite of that:
+//! The hazard: a server only compares and writes, and everything around it can fail. Requests arrive late, twice, or
+//! not at all; answers are lost; clocks are set; a server restarts without its last writes; people delete records.
+//! These rules hold all the same:
 //!
-//! - A write applies only over what its writer judged ([`Over`](documents::Over)), so a late one changes nothing.
-//! - A renewal is a touch: it applies only to the leadership that it names, and only forward. It refuses no operator,
-//!   and no operator refuses it.
-//! - Ends are on the server's clock. What this process saw on its own clock may delay a takeover (`seen`), never hasten
-//!   it beyond what stood unchanged for a whole lease.
-//! - While the store may have forgotten a lease, nobody is granted, and a leader writes its document again (`marker`,
+//! - A write replaces only what its writer judged ([`Over`](documents::Over)), so a late one changes nothing.
+//! - A renewal is a touch: it applies only to the leadership that it names, and never moves the sequence back. Neither
+//!   a renewal nor an operator's write makes the server refuse the other.
+//! - Ends are on the server's clock. What this process saw on its own clock may delay a takeover (`seen`). It speeds
+//!   one up only if the lease stood unchanged for its whole duration.
+//! - While the store may have forgotten a lease, no claim is granted, and a leader writes its document again (`marker`,
 //!   `renewal`).
-//! - A wait for a tree that may still run is a part of the document, so it outlives the candidate that found it.
-//! - After an answer that was lost, the next step looks.
+//! - The document contains the wait for a tree that may still run, so the wait outlives the candidate that found it.
+//! - After a lost answer, the next step reads the document again.
 
 mod beside;
 mod claim;
@@ -50,7 +50,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often a write that lost a race looks again before it gives up.
+/// How often a write that lost a race reads again before it gives up.
 const MOST_ATTEMPTS: usize = 8;
 
 pub struct LeaseStore {
@@ -61,9 +61,9 @@ pub struct LeaseStore {
     /// The notes that this process read or wrote last, so that it need not read them to write them.
     known_notes: Mutex<HashMap<(Shard, Page), Found>>,
     renewed: Notify,
-    /// Notifies that a look found something else than a watch showed: the watch may hang for ever.
+    /// Notified when a look differs from what the watch showed: the watch may hang for ever.
     is_behind: Notify,
-    /// The warning that the leader holds another lock beside the lease, which is given once.
+    /// Gives the warning about the leader's other lock only once.
     other_lock: Once,
 }
 
@@ -82,9 +82,9 @@ impl LeaseStore {
         Self { documents, properties, seen, marker, known_notes, renewed, is_behind, other_lock }
     }
 
-    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if the answer is not
-    /// of the incarnation that the known marker names. With `with_marker`, a reader that may write also reads the led
-    /// mark of a shared document.
+    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if the answer comes
+    /// from another incarnation than the known marker names. With `with_marker`, a reader that may write also reads the
+    /// led mark of a shared document.
     async fn look(
         &self,
         shard: &Shard,
@@ -174,7 +174,7 @@ impl LeaseStore {
         });
     }
 
-    /// Has the next write look first.
+    /// Makes the next write look first.
     fn doubt(&self, shard: &Shard) {
         self.with_seen(shard, |seen| seen.known = None);
     }
@@ -187,7 +187,7 @@ impl LeaseStore {
         if self.properties.tells_time { u64::MAX } else { self.documents.wall_clock_millis() }
     }
 
-    /// None where it ends with its holder.
+    /// None if the lease ends only with its holder.
     fn left(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Duration> {
         let clock = self.documents.clock();
         let moment = Moment { read_sent: sent, now: BootInstant::now(), wall_millis: self.wall_millis() };

@@ -9,13 +9,13 @@ use crate::store::{Claim, ErrorKind, Holder, Observation, Renewal, Renewed, Stor
 use crate::text::on_one_line;
 
 impl LeaseStore {
-    /// The lock that a leader of this shard holds as well. `leaderctl balance` holds none with its own lease: the
-    /// leaders that it moves have the lock.
+    /// The lock that a leader of this shard also holds. `leaderctl balance` takes none with its own lease, because the
+    /// leaders that it moves hold it.
     pub(super) fn lock_of(&self, shard: &Shard) -> Option<&dyn ForeignLock> {
         self.documents.lock().filter(|_| shard.as_str() != BALANCE)
     }
 
-    /// Says once that this candidate would lead without the lock that the leader holds, or beside another one.
+    /// Warns once if this candidate would lead without the lock that the leader holds, or with another lock.
     pub(super) fn compare_locks(&self, shard: &Shard, standing: &Standing) {
         let Some(leader) = standing.document.as_ref().and_then(|document| document.lease.as_ref()) else { return };
         let own = self.lock_of(shard).map(ForeignLock::name);

@@ -1,9 +1,9 @@
 //! Claims, looks and releases.
 //!
-//! The hazard: a claim that is granted says that no other tree runs. So a claim first reads, and judges that nobody
-//! holds the lease and that the store has forgotten no leader; its write applies only over exactly what was judged.
-//! What can only be known once the document is ours (whether an earlier one was deleted, whether the store forgot
-//! meanwhile) is read after the write. It may cost a wait, which is written down before the claim is answered.
+//! The hazard: a granted claim says that no other tree runs. So a claim first reads, and makes sure that nobody holds
+//! the lease and that the store has forgotten no leader. Its write replaces only exactly what it read. Two things can
+//! be known only once the document is ours: whether an earlier one was deleted, and whether the store forgot meanwhile.
+//! So the claim reads them after the write. If that leads to a wait, it writes the wait down before it answers.
 
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Draft, Ends, Key, Leadership, Life, Marking, Over};
@@ -28,10 +28,10 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 /// Who writes a shard's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
-    /// The leader: standbys need not hear of the write. With the sequence of its renewal; zero in a claim, and where
-    /// the end is kept.
+    /// The leader, with the sequence of its renewal (zero in a claim, and where the end is kept). The write need not
+    /// wake standbys.
     Leader(u64),
-    /// A leader that gives the lease back, or an operator: standbys hear of the write.
+    /// A leader that gives the lease back, or an operator. The write wakes standbys.
     Other,
 }
 
@@ -123,8 +123,8 @@ impl LeaseStore {
         let shard = &candidate.shard;
         self.with_seen(shard, |seen| seen.claims = candidate.lease);
         let mut known = self.claimable(candidate);
-        // Where the store announces changes, the known document is as new as a look, and the next term has to pass the
-        // one that it shows. So no look for the time is needed.
+        // Where the store announces changes, the known document is as new as a look, and the next term only has to
+        // exceed its term. So no look is needed to learn the time.
         let mut looked_for_the_time = known.is_some() && self.properties.delivery == Delivery::Push;
         for _ in 0..MOST_ATTEMPTS {
             let sent = BootInstant::now();
@@ -138,7 +138,7 @@ impl LeaseStore {
                 if with_marker { standing } else { self.with_led_mark(shard, standing).await? }
             };
             if !looked_for_the_time && self.documents.clock().is_wide(BootInstant::now()) {
-                // The request took long: the time is badly known, and terms must not run far ahead of it. Look again.
+                // The request took long, so the time is not known well. Terms must not run far ahead of it: look again.
                 looked_for_the_time = true;
                 continue;
             }
@@ -167,8 +167,8 @@ impl LeaseStore {
         })
     }
 
-    /// The marker. It was read since `sent` where the document says nothing of a leadership: then it is all that tells
-    /// a new shard from a store that has forgotten.
+    /// The marker. If the document names no leadership, it was read after `sent`: then only the marker tells a new
+    /// shard from a store that has forgotten.
     async fn marker_for(&self, standing: &Standing, sent: BootInstant, lease: Duration) -> Result<Marker, StoreError> {
         let known = self.marker.lock().clone();
         let marker = match known.filter(|marker| standing.knows_led() || marker.read >= sent) {
@@ -184,7 +184,7 @@ impl LeaseStore {
         })
     }
 
-    /// What keeps this candidate from leading: a lease, or one that the store may have forgotten.
+    /// What keeps this candidate from leading: a lease that stands, or one that the store may have forgotten.
     fn in_the_way(&self, candidate: &Candidate, standing: &Standing, sent: BootInstant) -> Option<Holder> {
         let shard = &candidate.shard;
         let now = BootInstant::now();
@@ -211,12 +211,12 @@ impl LeaseStore {
     /// The wait that a document says. None if it is over.
     pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
         let clock = self.documents.clock();
-        // Where the server has no clock, another host's clock wrote the end of the wait, and ours must not end it.
+        // Where the server has no clock, another host's clock wrote the wait's end, and ours must not end it.
         let wall_millis = if self.properties.has_clock { self.documents.wall_clock_millis() } else { 0 };
         self.with_seen(shard, |seen| seen.wait(standing, &clock, wall_millis, BootInstant::now()))
     }
 
-    /// What stands, as the next write has to continue it: with the wait, while that is not over.
+    /// The document from which the next write starts: what stands, with its wait while that is not over.
     pub(super) fn continued(&self, shard: &Shard, standing: &Standing) -> Document {
         let mut draft = standing.document.clone().unwrap_or_else(|| {
             let mut draft = Document::new(shard);
@@ -266,9 +266,9 @@ impl LeaseStore {
         let mut start_after = self.wait_of(shard, standing).map(|(_, over)| over);
         let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
         let mut draft = self.continued(shard, standing);
-        // Milliseconds since 1970 rise faster than leaderships do, so this is above every term that was forgotten:
-        // those of a shard that was deleted, and those that a server lost which failed over to an older copy. If the
-        // time is not known well, the earliest that it may be: terms must not run far ahead of it.
+        // Milliseconds since 1970 rise faster than leaderships do, so this is above every forgotten term, whether the
+        // shard was deleted or the server failed over to an older copy. If the time is not known well, take the
+        // earliest that it may be: terms must not run far ahead of it.
         let now = BootInstant::now();
         let time = &self.documents;
         let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
@@ -384,8 +384,8 @@ impl LeaseStore {
         Wait { until_millis: self.documents.server_millis(start), duration: start.since(BootInstant::now()) }
     }
 
-    /// Reads what can be known only after the document was taken: so of several candidates one does this. `marker` is
-    /// that which the claim went by, if the document knew of no leadership. `was_ours`: one of ours stood there.
+    /// Reads what can be known only after the document was taken; only the candidate that took it does this. The claim
+    /// relied on `marker` if the document named no leadership. `was_ours`: a document of ours stood there.
     async fn look_after(
         &self,
         candidate: &Candidate,
@@ -414,9 +414,9 @@ impl LeaseStore {
             let now_millis = self.documents.server_millis(BootInstant::now());
             let is_doubtful =
                 |mark: &LedMark| has_forgotten || (marker.is_some() && mark.says_led() && !mark.shared.released);
-            // Above the terms of all leaders since: they too began with the time, and nobody was wrong about that by
-            // more than `WIDE`. Where the tree of one may still run, the mark records the term as well: otherwise two
-            // leaders could have the same one after two deletions.
+            // Above the terms of all leaders since: their terms began with the time too, and no estimate of it was
+            // wrong by more than `WIDE`. Where a leader's tree may still run, the mark also records the term: otherwise
+            // two leaders could have the same term after two deletions.
             let term_over = |mark: &LedMark| {
                 let least = if was_ours { mark.shared.term } else { mark.shared.term + 1 };
                 let ahead = millis(mark.lease().max(candidate.lease).saturating_add(WIDE));
@@ -434,7 +434,7 @@ impl LeaseStore {
             Ok::<_, StoreError>(Aftermath { is_doubtful: is_doubtful(&before), term: term_over(&before), before })
         };
         let looked = looked.await;
-        // The led mark may say that an earlier tree still runs. A release would say there that none does.
+        // The led mark may say that an earlier tree still runs, and a release would overwrite that.
         if !self.properties.is_shared && looked.as_ref().is_err_and(|error| error.kind.is_final()) {
             // We will not ask again soon, so others should not have to wait until the lease ends.
             let _ = self.give_back(candidate, Term(draft.term), false).await;
@@ -442,7 +442,7 @@ impl LeaseStore {
         looked
     }
 
-    /// Until when claims by this process are refused because the store may have forgotten a leader. None: they are not.
+    /// Until when this process refuses its claims because the store may have forgotten a leader. None: it does not.
     pub(super) fn until_known(&self, shard: &Shard, standing: &Standing) -> Option<BootInstant> {
         let now = BootInstant::now();
         let marker = self.marker.lock().clone();
@@ -485,8 +485,8 @@ impl LeaseStore {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// The end of a document that is released as `draft`. Where other programs write it, its led mark says first that
-    /// the tree is dead, and they have to wait for a tree that the document does not name.
+    /// The end of a document that is released as `draft`. Where other programs write the document, the led mark says
+    /// first that the tree is dead. If a wait is left, the document's end makes those programs wait instead.
     pub(super) async fn end_of_release(
         &self,
         shard: &Shard,
@@ -512,7 +512,7 @@ impl LeaseStore {
 struct Aftermath {
     /// The led mark before this claim was written into it.
     before: LedMark,
-    /// A tree may run that the document says nothing of.
+    /// A tree that the document does not name may run.
     is_doubtful: bool,
     /// The least term that this claim may have.
     term: u64,

@@ -1,8 +1,8 @@
 //! The text of a shard's document, of the led mark and of the marker.
 //!
-//! The hazard: releases share a store. A document of a later release may have members that this one does not know, and
-//! must keep: what it writes back has them. If a later release gave a known member another meaning, it raised `format`,
-//! and this one refuses the document.
+//! The hazard: releases share a store. A document of a later release may have members that this one does not know: it
+//! keeps them in what it writes back. A release that gives a known member another meaning raises `format`, and earlier
+//! releases refuse the document.
 
 use super::documents::{Content, Found, Leadership, Ours, of_format};
 use crate::lease::{Candidate, Session, Shard, Term};
@@ -24,7 +24,7 @@ pub struct Document {
     pub term: u64,
     /// Some while somebody leads.
     pub lease: Option<Lease>,
-    /// Some if a tree may run that the document does not name.
+    /// Some if a tree that the document does not name may run.
     wait: Option<Waiting>,
     /// The longest lease that the led mark is known to record; zero if none is known.
     pub led_ms: u64,
@@ -47,7 +47,7 @@ pub struct Lease {
     pub session: Session,
     pub host: String,
     pub pid: u32,
-    /// The lock of other programs that it holds as well.
+    /// The lock of other programs that it also holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
     #[serde(rename = "lease_ms")]
@@ -73,14 +73,14 @@ pub struct LedMark {
     format: u64,
     /// The longest lease; zero if nobody has led.
     lease_ms: u64,
-    /// What other programs may take from the shard's document. See [`Properties`](super::Properties).
+    /// What other programs may delete with the shard's document: see [`Properties`](super::Properties).
     #[serde(default, skip_serializing_if = "Shared::is_empty")]
     pub shared: Shared,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
-/// The part of a shard's document that counts while that is absent, or another program's.
+/// The copy of a part of the shard's document that counts while the document is absent or another program's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     /// The last term; zero if the shard was never led.
@@ -121,7 +121,7 @@ pub struct MarkerText {
     what: String,
     /// Server time, in milliseconds since 1970: since when nothing was forgotten.
     pub created_ms: u64,
-    /// The incarnation of which that is said.
+    /// The incarnation to which this applies.
     pub incarnation: String,
 }
 
