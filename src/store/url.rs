@@ -177,7 +177,7 @@ fn decoded(scheme: &str, what: &str, text: &str) -> Result<String, String> {
     Ok(decoded.into_owned())
 }
 
-fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
+pub fn read_host(scheme: &str, text: &str) -> Result<Host, String> {
     let wrong =
         || format!("a host of {scheme}:// cannot be read: write {scheme}://HOST:PORT or {scheme}://[IPv6]:PORT");
     let (name, port) = match text.strip_prefix('[') {

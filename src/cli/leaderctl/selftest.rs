@@ -41,7 +41,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write, stderr, stdout};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -137,12 +137,12 @@ impl SelftestFlags {
             environment,
             scratch: scratch.0.clone(),
         };
-        let mut bench = Bench::new(self.json, named, &setting, request_timeout);
+        let mut bench = Bench { json: self.json, named, setting: &setting, request_timeout, fleet: None, floor: 0 };
         let chosen = |fault: &&Fault| self.only.is_empty() || self.only.contains(fault);
         let faults: Vec<Fault> = Fault::value_variants().iter().filter(chosen).copied().collect();
         let done = tokio::select! {
-            done = bench.run(&faults) => done.map(|()| None),
-            signal = next_stop(&mut signals) => Ok(Some(signal)),
+            done = bench.run(&faults) => done,
+            signal = next_stop(&mut signals) => Ok(ended_by(signal)),
         };
         if let Some(mut fleet) = bench.fleet.take() {
             // A second signal means not to wait for the release of the lease.
@@ -155,13 +155,8 @@ impl SelftestFlags {
             }
         }
         drop(scratch);
-        let status = match done {
-            Ok(None) => bench.conclude(),
-            Ok(Some(signal)) => Ok(ended_by(signal)),
-            Err(error) => Err(error),
-        };
         let written = self.say(&left_behind(client, &setting.shard, lease).await);
-        match (status, written) {
+        match (done, written) {
             (Ok(status), Ok(())) => Ok(status),
             // A reader that closed the pipe has read enough.
             (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(printed(Err(error))),
@@ -183,35 +178,40 @@ struct Bench<'a> {
     fleet: Option<Fleet<'a>>,
     /// The highest term of the faults so far.
     floor: u64,
-    begun: BootInstant,
-    held: usize,
-    failed: usize,
-    not_run: usize,
 }
 
-impl<'a> Bench<'a> {
-    fn new(json: bool, named: &'a NamedStore, setting: &'a Setting, request_timeout: Duration) -> Self {
-        let begun = BootInstant::now();
-        Self { json, named, setting, request_timeout, fleet: None, floor: 0, begun, held: 0, failed: 0, not_run: 0 }
-    }
-
+impl Bench<'_> {
     /// If this is dropped half-way, `fleet` must be ended.
-    async fn run(&mut self, faults: &[Fault]) -> io::Result<()> {
+    async fn run(&mut self, faults: &[Fault]) -> io::Result<ExitCode> {
+        let begun = BootInstant::now();
+        let (mut held, mut failed, mut not_run) = (0, 0, 0);
         if !self.json {
             writeln!(stdout(), "{}", table::header())?;
         }
         for &fault in faults {
             let row = self.row(fault).await?;
             match row.verdict {
-                Verdict::Held => self.held += 1,
-                Verdict::Failed(_) => self.failed += 1,
-                Verdict::NotRun(_) => self.not_run += 1,
+                Verdict::Held => held += 1,
+                Verdict::Failed(_) => failed += 1,
+                Verdict::NotRun(_) => not_run += 1,
             }
             let mut out = stdout().lock();
             writeln!(out, "{}", if self.json { row.as_json() } else { row.as_text() })?;
             out.flush()?;
         }
-        Ok(())
+        if !self.json {
+            let took = show(Duration::from_secs(BootInstant::now().since(begun).as_secs()));
+            let timing = &self.setting.timing;
+            let (lease, renew) = (show(timing.lease), show(timing.renew_interval));
+            let grace = show(timing.stop_grace);
+            writeln!(
+                stdout(),
+                "{held} held, {failed} failed, {not_run} not run, in {took}; \
+                 lease {lease}, renewed every {renew}, kill-after {grace}"
+            )?;
+        }
+        let passed = failed == 0 && held > 0;
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(exit::ctl::FAILED) })
     }
 
     async fn row(&mut self, fault: Fault) -> io::Result<Row> {
@@ -270,23 +270,6 @@ impl<'a> Bench<'a> {
         let store = location.open(self.request_timeout).await?;
         store.observe(&self.setting.shard).await.map(drop)
     }
-
-    fn conclude(&self) -> io::Result<ExitCode> {
-        let Self { held, failed, not_run, .. } = self;
-        let took = show(Duration::from_secs(BootInstant::now().since(self.begun).as_secs()));
-        if !self.json {
-            let timing = &self.setting.timing;
-            let (lease, renew) = (show(timing.lease), show(timing.renew_interval));
-            let grace = show(timing.stop_grace);
-            writeln!(
-                stdout(),
-                "{held} held, {failed} failed, {not_run} not run, in {took}; \
-                 lease {lease}, renewed every {renew}, kill-after {grace}"
-            )?;
-        }
-        let passed = *failed == 0 && *held > 0;
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(exit::ctl::FAILED) })
-    }
 }
 
 struct Scratch(PathBuf);
@@ -294,18 +277,16 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Result<Self, String> {
         let parent = std::env::temp_dir();
-        let made = Self::below(&parent);
-        made.map_err(|error| {
+        let make = || {
+            let name = format!("{PROGRAM}-selftest-{}", Session::random()?.as_str());
+            let path = std::path::absolute(&parent)?.join(name);
+            DirBuilder::new().mode(0o700).create(&path)?;
+            Ok(Self(path))
+        };
+        make().map_err(|error: io::Error| {
             let (parent, why) = (text::quoted(&parent.to_string_lossy()), in_words(&error));
             format!("cannot make a directory in {parent}: {why}; set TMPDIR to one that may be written")
         })
-    }
-
-    fn below(parent: &Path) -> io::Result<Self> {
-        let name = format!("{PROGRAM}-selftest-{}", Session::random()?.as_str());
-        let path = std::path::absolute(parent)?.join(name);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The hazard: a URL may contain a password. The parts before and after the host are copied unchanged, and no message
 //! repeats them.
 
-use crate::store::url::Secret;
+use crate::store::url::{Host, Secret, read_host};
 use std::net::SocketAddr;
 use url::form_urlencoded;
 
@@ -34,33 +34,20 @@ impl Route {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, after) = rest.split_at(end);
-        let (login, host) = authority.rsplit_once('@').map_or(("", authority), |(login, host)| (login, host));
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         // Several servers, or a socket.
         if host.is_empty() || host.contains([',', '%']) {
             return Err(NO_PROXY);
         }
-        let (host, port) = split_port(host);
+        let before = url[..url.len() - host.len() - after.len()].to_owned();
+        let Host { name, port } = read_host(scheme, host).map_err(|_| NO_PROXY)?;
         let port = port.unwrap_or(default_port);
-        let at = if authority.contains('@') { "@" } else { "" };
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-            before: format!("{scheme}://{login}{at}").into(),
-            after: after.to_owned().into(),
-        })
+        Ok(Self { host: name, port, before: before.into(), after: after.to_owned().into() })
     }
 
     pub fn through(&self, proxy: SocketAddr) -> Secret {
         format!("{}{proxy}{}", self.before.expose(), self.after.expose()).into()
     }
-}
-
-fn split_port(host: &str) -> (&str, Option<u16>) {
-    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((name, after)) => (name, after.strip_prefix(':')),
-        None => host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port))),
-    };
-    (name, port.and_then(|port| port.parse().ok()))
 }
 
 /// `dynamodb://TABLE?endpoint=http://HOST:PORT`, and the same for a bucket.
