@@ -49,18 +49,24 @@ impl Targets {
         Ok(names.into_iter().collect())
     }
 
-    /// Refuses where the prefix is that of no shard.
-    fn nothing(&self) -> ExitCode {
-        let prefix = self.prefix.as_ref().map(Prefix::as_str).unwrap_or_default();
-        fail(exit::ctl::UNKNOWN_SHARD, &format!("no shard is known whose name begins with \"{prefix}\""))
-    }
-
-    /// Says how many shards an order was for, after a line about each.
-    fn conclude(&self, done: &str, count: usize, all: usize, json: bool) -> ExitCode {
-        let Some(prefix) = self.prefix.as_ref().filter(|_| !json) else { return ExitCode::SUCCESS };
+    /// Says how many shards an order was for, after a line about each, and refuses where the prefix is that of no shard.
+    /// `status` is that of the shards.
+    fn conclude(&self, done: &str, count: usize, all: usize, json: bool, status: ExitCode) -> ExitCode {
+        let Some(prefix) = self.prefix.as_ref().map(Prefix::as_str) else { return status };
+        let shards = match all {
+            0 => {
+                let message = format!("no shard is known whose name begins with \"{prefix}\"");
+                return fail(exit::ctl::UNKNOWN_SHARD, &message);
+            }
+            1 => "shard",
+            _ => "shards",
+        };
+        if json {
+            return status;
+        }
         let of = if count == all { String::new() } else { format!(" of {all}") };
-        let shards = if all == 1 { "shard" } else { "shards" };
-        print_lines([format!("{done} {count}{of} {shards} whose names begin with \"{}\"", prefix.as_str())])
+        let told = print_lines([format!("{done} {count}{of} {shards} whose names begin with \"{prefix}\"")]);
+        if status == ExitCode::SUCCESS { told } else { status }
     }
 }
 
@@ -147,9 +153,6 @@ impl PauseFlags {
                 Err(error) => return Err(after(paused.len(), all, "paused", error)),
             }
         }
-        if shards.is_empty() {
-            return Ok(self.targets.nothing());
-        }
         let begun = Instant::now();
         for (operator, led) in &paused {
             let most = self.wait.map(|most| most.map(|most| most.saturating_sub(begun.elapsed())));
@@ -159,8 +162,7 @@ impl PauseFlags {
                 status = told;
             }
         }
-        let told = self.targets.conclude("paused", paused.len(), all, self.json);
-        Ok(if status == ExitCode::SUCCESS { told } else { status })
+        Ok(self.targets.conclude("paused", paused.len(), all, self.json, status))
     }
 
     /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. If this
@@ -264,11 +266,7 @@ impl ResumeFlags {
                 status = told;
             }
         }
-        if shards.is_empty() {
-            return Ok(self.targets.nothing());
-        }
-        let told = self.targets.conclude("resumed", resumed, all, self.json);
-        Ok(if status == ExitCode::SUCCESS { told } else { status })
+        Ok(self.targets.conclude("resumed", resumed, all, self.json, status))
     }
 
     /// Ends the pause. Returns whether there was one, and the exit status.
