@@ -272,6 +272,23 @@ fn a_standby_hears_of_a_release_and_of_nothing_else() {
     });
 }
 
+#[test]
+fn what_was_pushed_is_as_good_as_a_standbys_look_and_nothing_else_relies_on_it() {
+    let world = World::old(crate::memory::Style { pushes_documents: true, ..SCRIPTED });
+    let (client, one, standby) = (world.client(), candidate("one"), world.client());
+    let term = client.lead(&one);
+    standby.refused(&candidate("two"));
+    soon(async {
+        let shard = shard();
+        let mut wait = std::pin::pin!(standby.store.changed(&shard));
+        tokio::time::timeout(std::time::Duration::from_millis(20), &mut wait).await.unwrap_err();
+        // What is pushed now is not heard yet.
+        now(client.store.release(&one, term)).unwrap();
+        assert!(matches!(now(standby.store.observe(&shard)), Ok(Observation::Held(_))));
+        assert_eq!(now(standby.store.inspect(&shard)).unwrap().holder, None);
+    });
+}
+
 /// Otherwise it would claim without a pause.
 #[test]
 fn a_standby_of_a_store_that_may_have_forgotten_hears_of_nothing() {

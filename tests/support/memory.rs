@@ -30,6 +30,8 @@ pub struct Style {
     pub is_leased: bool,
     /// Other programs write the documents of shards.
     pub is_shared: bool,
+    /// What it pushes to standbys is as good as a look.
+    pub pushes_documents: bool,
     pub marking: Marking,
 }
 
@@ -44,8 +46,14 @@ pub enum Tells {
 
 impl Style {
     /// As a server with scripts or statements.
-    pub const SCRIPTED: Self =
-        Self { touches: true, tells: Tells::Millis, is_leased: false, is_shared: false, marking: Marking::ByAnyone };
+    pub const SCRIPTED: Self = Self {
+        touches: true,
+        tells: Tells::Millis,
+        is_leased: false,
+        is_shared: false,
+        pushes_documents: false,
+        marking: Marking::ByAnyone,
+    };
     /// As etcd.
     pub const LEASED: Self = Self { tells: Tells::Nothing, is_leased: true, ..Self::SCRIPTED };
     /// As object storage.
@@ -403,12 +411,13 @@ impl<W: Way> Documents for Memory<W> {
     }
 
     fn properties(&self) -> Properties {
-        let Style { touches, tells, is_leased, is_shared, marking } = self.server.style;
+        let Style { touches, tells, is_leased, is_shared, pushes_documents, marking } = self.server.style;
         let hears = touches && !is_shared;
         Properties {
             marking,
             delivery: if hears { Delivery::Push } else { Delivery::Poll },
             is_shared,
+            pushes_documents,
             tells_time: tells == Tells::Millis,
             has_clock: !is_leased,
             compares_only: !touches,
