@@ -28,9 +28,12 @@ use nix::sys::signal::Signal;
 use nix::sys::timerfd::TimerFd;
 use parking_lot::Mutex;
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak, mpsc as threads};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -454,6 +457,16 @@ impl Leadership {
     /// [`Builder::kill_after`](crate::Builder::kill_after)) is left to end it and to drop this, unless the process is
     /// suspended or frozen at that time.
     pub async fn ending(&self) -> Ending {
+        let mut told = pin!(self.told_to_end());
+        // The clock is asked at each poll: after a freeze, a task may wake before the keeper, and go on with its work.
+        poll_fn(|context| match self.why_ending() {
+            Some(why) => Poll::Ready(why),
+            None => told.as_mut().poll(context),
+        })
+        .await
+    }
+
+    async fn told_to_end(&self) -> Ending {
         let mut roles = self.shared.watch();
         loop {
             roles.borrow_and_update();

@@ -1,8 +1,10 @@
 //! Tests without a keeper and without an election: the answers depend on the clock alone.
 
 use super::*;
-use crate::Roles;
 use crate::store::lease_store::memory::reference;
+use crate::{Member, Roles};
+use std::cell::Cell;
+use std::task::{Context, Waker};
 
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -81,6 +83,28 @@ fn without_a_keeper_the_clock_alone_ends_it() {
     sleep_until(deadline.kill_at);
     assert!(!leadership.is_valid(), "{leadership:?}");
     assert_eq!(shared.leader(), None);
+}
+
+#[test]
+fn work_that_wakes_after_its_end_does_not_go_on_before_the_keeper_runs() {
+    let wakes = Cell::new(0);
+    let work = |_| {
+        poll_fn(|_| {
+            wakes.set(wakes.get() + 1);
+            Poll::<()>::Pending
+        })
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let deadline = ending_in(500);
+    let (shared, _told) = leading(Overrun::Warn, deadline);
+    let member = Member { shared };
+    let mut running = pin!(member.run(work));
+    assert!(running.as_mut().poll(&mut context).is_pending());
+    let woke_in_time = wakes.get();
+    assert!(woke_in_time == 1 || BootInstant::now() >= deadline.term_at, "it does not work");
+    sleep_until(deadline.term_at);
+    assert!(running.as_mut().poll(&mut context).is_pending());
+    assert_eq!(wakes.get(), woke_in_time);
 }
 
 #[test]
