@@ -56,7 +56,8 @@
 //!   container without an init: use `docker run --init`), work may run for the moment that the thread needs to end it.
 //!   Only a fencing token closes that gap: [`Leadership::term`].
 //! - exec(2) removes the thread and the timer that would have ended the process. fork(2) without exec(2) copies work
-//!   that the crate does not know of.
+//!   that the crate does not know of. In the child, no `Leadership` is valid and each `Member` has left. But the lease
+//!   of a `file:` store lasts until the child has ended, too, or has called exec(2).
 //! - A store that is wiped, or that loses acknowledged writes, has forgotten who leads. leaderrun-stores(7) says for
 //!   each store how leaderrun handles that.
 //!

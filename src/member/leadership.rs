@@ -41,6 +41,8 @@ use tokio::sync::{mpsc, watch};
 /// The state that the threads of a member share.
 pub(super) struct Shared {
     pub(super) candidate: Candidate,
+    /// The process that made this. A process forked from it has a copy without threads, and with the same alarm.
+    pid: u32,
     grace: Duration,
     overrun: Overrun,
     /// The timer that wakes the keeper.
@@ -143,6 +145,7 @@ impl Shared {
         let state = Mutex::new(state);
         let shared = Self {
             candidate,
+            pid: std::process::id(),
             grace,
             overrun,
             alarm: boot_timer()?,
@@ -153,6 +156,21 @@ impl Shared {
             inquiries: OnceLock::new(),
         };
         Ok((Arc::new(shared), received))
+    }
+
+    /// True in a forked process: no leadership is valid there, and its state, whose lock may be taken for ever, and the
+    /// timer that it shares are not touched.
+    fn is_copy(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    /// The leadership in progress, as it is now. The clock is asked last: the lock may have to be waited for.
+    fn look<T>(&self, look: impl FnOnce(&Active, BootInstant) -> T) -> Option<T> {
+        if self.is_copy() {
+            return None;
+        }
+        let state = self.state.lock();
+        state.active.as_ref().map(|active| look(active, BootInstant::now()))
     }
 
     /// Changes the state, sets both timers from it, and notifies everyone.
@@ -324,6 +342,9 @@ impl Shared {
 
     /// Asks the election to end, once: after a second request it would not wait for the work.
     pub(super) fn ask(&self) {
+        if self.is_copy() {
+            return;
+        }
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.asked, true) {
             let _ = self.events.send(Event::Asked { signal: Signal::SIGTERM as i32 });
@@ -340,11 +361,17 @@ impl Shared {
     }
 
     pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
+        if self.is_copy() {
+            return Some(Err(Error::Stopped));
+        }
         let state = self.state.lock();
         state.farewell.clone().filter(|_| state.active.is_none())
     }
 
     pub(super) fn is_leader(&self) -> bool {
+        if self.is_copy() {
+            return false;
+        }
         let state = self.state.lock();
         let now = BootInstant::now();
         state.farewell.is_none() && state.active.as_ref().is_some_and(|active| active.may_begin(now))
@@ -382,6 +409,9 @@ impl Shared {
 
     /// Takes the current leadership, if work may begin.
     pub(super) fn hold(self: &Arc<Self>) -> Option<Leadership> {
+        if self.is_copy() {
+            return None;
+        }
         self.change(|state| {
             let open = state.farewell.is_none();
             let active = state.active.as_mut().filter(|active| open && active.may_begin(BootInstant::now()))?;
@@ -438,19 +468,16 @@ impl Leadership {
     /// Counted on `CLOCK_BOOTTIME`, which also runs while the machine is suspended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let now = BootInstant::now();
-        self.shared.state.lock().active.as_ref().map_or(Duration::ZERO, |active| active.remaining(now))
+        self.shared.look(Active::remaining).unwrap_or_default()
     }
 
     /// The reason why the work has to end, once it has to. For work that does not await.
     #[must_use]
     pub fn why_ending(&self) -> Option<Ending> {
-        let now = BootInstant::now();
-        match &self.shared.state.lock().active {
-            Some(active) if active.may_begin(now) => None,
-            Some(active) => Some(active.ending.unwrap_or(Ending::Late)),
-            None => Some(Ending::Lost),
-        }
+        let why = |active: &Active, now| {
+            if active.may_begin(now) { None } else { Some(active.ending.unwrap_or(Ending::Late)) }
+        };
+        self.shared.look(why).unwrap_or(Some(Ending::Lost))
     }
 
     /// Waits until the work has to end, and returns why. From then on at least the grace (see
@@ -482,7 +509,9 @@ impl Leadership {
 
 impl Clone for Leadership {
     fn clone(&self) -> Self {
-        if let Some(active) = &mut self.shared.state.lock().active {
+        if !self.shared.is_copy()
+            && let Some(active) = &mut self.shared.state.lock().active
+        {
             active.handles += 1;
         }
         Self { shared: Arc::clone(&self.shared), term: self.term }
@@ -491,6 +520,9 @@ impl Clone for Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
+        if self.shared.is_copy() {
+            return;
+        }
         self.shared.change(|state| {
             if let Some(active) = &mut state.active {
                 active.handles -= 1;

@@ -108,6 +108,27 @@ fn work_that_wakes_after_its_end_does_not_go_on_before_the_keeper_runs() {
 }
 
 #[test]
+fn a_forked_process_does_not_lead_and_does_not_touch_what_it_shares() {
+    let (mut shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
+    let leadership = shared.hold().unwrap();
+    assert!(leadership.is_valid() && shared.is_leader());
+    drop(leadership);
+    Arc::get_mut(&mut shared).unwrap().pid += 1;
+    let leadership = Leadership { shared: Arc::clone(&shared), term: Term(5) };
+    assert!(!leadership.is_valid());
+    // As in a child that was forked while another thread had the lock.
+    let locked = shared.state.lock();
+    assert!(!leadership.is_valid() && leadership.why_ending() == Some(Ending::Lost));
+    assert!(!shared.is_leader() && shared.hold().is_none());
+    assert_eq!(shared.farewell(), Some(Err(Error::Stopped)), "nothing waits there for ever");
+    shared.ask();
+    drop(leadership.clone());
+    drop(leadership);
+    drop(locked);
+    assert_eq!(next(&mut told), None);
+}
+
+#[test]
 fn an_extension_that_comes_too_late_does_not_take_the_end_back() {
     let (shared, mut told, leadership, deadline) = held_for_a_moment();
     sleep_until(deadline.term_at);
