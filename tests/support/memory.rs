@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// What kind of server it is.
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// It renews by itself. Otherwise it can only compare.
