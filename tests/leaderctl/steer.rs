@@ -3,6 +3,7 @@
 
 use crate::support::fleet::{Life, children_of, wait_until};
 use crate::support::place::Place;
+use crate::support::said::Said;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -175,6 +176,29 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
     assert!(status.code() == Some(69) && said.len() == 2 && said[0].ends_with("; retrying"), "{status}: {said:?}");
     std::thread::sleep(A_WHILE * 2);
     assert_eq!(place.fleet.leader().term, leader.term);
+    place.fleet.conclude();
+}
+
+#[test]
+fn a_wait_ends_when_its_order_does() {
+    let mut place = Place::local();
+    place.launch("c0", &LONG);
+    place.fleet.leader();
+    // It keeps its lease, and obeys nothing.
+    place.fleet.signal("c0", Signal::SIGSTOP);
+    let wait = |order: &[&str], shown: &str, taken_back: &[&str]| {
+        let waiting = place.ctl(&[order, &["--wait=1m"]].concat()).spawn().unwrap();
+        wait_until("it is ordered", || !place.status()[shown].is_null());
+        place.order(taken_back);
+        Said::from(waiting.wait_with_output().unwrap())
+    };
+    let resumed = wait(&["pause", "shard"], "pause", &["resume", "shard"]);
+    resumed.refused(75, "leaderctl: shard: paused until it is resumed, but the pause ended during the wait: ");
+    let cancelled = wait(&["step-down", "shard", "--force"], "handover", &["step-down", "shard", "--cancel"]);
+    cancelled.ended(75).tells("the order ended before another candidate was seen to lead: it was cancelled");
+    let refusal = place.refused(&["pause", "shard", "--for", "1s", "--wait=1m"]);
+    assert!(refusal.contains("paused for 1s, but the pause ended during the wait: its time is over"), "{refusal}");
+    place.fleet.signal("c0", Signal::SIGCONT);
     place.fleet.conclude();
 }
 

@@ -27,6 +27,14 @@ pub struct Operator<'a> {
     pub json: bool,
 }
 
+/// How a wait for the effect of a pause ended.
+#[derive(Debug)]
+pub enum Waited {
+    Free,
+    /// Its time is over, or an operator has ended or replaced it.
+    PauseEnded,
+}
+
 pub struct Leaders {
     pub led: Vec<(Shard, Holder)>,
     /// Why there may be others.
@@ -64,20 +72,32 @@ impl Operator<'_> {
         Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden, never_led })
     }
 
-    /// Waits until nobody leads any of these. False if that takes longer than `most`.
-    pub async fn wait_until_free(&self, most: Option<Duration>, led: &[(Shard, Holder)]) -> Answer<bool> {
+    /// Waits until nobody leads any of these while this pause is in force. None if that takes longer than `most`.
+    pub async fn wait_until_free(
+        &self,
+        most: Option<Duration>,
+        led: &[(Shard, Holder)],
+        pause: &PauseOrder,
+    ) -> Answer<Option<Waited>> {
         // A shard that is free is not checked again.
         let mut left: Vec<_> = led.iter().map(|(shard, _)| shard).collect();
         let look = async || {
             while let Some(shard) = left.last() {
                 if self.client.inspect(shard).await?.holder.is_some() {
-                    return Ok(false);
+                    break;
                 }
                 left.pop();
             }
-            Ok(true)
+            // Read last: a candidate that gets the lease after this reads the same pause.
+            let stands = self.orders().await?.pause.is_some_and(|standing| standing.id == pause.id);
+            Ok((stands, left.is_empty()))
         };
-        Ok(look_until(most, look, |free| free.then_some(())).await?.is_some())
+        look_until(most, look, |seen| match seen {
+            (false, _) => Some(Waited::PauseEnded),
+            (true, true) => Some(Waited::Free),
+            (true, false) => None,
+        })
+        .await
     }
 
     pub async fn orders(&self) -> Answer<Orders> {

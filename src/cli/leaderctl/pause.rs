@@ -1,7 +1,7 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
 use super::age::dated;
-use super::operator::{Operator, takes_no_orders};
+use super::operator::{Operator, Waited, takes_no_orders};
 use super::unknown::Unknown;
 use super::{Client, balance, fail, print_lines, say, slots};
 use crate::cli::flags;
@@ -148,16 +148,16 @@ impl PauseFlags {
             let operator = Operator { client, shard, json: self.json };
             let led = self.led(&operator).await;
             match self.pause(&operator).await {
-                Ok(None) => paused.push((operator, led)),
-                Ok(Some(refusal)) => status = refusal,
+                Ok(Ok(order)) => paused.push((operator, led, order)),
+                Ok(Err(refusal)) => status = refusal,
                 Err(error) => return Err(after(paused.len(), all, "paused", error)),
             }
         }
         let begun = Instant::now();
-        for (operator, led) in &paused {
+        for (operator, led, order) in &paused {
             let most = self.wait.map(|most| most.map(|most| most.saturating_sub(begun.elapsed())));
-            let told =
-                self.report(operator, led, most).await.map_err(|error| after(paused.len(), all, "paused", error))?;
+            let told = self.report(operator, led, order, most).await;
+            let told = told.map_err(|error| after(paused.len(), all, "paused", error))?;
             if told != ExitCode::SUCCESS {
                 status = told;
             }
@@ -174,8 +174,8 @@ impl PauseFlags {
         operator.leaders().await.map(|leaders| leaders.terms().collect()).unwrap_or_default()
     }
 
-    /// Orders the pause. Some if it was refused.
-    async fn pause(&self, operator: &Operator<'_>) -> Answer<Option<ExitCode>> {
+    /// Orders the pause. The exit status if it was refused.
+    async fn pause(&self, operator: &Operator<'_>) -> Answer<Result<PauseOrder, ExitCode>> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
         let is_other = |pause: &PauseOrder| pause.id != order.id;
         let other = operator.give(|orders| &mut orders.pause, &order, is_other, self.force).await?;
@@ -184,10 +184,10 @@ impl PauseFlags {
             let (by, since) = (&other.by, dated(other.since_millis));
             let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
-            return Ok(Some(operator.refuse(&refusal)));
+            return Ok(Err(operator.refuse(&refusal)));
         }
         operator.announce_pause(&order, replaced.as_ref()).await;
-        Ok(None)
+        Ok(Ok(order))
     }
 
     #[expect(clippy::option_option, reason = "an option with an optional value")]
@@ -195,6 +195,7 @@ impl PauseFlags {
         &self,
         operator: &Operator<'_>,
         led: &BTreeSet<(Shard, Option<Term>)>,
+        order: &PauseOrder,
         wait: Option<Option<Duration>>,
     ) -> Result<ExitCode, Failure> {
         let Operator { client, shard, .. } = *operator;
@@ -232,9 +233,16 @@ impl PauseFlags {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
             return operator.done(&format!("paused {until}; {}{hidden}", leaders.told(shard, stop.0, stop.1))).await;
         };
-        if !operator.wait_until_free(most, &leaders.led).await.map_err(paused)? {
-            let who = leaders.told(shard, "has not stopped", "have not all stopped");
-            return Ok(operator.not_yet(self.wait.flatten(), &who));
+        match operator.wait_until_free(most, &leaders.led, order).await.map_err(paused)? {
+            Some(Waited::Free) => {}
+            Some(Waited::PauseEnded) => {
+                let how = "its time is over, or it was resumed or replaced";
+                return Ok(operator.refuse(&format!("paused {until}, but the pause ended during the wait: {how}")));
+            }
+            None => {
+                let who = leaders.told(shard, "has not stopped", "have not all stopped");
+                return Ok(operator.not_yet(self.wait.flatten(), &who));
+            }
         }
         match leaders.hidden {
             None => operator.done(&format!("paused {until}; nobody leads")).await,

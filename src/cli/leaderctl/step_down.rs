@@ -144,7 +144,7 @@ pub struct Handover<'a> {
 
 #[derive(Debug)]
 pub enum Progress {
-    /// Nothing was ordered, for this reason.
+    /// Nothing was ordered, or the order is not in force any more, for this reason.
     Refused(String),
     /// In these words: nobody waited for more.
     Ordered(String),
@@ -188,18 +188,29 @@ impl Handover<'_> {
         let begun = Instant::now();
         let told = look_until(
             most,
-            async || operator.inspect().await,
-            |report| {
+            async || {
+                // Read first: a successor removes the order.
+                let stands = operator.orders().await?.handover.is_some_and(|standing| standing.id == order.id);
+                Ok((stands, operator.inspect().await?))
+            },
+            |(stands, report)| {
                 // Until the hold is over, any other candidate only has the lease while it reads the order.
                 let to = self.to.filter(|_| begun.elapsed() < self.hold);
-                successor(report, term, to)
+                match successor(report, term, to) {
+                    None if !stands => Some(None),
+                    successor => successor.map(Some),
+                }
             },
         );
         Ok(match told.await.map_err(|error| operator.although(&ordered, error))? {
-            Some(successor) => {
+            Some(Some(successor)) => {
                 let told = format!("{holder} stepped down; {successor} leads");
                 Progress::Followed { successor, told }
             }
+            Some(None) => Progress::Refused(
+                "the order ended before another candidate was seen to lead: it was cancelled, or its time is over"
+                    .to_owned(),
+            ),
             None => Progress::NotYet(most),
         })
     }
