@@ -171,6 +171,10 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
             .starts_with("leaderctl: no candidate of web2 is known for a shard whose name begins with \"other/\"; "),
         "{elsewhere:?}"
     );
+    // What another operator needs for longer stays.
+    let shorter = place.ask(&["step-down", "--host", "web2", "--prefix", "other/", "--for", "1m"]).ended(0);
+    assert!(shorter.err.contains(" already holds it back for "), "{shorter:?}");
+    assert!(!shorter.out.contains("held back for 1m"), "{shorter:?}");
     place.order(&["resume", "--host", "web2"]);
 
     let emptied = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h"]);

@@ -9,7 +9,7 @@ use crate::cli::leaderctl::object::{as_json, object};
 use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say};
 use crate::cli::start::Failure;
 use crate::exit;
-use crate::lease::{Prefix, Shard, show};
+use crate::lease::{Prefix, Shard, show_seconds};
 use crate::notes::hosts;
 use crate::notes::orders::{self, PauseOrder};
 use crate::store::Answer;
@@ -30,7 +30,7 @@ pub struct Drain<'a> {
 
 impl Drain<'_> {
     pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
-        self.hold(client).await?;
+        let held = self.hold(client).await?;
         let (mut made, mut ended, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut fleet = None;
         let work = async {
@@ -66,10 +66,12 @@ impl Drain<'_> {
             drained
         };
         let stopped = in_turn(client, work).await.map_or_else(|error| Some(error.into()), Result::err);
-        Ok(self.report(fleet.as_ref(), &made, &ended, &left, stopped))
+        Ok(self.report(held, fleet.as_ref(), &made, &ended, &left, stopped))
     }
 
-    async fn hold(&self, client: Client<'_>) -> Result<(), Failure> {
+    /// Holds the host back, and returns for how long; None: until it is resumed. An order that does so for longer stays,
+    /// because the maintenance of another operator relies on it.
+    async fn hold(&self, client: Client<'_>) -> Result<Option<Duration>, Failure> {
         let host = self.host;
         let refusal = |status, why: &str| Failure::Other { status, message: format!("{host}: {why}") };
         let shard = hosts::shard_of(host).ok_or_else(|| {
@@ -80,9 +82,15 @@ impl Drain<'_> {
         let mut order = orders::pause(None, true, Some(self.lasts))?;
         order.prefix = prefix;
         let operator = Operator { client, shard: &shard, json: self.json };
-        let is_other = |standing: &PauseOrder| standing.prefix != order.prefix;
-        match operator.give(|orders| &mut orders.pause, &order, is_other, false).await? {
-            None => Ok(()),
+        let is_longer = |standing: &PauseOrder| standing.left.is_none_or(|left| left > self.lasts);
+        let stays =
+            |standing: &PauseOrder| standing.id != order.id && (standing.prefix != order.prefix || is_longer(standing));
+        match operator.give(|orders| &mut orders.pause, &order, stays, false).await? {
+            None => Ok(Some(self.lasts)),
+            Some(PauseOrder { by, prefix, left, .. }) if prefix == order.prefix => {
+                say(format_args!("{host}: {by} already holds it back {}", for_how_long(left)));
+                Ok(left)
+            }
             Some(PauseOrder { by, prefix, .. }) => {
                 let what = prefix.map_or("all shards".to_owned(), |prefix| format!("{prefix}*"));
                 let why = format!("{by} holds it back from {what}; leaderctl resume --host {host} ends that");
@@ -128,18 +136,19 @@ impl Drain<'_> {
 
     fn report(
         &self,
+        held: Option<Duration>,
         fleet: Option<&Fleet>,
         made: &[super::Move],
         ended: &[String],
         left: &[LeftAlone],
         stopped: Option<Stop>,
     ) -> ExitCode {
-        let until = format!("held back for {}", show(self.lasts));
+        let until = format!("held back {}", for_how_long(held));
         let mut lines = Vec::new();
         if self.json {
             lines.push(as_json(&object! {
                 host: self.host,
-                held_for_seconds: self.lasts.as_secs(),
+                held_for_seconds: held.map(|held| held.as_secs()),
                 moves: fleet.map(|fleet| fleet.objects_of(made)).unwrap_or_default(),
                 /// What nobody could take, with --force.
                 stopped: ended,
@@ -167,6 +176,10 @@ impl Drain<'_> {
             None => written,
         }
     }
+}
+
+fn for_how_long(held: Option<Duration>) -> String {
+    held.map_or("until it is resumed".to_owned(), |held| format!("for {}", show_seconds(held)))
 }
 
 pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Answer<ExitCode> {
