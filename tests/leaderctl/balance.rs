@@ -151,6 +151,22 @@ fn of_two_at_once_one_moves_and_a_host_that_dies_meanwhile_ends_it_and_the_next_
     place.conclude(6);
 }
 
+#[test]
+fn one_that_is_interrupted_tells_of_the_move_that_it_began() {
+    let mut place = Place::local();
+    place.lopsided(2, 1);
+    // It keeps its lease, and obeys nothing.
+    place.fleet.signal(&owner(1, 1), Signal::SIGSTOP);
+    let moves = place.ctl(&["step-down", "--host", "web1"]).spawn().unwrap();
+    wait_until_or("it is ordered", || place.fleet.logs(), || !place.rows()[0]["handover"].is_null());
+    kill(Pid::from_raw(moves.id().cast_signed()), Signal::SIGINT).unwrap();
+    let stopped = Said::from(moves.wait_with_output().unwrap());
+    stopped.ended(75).tells("asked it to stop; a move that has begun goes on; 0 moves were made; web1 stays held back");
+    place.fleet.signal(&owner(1, 1), Signal::SIGCONT);
+    wait_until_or("it moves", || place.fleet.logs(), || place.led() == BTreeMap::from([(2, 1)]));
+    place.conclude(1);
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {

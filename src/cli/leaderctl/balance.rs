@@ -416,10 +416,12 @@ async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>
             return Ok(stop(format!("another one may be balancing for {wait}: try again after that")));
         }
     };
+    // An order that was given is obeyed, although nobody waits for that any more.
+    let cut_off = |why: String| stop(format!("{why}; a move that has begun goes on"));
     let done = tokio::select! {
         biased;
-        () = asked_to_stop() => stop("a signal asked it to stop".to_owned()),
-        why = keep(&mut turn) => stop(why),
+        () = asked_to_stop() => cut_off("a signal asked it to stop".to_owned()),
+        why = keep(&mut turn) => cut_off(why),
         done = work => done,
     };
     turn.give_back().await;
