@@ -162,7 +162,7 @@ impl fmt::Display for Notice {
             Self::NotEntered(why) => {
                 write!(f, "cannot enter this run into the ledger: {why}; the command waits")
             }
-            Self::NotSettled(why) => write!(f, "cannot record how this run ended, so it counts as failed: {why}"),
+            Self::NotSettled(why) => write!(f, "cannot record how this run ended, so it may count as failed: {why}"),
             Self::Unready(end) => write!(f, "the --pre-start hook {end}: giving the lease back"),
             Self::Unhealthy(unhealthy) => {
                 write!(f, "stopping: {unhealthy}; giving the lease up so that another host can try")
