@@ -108,7 +108,7 @@ impl LeaseStore {
             self.is_behind.notify_one();
         }
         if let Some(marker) = found.next() {
-            self.admit_marker(marker, sent, reader).await?;
+            self.accept_or_write_marker(marker, sent, reader).await?;
         } else if !self.is_of_the_marker(&standing.found) {
             self.read_marker(reader).await?;
         }

@@ -1,9 +1,9 @@
 //! Claims, looks and releases.
 //!
-//! The hazard: a granted claim says that no other tree runs. So a claim first reads, and makes sure that nobody holds
-//! the lease and that the store has forgotten no leader. Its write replaces only exactly what it read. Two things can
-//! be known only once the document is ours: whether an earlier one was deleted, and whether the store forgot meanwhile.
-//! So the claim reads them after the write. If that leads to a wait, it writes the wait down before it answers.
+//! The hazard: a granted claim says that no other tree runs. So a claim first makes sure that nobody holds the lease and
+//! that the store has forgotten no leader. Its write replaces exactly what it read. Whether an earlier document was
+//! deleted, or the store forgot meanwhile, can be known only once the document is ours. So the claim reads that after
+//! the write, and if it has to wait, it writes the wait down before it answers.
 
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Draft, Ends, Key, Leadership, Life, Marking, Over};
@@ -118,7 +118,7 @@ impl LeaseStore {
         Ok(left.map_or(Observation::Free, |left| Observation::Held(forgotten(left, standing.term() == 0))))
     }
 
-    /// `is_taken` becomes true once the first write has taken the lease, whatever happens to the next ones.
+    /// `is_taken` becomes true once the first write has taken the lease, even if a later one fails.
     async fn claim_in_steps(&self, candidate: &Candidate, is_taken: &mut bool) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
         self.with_seen(shard, |seen| seen.claims = candidate.lease);
@@ -167,7 +167,7 @@ impl LeaseStore {
         })
     }
 
-    /// The marker. If the document names no leadership, it was read after `sent`: then only the marker tells a new
+    /// The marker, read after `sent` unless the document knows of a leadership: otherwise only the marker tells a new
     /// shard from a store that has forgotten.
     async fn marker_for(&self, standing: &Standing, sent: BootInstant, lease: Duration) -> Result<Marker, StoreError> {
         let known = self.marker.lock().clone();
@@ -190,7 +190,7 @@ impl LeaseStore {
         let now = BootInstant::now();
         self.with_seen(shard, |seen| seen.judge(standing, now));
         let left = self.until_known(shard, standing).map(|until| until.since(now));
-        // Until the marker of another server is old enough to be written again.
+        // The marker is another server's: wait until it is old enough to be written again.
         let is_elsewhere = self.properties.marking == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
         let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
         let is_mine = standing.session() == Some(&candidate.session);
@@ -208,7 +208,7 @@ impl LeaseStore {
         }
     }
 
-    /// The wait that a document says. None if it is over.
+    /// The wait that a document asks for. None if it is over.
     pub(super) fn wait_of(&self, shard: &Shard, standing: &Standing) -> Option<(Wait, BootInstant)> {
         let clock = self.documents.clock();
         // Where the server has no clock, another host's clock wrote the wait's end, and ours must not end it.
@@ -216,7 +216,7 @@ impl LeaseStore {
         self.with_seen(shard, |seen| seen.wait(standing, &clock, wall_millis, BootInstant::now()))
     }
 
-    /// The document from which the next write starts: what stands, with its wait while that is not over.
+    /// The draft from which the next write starts: what stands, without a wait that is over.
     pub(super) fn continued(&self, shard: &Shard, standing: &Standing) -> Document {
         let mut draft = standing.document.clone().unwrap_or_else(|| {
             let mut draft = Document::new(shard);
@@ -227,7 +227,7 @@ impl LeaseStore {
         draft
     }
 
-    /// Writes the document of a shard. None if it was refused.
+    /// None if the write was refused.
     pub(super) async fn rewrite(
         &self,
         shard: &Shard,
@@ -252,7 +252,7 @@ impl LeaseStore {
         Ok(Some(standing))
     }
 
-    /// One write over exactly what may be taken. None if it changed meanwhile.
+    /// Takes the document with a write over exactly what was judged. None if the claim has to judge again.
     async fn attempt(
         &self,
         candidate: &Candidate,
@@ -267,8 +267,8 @@ impl LeaseStore {
         let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
         let mut draft = self.continued(shard, standing);
         // Milliseconds since 1970 rise faster than leaderships do, so this is above every forgotten term, whether the
-        // shard was deleted or the server failed over to an older copy. If the time is not known well, take the
-        // earliest that it may be: terms must not run far ahead of it.
+        // shard was deleted or the server failed over to an older copy. Terms must not run far ahead of the time, so
+        // take the earliest that it may be if it is not known well.
         let now = BootInstant::now();
         let time = &self.documents;
         let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
@@ -294,7 +294,7 @@ impl LeaseStore {
         let mut after = None;
         let mut is_older = false;
         if !knows_all || self.properties.is_shared {
-            let found = self.look_after(candidate, &draft, is_first.then_some(marker), was_ours).await?;
+            let found = self.read_after_write(candidate, &draft, is_first.then_some(marker), was_ours).await?;
             if knows_all && found.before.shared.term > standing.term() {
                 // Somebody has led since: perhaps our document was deleted before the mark said that we lead.
                 let stands = self.look(shard, false, false, Reader::Writer).await?;
@@ -351,12 +351,12 @@ impl LeaseStore {
         let document = written.document.unwrap_or(draft);
         self.with_seen(shard, |seen| {
             seen.learn_term(term.0);
-            seen.own = Some(Own { leadership, sequence: 0, wished: 0, granted: sent, start_after, document });
+            seen.own = Some(Own { leadership, sequence: 0, requested: 0, granted: sent, start_after, document });
         });
         Ok(Some(Grant { term, start_after, takeover }))
     }
 
-    /// Changes the text of our document, which may have got other orders meanwhile. None if it is not ours any more.
+    /// Changes the text of our document, even if its orders changed meanwhile. None if it is not ours any more.
     pub(super) async fn complete(
         &self,
         shard: &Shard,
@@ -384,9 +384,9 @@ impl LeaseStore {
         Wait { until_millis: self.documents.server_millis(start), duration: start.since(BootInstant::now()) }
     }
 
-    /// Reads what can be known only after the document was taken; only the candidate that took it does this. The claim
-    /// relied on `marker` if the document named no leadership. `was_ours`: a document of ours stood there.
-    async fn look_after(
+    /// Reads what can be known only after the document was taken, and records the claim in the led mark. `marker` is the
+    /// one that the claim relied on, if the document knew of no leadership. `was_ours`: leaderrun wrote what it replaced.
+    async fn read_after_write(
         &self,
         candidate: &Candidate,
         draft: &Document,
@@ -396,8 +396,8 @@ impl LeaseStore {
         let shard = &candidate.shard;
         let looked = async {
             let sent = BootInstant::now();
-            // The mark is written over exactly what is known of it. So if that is not refused, it was the same when the
-            // document became ours.
+            // The mark is written over exactly what is known of it. If that is not refused, the mark was the same when
+            // the document became ours.
             let known = self.known_led_mark(shard).filter(|_| self.properties.is_shared);
             let mut keys = Vec::new();
             keys.extend(known.is_none().then_some(Key::Led(shard)));
@@ -407,7 +407,7 @@ impl LeaseStore {
             let led = known.or_else(|| found.next());
             let mut has_forgotten = false;
             if let Some((before, found)) = marker.zip(found.next()) {
-                let now = self.admit_marker(found, sent, Reader::Writer).await?;
+                let now = self.accept_or_write_marker(found, sent, Reader::Writer).await?;
                 has_forgotten =
                     now.is_none_or(|now| now.incarnation != before.incarnation || now.created_ms > before.created_ms);
             }
@@ -415,8 +415,8 @@ impl LeaseStore {
             let is_doubtful =
                 |mark: &LedMark| has_forgotten || (marker.is_some() && mark.says_led() && !mark.shared.released);
             // Above the terms of all leaders since: their terms began with the time too, and no estimate of it was
-            // wrong by more than `WIDE`. Where a leader's tree may still run, the mark also records the term: otherwise
-            // two leaders could have the same term after two deletions.
+            // wrong by more than `WIDE`. Where a leader's tree may still run, the mark also records the term, or two
+            // leaders could have the same term after two deletions.
             let term_over = |mark: &LedMark| {
                 let least = if was_ours { mark.shared.term } else { mark.shared.term + 1 };
                 let ahead = millis(mark.lease().max(candidate.lease).saturating_add(WIDE));
@@ -434,7 +434,7 @@ impl LeaseStore {
             Ok::<_, StoreError>(Aftermath { is_doubtful: is_doubtful(&before), term: term_over(&before), before })
         };
         let looked = looked.await;
-        // The led mark may say that an earlier tree still runs, and a release would overwrite that.
+        // Where it is shared, the led mark may say that an earlier tree still runs, and a release would overwrite that.
         if !self.properties.is_shared && looked.as_ref().is_err_and(|error| error.kind.is_final()) {
             // We will not ask again soon, so others should not have to wait until the lease ends.
             let _ = self.give_back(candidate, Term(draft.term), false).await;
@@ -485,8 +485,8 @@ impl LeaseStore {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// The end of a document that is released as `draft`. Where other programs write the document, the led mark says
-    /// first that the tree is dead. If a wait is left, the document's end makes those programs wait instead.
+    /// The end of a document that is released as `draft`. Where other programs write documents, this first records in
+    /// the led mark that the tree is dead; or, if a wait is left, the document's end makes those programs wait as well.
     pub(super) async fn end_of_release(
         &self,
         shard: &Shard,

@@ -20,26 +20,25 @@ pub enum Key<'a> {
     Marker,
     /// Who leads the shard, its last term, and the operators' orders.
     Shard(&'a Shard),
-    /// That the shard was led, and the longest lease. People delete whatever has the name of a shard, and this has to
-    /// stay: in another place, or under a rule of the server.
+    /// The led mark: the shard was led, and how long its longest lease was. It must survive an operator who deletes all
+    /// that has the shard's name: it stands elsewhere, or the server forbids the deletion.
     Led(&'a Shard),
-    /// A note beside the shard. [`Page::Orders`] is asked for only where the server has no clock
-    /// ([`Properties::has_clock`]): elsewhere, orders are in the shard's own document.
+    /// A note beside the shard. Orders are one only where the server has no clock ([`Properties::has_clock`]).
     Note(&'a Shard, &'a Page),
     /// For the trials of `store init` and `store check`.
     Scratch(&'a str),
 }
 
-/// Which write a document is from, and in which life of the server it was read. An absence has a version too.
+/// Which write made a document, and in which incarnation of the server it was read. An absence has a version too.
 ///
 /// The hazard: a server that fails over or restarts may have lost writes that it acknowledged. A write over a version
-/// of the life before must not apply, or two leaderships have one term.
+/// of an earlier incarnation must not apply, or two leaderships get the same term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Different for each write of the document, even of the same text. A touch may keep it. Of an absence: that of the
-    /// marker, which a server that was emptied does not have, or empty where nothing tells one absence from another.
+    /// Different for each write, even of the same text; a touch may keep it. An absence has that of the marker, which
+    /// changes when the server is emptied, or none where nothing tells one absence from another.
     pub write: String,
-    /// Different for each life of the server's memory. Empty where the server cannot lose what it acknowledged.
+    /// Changes whenever the server may have lost acknowledged writes. Empty where it cannot lose any.
     pub incarnation: String,
 }
 
@@ -47,20 +46,19 @@ pub struct Version {
 pub enum Life {
     /// Until the server's clock shows this, in milliseconds since 1970.
     Ends(u64),
-    /// It has ended, as the server says.
+    /// The server says that it has ended.
     Over,
     ForEver,
-    /// At most this long, unless its holder prolongs it without a trace in the document. It ends by `Over` alone.
+    /// At most this long, unless its holder prolongs it, which the document does not show. So only `Over` ends it.
     Left {
         at_most: Duration,
     },
-    /// Until it was seen unchanged for this long: what another program wrote without a date.
+    /// Until it was seen unchanged for this long: another program wrote it without a date.
     Unchanged {
         whole: Duration,
     },
 }
 
-/// One session's leadership of one term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leadership {
     pub session: Session,
@@ -78,8 +76,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// Of the columns that most servers keep beside a text. Without a session nobody leads, and without an end it lasts
-    /// for ever.
+    /// From the columns that most servers keep beside a text.
     pub fn of(text: String, session: Option<Session>, term: u64, sequence: u64, ends_millis: Option<u64>) -> Self {
         let leadership = session.map(|session| Leadership { session, term: Term(term) });
         Self { text, leadership, sequence, life: ends_millis.map_or(Life::ForEver, Life::Ends) }
@@ -96,11 +93,11 @@ pub enum Content {
         sign: String,
         life: Life,
     },
-    /// Something else wrote it, or a later release: why it cannot be read.
+    /// Why it cannot be read: something else wrote it, or a later release.
     Unreadable(String),
 }
 
-/// The error of what stands at `name` and cannot be read.
+/// The error for a document that cannot be read.
 pub fn strange(name: &str, why: &str, remedy: &str) -> StoreError {
     StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
 }
@@ -117,7 +114,7 @@ pub struct Found {
     pub version: Version,
 }
 
-/// A name that no other write, and no other trial, has.
+/// A name for one write or one trial.
 pub(crate) fn random_name() -> Result<String, StoreError> {
     Ok(Session::random().map_err(StoreError::no_random_bytes)?.as_str().to_owned())
 }
@@ -153,16 +150,15 @@ impl Found {
 /// The end that a write gives to a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Sequence and end stay as they are when the write is applied.
+    /// Keeps the sequence and the end that stand when the write is applied.
     Keep,
-    /// On the server's clock, no sooner than this long after the write was sent. A server that looks at no clock is
-    /// sent the end: [`ServerTime::expiry`] computes it.
+    /// At least this long after the write was sent, on the server's clock. For a server that looks at no clock,
+    /// [`ServerTime::expiry`] computes the end.
     In(Duration),
     Now,
     Never,
 }
 
-/// A document as it is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
     pub text: &'a str,
@@ -171,13 +167,13 @@ pub struct Draft<'a> {
     pub ends: Ends,
     /// Whether [`Documents::watch`] has to show it soon.
     pub wakes: bool,
-    /// Who leads, for other programs that read the document. None: as it was.
+    /// Who leads, for other programs that read the document. None: unchanged.
     pub owner: Option<&'a str>,
 }
 
 impl Draft<'_> {
-    /// The sequence and the end of the document, for a server that does not read [`Ends`]. `after` is the end of what
-    /// lasts that long.
+    /// The sequence and the end to write, for a server that does not understand [`Ends`]. `after` turns a duration into
+    /// an end.
     pub fn sequence_and_end(&self, over: &Found, after: impl FnOnce(Duration) -> u64) -> (u64, Option<u64>) {
         match (self.ends, over.ours()) {
             (Ends::Keep, Some(&Ours { sequence, life: Life::Ends(ends), .. })) => (sequence, Some(ends)),
@@ -192,10 +188,10 @@ impl Draft<'_> {
 /// What a write replaces. It is refused if something else stands there, or the server has another incarnation.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
-    /// Exactly this: version, sequence and end. For what judges a lease: a late renewal may have prolonged it.
+    /// This version, sequence and end: for a write that relies on the end of a lease, which a late renewal may move.
     Exactly(&'a Found),
-    /// This version, however often its lease was renewed meanwhile. Where a renewal makes another version
-    /// ([`Properties::compares_only`]), it is as `Exactly`.
+    /// This version, however often its lease was renewed meanwhile. The same as `Exactly` where a renewal makes another
+    /// version ([`Properties::compares_only`]).
     Text(&'a Found),
 }
 
@@ -215,10 +211,10 @@ pub struct Touch<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "it is looked at once")]
 pub enum Touched {
-    /// Applied, also by an earlier copy of the same request.
+    /// Applied, perhaps by an earlier copy of the same request.
     Done {
         found: Found,
-        /// None if they could not be read, which does the renewal no harm.
+        /// None if they could not be read. The renewal counts all the same.
         also: Option<Vec<Found>>,
     },
     /// A later renewal was applied before.
@@ -230,9 +226,9 @@ pub enum Touched {
 /// Who writes the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marking {
-    /// Whatever first sees that it is absent, or of another incarnation.
+    /// The first process that sees that it is absent, or of another incarnation.
     ByAnyone,
-    /// Claims and renewals. (Looks alternate between two nodes that both accept writes, and would renew it for ever.)
+    /// Claims and renewals. Where looks alternate between two nodes that accept writes, they would rewrite it for ever.
     ByWriters,
     /// `store init` alone, after it has tried the server. Without a marker nobody leads.
     ByInit,
@@ -244,23 +240,23 @@ pub enum Marking {
 pub struct Properties {
     pub marking: Marking,
     pub delivery: Delivery,
-    /// Other programs may replace or delete the document of a shard. Then the led mark says also what would be lost
-    /// with it: the last term, that it was released, and the orders.
+    /// Other programs may replace or delete the document of a shard. So the led mark also has what would be lost: the
+    /// last term, whether it was released, and the orders.
     pub is_shared: bool,
-    /// The server's answers say what time it is, to the millisecond. Where only a `Date` does, which has whole seconds,
-    /// our wall clock is a second witness: it may delay a takeover.
+    /// Answers have the server's time in milliseconds. Where they have only a `Date` (whole seconds), our wall clock
+    /// may also delay a takeover.
     pub tells_time: bool,
-    /// A document that ends is [`Life::Ends`], on a clock of the server. Where the server has none, it is
-    /// [`Life::Left`] or [`Life::Over`]: so is the marker while it is young, and so are orders, which are then a note
-    /// of their own. And a wait lasts from when a process first saw it.
+    /// Documents end on a clock of the server ([`Life::Ends`]). Without one they have [`Life::Left`] or [`Life::Over`],
+    /// also the marker while it is young; orders are a note of their own; and a wait lasts from when a process first
+    /// saw it.
     pub has_clock: bool,
-    /// A renewal is a put, over the write before: [`Documents::touch`] is left as it is. Then of several that are under
-    /// way only one is applied.
+    /// A renewal is a put over the write before: [`Documents::touch`] is not overridden. So of several renewals under
+    /// way, only one is applied.
     pub compares_only: bool,
-    /// A watch shows each state of a document. Then a look takes what was shown last, and a watch that ends begins
+    /// A watch shows each state of a document. So a look may take what was shown last, and a watch that fails begins
     /// again by itself.
     pub pushes_documents: bool,
-    /// As [`crate::store::Store::is_metered`], and as `Location` says it before the store is open. So is `delivery`.
+    /// As [`crate::store::Store::is_metered`]. Like `delivery`, it must be what `Location` says before the store is open.
     pub is_metered: bool,
     /// How many requests may run at once before each needs a connection of its own.
     pub concurrency: usize,
@@ -285,10 +281,9 @@ impl Default for Properties {
 
 #[derive(Clone, Copy, Debug)]
 pub enum List<'a> {
-    /// The documents of the shards whose names begin with this: one part after another in the order of their names.
-    /// Where other programs write them: with the led marks of those shards, all in one part.
+    /// The documents of the shards whose names begin with this, in parts, in the order of their names. Where
+    /// [`Properties::is_shared`], with their led marks, all in one part.
     Shards(&'a str),
-    /// The announcements of standbys of those shards.
     Standbys(&'a str),
     /// All notes beside one shard, announcements too.
     Notes(&'a Shard),
@@ -301,7 +296,6 @@ pub struct Listed {
     pub found: Found,
 }
 
-/// What a document is to its shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Lease,
@@ -315,18 +309,18 @@ pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
 
 /// The documents of a store.
 ///
-/// A method is cancelled by dropping its future. As after an answer that was lost, its request may have been applied.
-/// It runs in the one thread of the election, which everything else waits for: what blocks (a library without async)
-/// belongs in [`tokio::task::spawn_blocking`], and goes on there when the method is dropped. It answers or fails within
-/// the bound that [`Location::open`](crate::store::Location::open) was given (`store::within`).
+/// Dropping a method's future cancels it; its request may have been applied, as after a lost answer. Methods run in the
+/// only thread of the election, so blocking calls belong in [`tokio::task::spawn_blocking`], where they outlive the
+/// future. Each answers or fails within the bound given to [`Location::open`](crate::store::Location::open)
+/// (`store::within`).
 ///
 /// Each answer that says what time it is teaches the [`Clock`](crate::store::Clock) of [`ServerTime`]: `sample_millis`,
 /// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed. That clock teaches it where the
 /// store is a file of this host.
 ///
 /// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no
-/// request was sent, or the server says that it did nothing. A document that cannot be read is no error but
-/// [`Content::Unreadable`]; a table or a bucket that is missing is `Misconfigured`.
+/// request was sent, or the server says that it did nothing. A document that cannot be read is not an error but
+/// [`Content::Unreadable`]; a missing table or bucket is `Misconfigured`.
 #[async_trait::async_trait]
 pub trait Documents: ServerTime + Send + Sync {
     /// Where the documents are, for people: `s3://locks/prefix/`.
@@ -351,8 +345,8 @@ pub trait Documents: ServerTime + Send + Sync {
     /// than what stands.
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError>;
 
-    /// Replaces a document. Returns it as it was written, also if an earlier copy of the very same request was applied,
-    /// and nothing since. None: it was refused.
+    /// Replaces a document, and returns it as written, also if an earlier copy of the same request was applied and
+    /// nothing since. None: it was refused.
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError>;
 
     /// Renews: if the document names this leadership with a lower sequence, sets only its sequence and end.
@@ -362,16 +356,16 @@ pub trait Documents: ServerTime + Send + Sync {
         touch::by_put(self, touch).await
     }
 
-    /// Deletes a document, whatever is in it: only for announcements and scratch documents. Does no harm if it is gone.
+    /// Deletes an announcement or a scratch document, whatever is in it, if it is there.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
-    /// Lists documents, in parts as they become known. Leaves out what has no shard's name, and what is no [`Part`].
-    /// Where it collects or pages, it fails at a bound (`allowance::listed`).
+    /// Lists documents, in parts as they arrive. Leaves out what is not named after a shard, or is no [`Part`]. Where it
+    /// collects or pages, it fails at a bound (`allowance::listed`).
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
-    /// Shows first what stands once nothing can be missed, then each state of which it learns, until `each` breaks. It
-    /// may skip states, and show one again. It never returns where changes are not delivered ([`Delivery::Poll`]). A
-    /// server that is cheap to ask may be asked again and again instead, more often than standbys poll.
+    /// Shows what stands once no later change can be missed, then each state of which it learns, until `each` breaks.
+    /// It may skip states, or repeat one. Under [`Delivery::Poll`] it never returns. Where reads are cheap it may poll,
+    /// more often than standbys do.
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let _ = (keys, each);
         std::future::pending().await
@@ -383,18 +377,17 @@ pub trait Documents: ServerTime + Send + Sync {
         std::future::pending::<()>().await;
     }
 
-    /// Makes what the documents need, and does no harm where it is there. Returns a line for each step. The marker is
-    /// not its business.
+    /// Creates what the documents need, unless it exists, but not the marker. Returns a line for each step.
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
 
-    /// What kind of server it is, for `store check`: after a bad finding nothing is tried.
+    /// What kind of server it is, for `store check`, which tries nothing after a bad finding.
     async fn identify(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(Vec::new())
     }
 
-    /// What `store check` has to say of this server beyond the trial of documents.
+    /// What `store check` reports beyond the trial of documents.
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(Vec::new())
     }

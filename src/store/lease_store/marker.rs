@@ -18,7 +18,7 @@ use crate::store::{ErrorKind, StoreError};
 use crate::time::{BootInstant, millis};
 use std::time::Duration;
 
-/// For how long a marker is young where the server has no clock: longer than any lease is kept.
+/// How long a marker is young where the server has no clock: longer than any lease is kept.
 const YOUTH: Duration = Duration::from_hours(27);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,19 +27,18 @@ pub struct Marker {
     pub incarnation: String,
     write: String,
     first_seen: BootInstant,
-    /// Where the server has no clock: an instant, and its least age then. None: it is older than any lease.
+    /// Where the server has no clock: an instant, and the least age then. None: it is older than any lease.
     age: Option<(BootInstant, Duration)>,
     /// When the last read was sent that showed it.
     pub read: BootInstant,
 }
 
-/// Whether what reads the marker may write it.
+/// Who reads the marker, and may have to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     Look,
-    /// A claim of a lease of this duration. Where looks may not write the marker ([`Marking::ByWriters`]), it leaves a
-    /// marker alone that another server wrote less than that ago, and is refused. Otherwise two candidates that claim
-    /// at two servers by turns would write it for ever.
+    /// A claim of a lease of this duration. Under [`Marking::ByWriters`] it does not overwrite another server's marker
+    /// that is younger than that, and is refused: two candidates at two servers would overwrite it for ever.
     Claim(Duration),
     Writer,
 }
@@ -49,20 +48,20 @@ impl LeaseStore {
     pub(super) async fn read_marker(&self, reader: Reader) -> Result<Option<Marker>, StoreError> {
         let sent = BootInstant::now();
         let found = self.get_one(Key::Marker).await?;
-        self.admit_marker(found, sent, reader).await
+        self.accept_or_write_marker(found, sent, reader).await
     }
 
     /// Reads the marker for an operator. True: it did not name this incarnation before. None: there is none.
-    pub(super) async fn meet_marker(&self, reader: Reader) -> Result<Option<bool>, StoreError> {
+    pub(super) async fn refresh_marker(&self, reader: Reader) -> Result<Option<bool>, StoreError> {
         let sent = BootInstant::now();
         let found = self.get_one(Key::Marker).await?;
         let before = found.version.clone();
-        let marker = self.admit_marker(found, sent, reader).await?;
+        let marker = self.accept_or_write_marker(found, sent, reader).await?;
         Ok(marker.map(|marker| marker.write != before.write || marker.incarnation != before.incarnation))
     }
 
-    /// Understands a marker that a read showed which was sent at `sent`, and writes it if it has to say something else.
-    pub(super) async fn admit_marker(
+    /// Understands a marker that a read sent at `sent` showed. Writes it if it is absent or wrong and this reader may.
+    pub(super) async fn accept_or_write_marker(
         &self,
         mut found: Found,
         mut sent: BootInstant,
@@ -83,7 +82,7 @@ impl LeaseStore {
                 }
             };
             let latest = self.documents.server_millis(BootInstant::now());
-            // Of a clock that tells only the seconds, two processes know different bounds.
+            // Where dates have only seconds, two processes know different bounds of the time.
             let too_late = latest.saturating_add(millis(WIDE));
             let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.properties.has_clock;
             let holds =
@@ -120,7 +119,7 @@ impl LeaseStore {
             found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
                 Ok(Some(written)) => written,
                 Ok(None) => self.get_one(Key::Marker).await?,
-                // A user who may only read leaves the writing to those that claim.
+                // A user who may only read leaves the writing to claims.
                 Err(error) if reader == Reader::Look && error.kind == ErrorKind::Denied => return Ok(None),
                 Err(error) => return Err(error),
             };
@@ -154,7 +153,7 @@ impl LeaseStore {
         (over > now).then_some(over)
     }
 
-    /// Writes the marker that `store init` writes, or that says that no candidate has used the store yet.
+    /// Writes the marker of `store init`; or, dated zero, one that says that no candidate has used the store yet.
     pub(super) async fn write_marker(&self, created_ms: u64) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             let found = self.get_one(Key::Marker).await?;
@@ -174,7 +173,7 @@ impl LeaseStore {
         Draft { ends: if is_young { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
     }
 
-    /// Returns it as it was before.
+    /// Changes the led mark, of which `found` is known. Returns it as it was before.
     pub(super) async fn change_led_mark(
         &self,
         shard: &Shard,
@@ -198,7 +197,7 @@ impl LeaseStore {
         Err(self.too_fast(key))
     }
 
-    /// False if that does not stand any more.
+    /// False if `over` does not stand any more.
     pub(super) async fn put_led_mark(&self, shard: &Shard, mark: &LedMark, over: &Found) -> Result<bool, StoreError> {
         let put = self.documents.put(Key::Led(shard), lasting(&mark.text()), Over::Exactly(over)).await?;
         let is_written = put.is_some();
@@ -213,7 +212,7 @@ impl LeaseStore {
     }
 }
 
-/// A text that nobody's leadership stands beside, and that does not end.
+/// A text without a leadership and without an end.
 pub fn lasting(text: &str) -> Draft<'_> {
     Draft { text, leadership: None, sequence: 0, ends: Ends::Never, wakes: false, owner: None }
 }

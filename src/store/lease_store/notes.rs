@@ -1,9 +1,9 @@
 //! Notes: the operators' orders in the shard's own document where the server has a clock, the others beside it.
 //!
-//! The hazard: a server that only compares knows no time while it does so. So the end of a note is written from the
-//! upper end of what is known of the server's clock, and judged by the lower: no note ends early, and each may stay for
-//! some seconds more. A deletion cannot be conditional everywhere. So a note that is removed becomes an empty text;
-//! only announcements of standbys are deleted: if a deletion comes late, the standby's next announcement repairs it.
+//! The hazard: a server that only compares looks at no clock. So the end of a note is written from the upper bound of
+//! the server's time, and judged by the lower: no note ends early, and each may stay some seconds longer. And a deletion
+//! cannot be conditional everywhere. So a note is removed by writing an empty text. Only announcements of standbys are
+//! deleted: if a deletion comes late, the standby's next announcement repairs it.
 
 use super::claim::Author;
 use super::document::{LedMark, Orders};
@@ -16,9 +16,9 @@ use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError};
 use crate::time::millis;
 use std::time::Duration;
 
-/// The most ended announcements that one list of standbys deletes: its caller must not wait for a crowd.
+/// The most ended announcements that one list of standbys deletes: its caller must not wait long.
 const MOST_SWEPT: usize = 50;
-/// For how long an announcement stays that has ended. Its standby may come back with another one.
+/// How long an ended announcement stays: its standby may announce itself again.
 const SWEPT_AFTER: Duration = Duration::from_mins(10);
 
 #[async_trait::async_trait]
@@ -65,7 +65,7 @@ impl Notes for LeaseStore {
         };
         self.documents.list(List::Standbys(prefix), &mut each).await?;
         for (shard, page) in ended.iter().take(MOST_SWEPT) {
-            // A user who may only read leaves them there.
+            // A user may have no right to delete.
             if self.documents.remove(Key::Note(shard, page)).await.is_err() {
                 break;
             }
@@ -88,8 +88,7 @@ fn note(found: &Found, now_millis: u64) -> Option<Note> {
 }
 
 impl LeaseStore {
-    /// Whether a page is a part of the shard's own document. Orders are, unless the server has no clock, and ends notes
-    /// by itself.
+    /// Orders are a part of the shard's own document, except on a server without a clock, which ends notes by itself.
     fn is_in_document(&self, page: &Page) -> bool {
         *page == Page::Orders && self.properties.has_clock
     }
@@ -103,7 +102,7 @@ impl LeaseStore {
         }
     }
 
-    /// Reads many notes. If something else wrote one of them, the others are read all the same.
+    /// Reads many notes. One that cannot be read does not keep the others from being read.
     pub(super) async fn read_many_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let keys: Vec<Key<'_>> = wanted
             .iter()
@@ -198,7 +197,7 @@ impl LeaseStore {
     /// Copies the orders of the document into the led mark: `written`, if the document is gone by now.
     async fn keep_orders(&self, shard: &Shard, written: Option<&Orders>) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
-            // In this order: of two writers, the one that keeps its orders last has seen the other's.
+            // In this order, so that of two writers the one that writes the mark last has seen the other's orders.
             let found = self.get_one(Key::Led(shard)).await?;
             let standing = self.look(shard, false, false, Reader::Writer).await?;
             let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);

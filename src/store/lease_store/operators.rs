@@ -1,8 +1,7 @@
 //! What operators ask for.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So a revocation keeps the end that stands, as the
-//! end of a wait. And no document of a shard is deleted: a deletion can come late, and then delete a next leader's
-//! lease.
+//! The hazard: an operator may end a lease while its tree still runs. So a revocation turns the rest of the lease into a
+//! wait. And no document of a shard is deleted: a deletion that comes late would delete the next leader's lease.
 
 use super::claim::Author;
 use super::document::LedMark;
@@ -18,8 +17,8 @@ use crate::time::BootInstant;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// What says since when the store remembers leases. It is `new` if it did not say so before.
-fn remembers(what: &str, new: bool) -> String {
+/// A line about the marker. `new`: it was written just now.
+fn about_marker(what: &str, new: bool) -> String {
     if new {
         format!("wrote down that {what} remembers from now on")
     } else {
@@ -77,13 +76,13 @@ impl Administration for LeaseStore {
             }
             let lease = standing.longest_lease();
             let mut draft = self.continued(shard, &standing);
-            // The end that stands when this is written may be later, and then that counts.
+            // A renewal may move the end before this is written. Then the later end counts.
             let until_millis = self.documents.server_millis(sent);
             let rest = Wait { until_millis, duration: lease };
             let earlier = draft.wait().filter(|earlier| earlier.until_millis > until_millis);
             let rest =
                 earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier });
-            // Where the server has no clock, it says itself that the lease is over.
+            // A server without a clock says itself when the lease is over.
             if self.properties.has_clock {
                 draft.set_wait(Some(rest));
             }
@@ -96,7 +95,7 @@ impl Administration for LeaseStore {
         Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(Key::Shard(shard)) })
     }
 
-    /// The document stays, with its term alone: a deletion can come late, and then delete what a next leader wrote.
+    /// The document stays, with its term alone.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         self.let_go(candidate, term).await?;
         let shard = &candidate.shard;
@@ -111,18 +110,18 @@ impl Administration for LeaseStore {
         let mut done = self.documents.prepare().await?;
         let place = self.documents.place();
         if self.properties.marking != Marking::ByInit {
-            let is_new = self.meet_marker(Reader::Writer).await?;
-            done.push(remembers(&place, is_new == Some(true)));
+            let is_new = self.refresh_marker(Reader::Writer).await?;
+            done.push(about_marker(&place, is_new == Some(true)));
             return Ok(done);
         }
         if self.read_marker(Reader::Look).await?.is_some() {
-            let step = remembers(&place, false);
+            let step = about_marker(&place, false);
             done.push(format!("{step}: its server was tried before, and store check tries it again"));
             return Ok(done);
         }
         done.push(trial::run(&*self.documents).await?.map_err(StoreError::misconfigured)?);
         self.write_marker(self.documents.server_millis(BootInstant::now())).await?;
-        done.push(remembers(&place, true));
+        done.push(about_marker(&place, true));
         Ok(done)
     }
 
@@ -163,8 +162,8 @@ impl LeaseStore {
             Err(error) => return Err(error),
         }
         let is_for_all = self.properties.marking == Marking::ByAnyone;
-        match self.meet_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
-            Ok(Some(false)) => findings.push(Finding::good(remembers(&place, false))),
+        match self.refresh_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
+            Ok(Some(false)) => findings.push(Finding::good(about_marker(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
                 "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
             ))),
@@ -193,7 +192,7 @@ impl LeaseStore {
         Ok(findings)
     }
 
-    /// What a check says of the server's clock, after a request that took this long.
+    /// What a check says of the server's clock and of a request that took this long.
     fn time_findings(&self, round_trip: Duration) -> Vec<Finding> {
         let took = format!("a round trip takes {round_trip:.1?}");
         if self.properties.tells_time || !self.properties.has_clock {

@@ -1,15 +1,15 @@
 //! Renewals, and the document that a leader writes again after the store forgot it.
 //!
-//! The hazard: a renewal that does not find its leadership does not say why. It was revoked, or deleted by hand, or
-//! another candidate leads: then it is lost. Or the server restarted empty, or with an older copy: then COMMAND must
-//! not be stopped for that. While nobody is granted because of that, the leader writes its own document again, over
-//! exactly what it saw, and keeps what else was there: orders that came meanwhile, and a wait.
+//! The hazard: a renewal that does not find its leadership is not told why. If it was revoked or deleted by hand, or
+//! another candidate leads, it is lost. But if the server restarted empty or with an older copy, COMMAND must go on.
+//! While claims are refused for that reason, the leader writes its document again, over exactly what it saw, and keeps
+//! the orders and the wait that stood there.
 //!
-//! Where a renewal is a put, several that are under way name one write, and only one of them is applied. All are sent,
-//! because a connection may hang; but once one is known to be applied, nobody waits for the others.
+//! Where a renewal is a put, renewals that are under way together replace the same write, and only one is applied. All
+//! are sent, because a connection may hang. Once one is known to be applied, the others stop waiting.
 //!
-//! A renewal that a server answers in an incarnation that the marker does not name proves nothing, because another
-//! candidate may lead in the one that it names. It counts once the marker names the same.
+//! An answer from an incarnation that the marker does not name proves nothing, because another candidate may lead in
+//! the one that it names. The renewal counts once the marker names the same.
 
 use super::claim::Author;
 use super::document::{Document, LedMark};
@@ -21,8 +21,8 @@ use crate::lease::{Candidate, Shard, Term, usable};
 use crate::store::{ErrorKind, Note, Page, Renewal, Renewed, StoreError};
 use crate::time::{BootInstant, millis};
 
-/// A renewal that waited for the answer to another one is sent again if that cost less than this part of the lease.
-const RENEWALS_MEET: u32 = 16;
+/// A renewal that another one overtook is sent again if the wait cost less than this part of the lease.
+const RESEND_PART: u32 = 16;
 
 impl LeaseStore {
     pub(super) async fn renew_lease(
@@ -41,7 +41,7 @@ impl LeaseStore {
             shards.iter().map(|of| Key::Note(of, &Page::Orders)).collect()
         };
         let others = also.len();
-        self.with_own(shard, &leadership, |own| own.wished = own.wished.max(sequence));
+        self.with_own(shard, &leadership, |own| own.requested = own.requested.max(sequence));
         for _ in 0..MOST_ATTEMPTS {
             if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
                 return Ok(Renewed::alone(Renewal::Overtaken));
@@ -60,11 +60,10 @@ impl LeaseStore {
                 biased;
                 touched = self.documents.touch(touch) => touched,
                 () = self.is_passed(shard, &leadership) => {
-                    // The server refuses this renewal, wherever it is now. It is sent again if it is the latest, and if
-                    // the wait cost little of the lease. Otherwise a later one counts from a later time, even if it is
-                    // still to be sent.
-                    let is_last = self.own(shard, &leadership).is_some_and(|own| own.wished <= sequence);
-                    if is_last && BootInstant::now().since(began) < candidate.lease / RENEWALS_MEET {
+                    // The server refuses this renewal, wherever it is now. Send it again if it is the latest and the
+                    // wait cost little. Otherwise a later one, sent or not, counts from a later time.
+                    let is_last = self.own(shard, &leadership).is_some_and(|own| own.requested <= sequence);
+                    if is_last && BootInstant::now().since(began) < candidate.lease / RESEND_PART {
                         continue;
                     }
                     return Ok(Renewed::alone(Renewal::Overtaken));
@@ -86,7 +85,7 @@ impl LeaseStore {
             let asked = also.len() > others;
             let marker = told.as_mut().filter(|_| asked).and_then(Vec::pop);
             if let Some(marker) = marker {
-                self.admit_marker(marker, began, Reader::Writer).await?;
+                self.accept_or_write_marker(marker, began, Reader::Writer).await?;
             }
             let standing = self.understand(shard, found)?;
             if !self.is_of_the_marker(&standing.found) {
@@ -96,7 +95,7 @@ impl LeaseStore {
                 continue;
             }
             self.remember(shard, &standing);
-            self.count(shard, &leadership, sequence, began, &standing);
+            self.record_renewal(shard, &leadership, sequence, began, &standing);
             let orders = told.and_then(|told| {
                 if self.properties.has_clock {
                     return self.orders_with(shard, &standing, shards, told);
@@ -109,8 +108,8 @@ impl LeaseStore {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// Returns when another renewal of ours was applied since this was called, over the write that this one is to
-    /// replace. Never where a renewal replaces nothing.
+    /// Returns once another renewal of ours has replaced the write that this one names. Never where renewals replace
+    /// nothing.
     async fn is_passed(&self, shard: &Shard, leadership: &Leadership) {
         if !self.properties.compares_only {
             return std::future::pending().await;
@@ -134,7 +133,14 @@ impl LeaseStore {
         self.with_own(shard, leadership, |own| own.clone())
     }
 
-    fn count(&self, shard: &Shard, leadership: &Leadership, sequence: u64, sent: BootInstant, standing: &Standing) {
+    fn record_renewal(
+        &self,
+        shard: &Shard,
+        leadership: &Leadership,
+        sequence: u64,
+        sent: BootInstant,
+        standing: &Standing,
+    ) {
         self.with_own(shard, leadership, |own| {
             own.sequence = own.sequence.max(sequence);
             own.granted = own.granted.max(sent);
@@ -145,7 +151,7 @@ impl LeaseStore {
         self.renewed.notify_waiters();
     }
 
-    /// Writes that the wait of our own document is over, where the server has no clock by which others could tell.
+    /// Removes a wait that is over from our document where the server has no clock: others could not tell.
     async fn end_wait(&self, shard: &Shard, standing: Standing) {
         let says_wait = standing.document.as_ref().is_some_and(|document| document.wait().is_some());
         if self.properties.has_clock || !says_wait || self.wait_of(shard, &standing).is_some() {
@@ -163,8 +169,8 @@ impl LeaseStore {
         }
     }
 
-    /// What a renewal concludes from a document that does not name its leadership. None: it may name it now, or does so
-    /// again because it was written again here. So the renewal is sent again.
+    /// What a renewal concludes from a document that does not name its leadership. None: send it again, because the
+    /// document may name it now, perhaps because this wrote it again.
     async fn conclude(
         &self,
         candidate: &Candidate,
@@ -175,7 +181,7 @@ impl LeaseStore {
         let sent = BootInstant::now();
         let standing = self.look(shard, false, true, Reader::Writer).await?;
         if standing.found.leadership() == Some(leadership) {
-            // What the server itself has ended is not renewed.
+            // What the server itself has ended cannot be renewed.
             let is_over = standing.found.ours().is_some_and(|ours| ours.life == Life::Over);
             return Ok(if is_over { Some(Renewal::Lost(None)) } else { None });
         }
@@ -191,17 +197,18 @@ impl LeaseStore {
         let is_ended_by_server = standing.document.is_none() || !self.properties.has_clock;
         let is_foreign =
             is_ended_by_server && holder.is_some() && standing.session().is_none_or(|of| *of != candidate.session);
-        // A leader that still waits for an earlier one's tree gives way to it, once that has written itself again.
+        // A leader that still waits for an earlier leader's tree gives way once that leader has written itself again.
         let waits = own.start_after.is_some_and(|start| start > sent);
         let gives_way = waits && holder.is_some() && standing.session().is_some_and(|of| *of != candidate.session);
-        // A document that knows this term has ended it.
+        // A document that has reached this term knows that it ended.
         if is_foreign || gives_way || standing.term() >= leadership.term.0 {
             return lost();
         }
         let marker = self.marker.lock().clone();
         let longest = standing.longest_lease().max(candidate.lease);
         let has_forgotten = marker.is_none_or(|marker| self.until_remembered(&marker, longest).is_some());
-        // A lower term than ours comes from an older copy. Without a marker that says so, another may have led since.
+        // A lower term than ours comes from an older copy, whatever the marker says. But another session whose lease
+        // stands there may have led since.
         let is_older = standing.document.is_some() && standing.session().is_none_or(|of| *of == candidate.session);
         let is_older = is_older || (standing.document.is_some() && holder.is_none());
         if BootInstant::now() >= own.granted.plus(usable(candidate.lease)) || !(has_forgotten || is_older) {

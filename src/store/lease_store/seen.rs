@@ -3,8 +3,8 @@
 //! The hazard: a server's clock may be set, and then every lease on it seems to have ended; or a document may be older
 //! than one that was seen before. Memory is the witness against both:
 //!
-//! - A date that contradicts what earlier answers foretold ends no lease for a whole lease. So what was once left of a
-//!   lease, on our own clock, is left whatever the server says later.
+//! - After a date that contradicts earlier answers, no date ends a lease for the duration of one. So what was once left
+//!   of a lease on our own clock stays left, whatever the server says later.
 //! - A lease that was seen unchanged (session, term and sequence) for all of its duration has ended, whatever dates
 //!   say. Where a renewal leaves no trace ([`Life::Left`]), that says nothing.
 //! - A document with a lower term than one that was seen comes from a store that has forgotten.
@@ -103,10 +103,10 @@ pub struct Own {
     pub leadership: Leadership,
     pub sequence: u64,
     /// The highest sequence that was asked for.
-    pub wished: u64,
+    pub requested: u64,
     /// When the last claim or renewal was sent that was granted.
     pub granted: BootInstant,
-    /// Before that an earlier leader's tree may run.
+    /// Until then an earlier leader's tree may run.
     pub start_after: Option<BootInstant>,
     pub document: Document,
 }
@@ -175,12 +175,11 @@ impl Seen {
         Some(left)
     }
 
-    /// Whether this lease was seen to have ended.
     pub fn has_ended(&self, ours: &Ours) -> bool {
         self.sighting.as_ref().is_some_and(|sighting| sighting.has_ended && sighting.sign == sign_of(ours))
     }
 
-    /// The wait that a document says, and when it is over. None if it is.
+    /// The wait that a document asks for, and when it is over. None if it is.
     pub fn wait(
         &mut self,
         standing: &Standing,
@@ -196,7 +195,7 @@ impl Seen {
         (over > now).then_some((wait, over))
     }
 
-    /// Judges a document that was read as it stands, and whose term was learnt.
+    /// Notes whether the term fell, from a document that was read as it stands, and whose term was learnt.
     pub fn judge(&mut self, standing: &Standing, now: BootInstant) {
         if standing.document.is_none() || standing.term() >= self.highest {
             self.fell = None;
@@ -205,8 +204,8 @@ impl Seen {
         }
     }
 
-    /// Until when a lower term than one that was seen, in the document that was judged last, keeps everybody from
-    /// leading: a lease of this duration may have been forgotten.
+    /// Until when nobody may lead, because the document judged last has a lower term than one seen before: a lease of
+    /// this duration may have been forgotten.
     pub fn until_risen(&self, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         self.fell.map(|fell| fell.plus(lease)).filter(|until| *until > now)
     }
@@ -218,14 +217,14 @@ impl Seen {
     pub fn learn_term(&mut self, term: u64) {
         if term >= self.highest {
             self.highest = term;
-            // Should a lower one be seen after this, the store has forgotten again.
+            // A lower one after this means that the store has forgotten again.
             self.fell = None;
         }
     }
 }
 
-/// For how long dates have to agree before one ends a lease of another program whose duration is not known. Where they
-/// do not, it has to stand unchanged for so long too.
+/// How long dates must agree before one may end another program's lease of unknown duration. If they do not, the lease
+/// must also stand unchanged for this long.
 const UNKNOWN_LEASE: Duration = Duration::from_mins(1);
 
 impl Sighting {

@@ -1,15 +1,14 @@
 //! A renewal on a server that can only compare: a write over the version that is known.
 //!
 //! The hazard: it may be refused because of an operator's write, or because of an earlier renewal of the same
-//! leadership whose answer was lost. So after a refusal it looks, and tries again. An operator therefore costs two more
-//! trips, and both must fit into what a lease leaves.
+//! leadership whose answer was lost. So after a refusal it looks, and tries again. An operator's write costs two more
+//! round trips, for which the lease must leave time.
 
 use super::MOST_ATTEMPTS;
 use super::documents::{Documents, Draft, Ends, Found, Key, Over, Touch, Touched};
 use crate::store::StoreError;
 use crate::time::BootInstant;
 
-/// Renews by [`Documents::put`].
 pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> Result<Touched, StoreError> {
     let key = Key::Shard(touch.shard);
     let mut known = touch.known.filter(|known| known.leadership() == Some(touch.leadership)).cloned();
@@ -50,7 +49,6 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
     Err(StoreError::unknown(format!("{} changes faster than it can be renewed", documents.name(key))))
 }
 
-/// Reads one document, as it stands.
 pub async fn get<D: Documents + ?Sized>(documents: &D, key: Key<'_>) -> Result<Found, StoreError> {
     let found = documents.get(&[key], false).await?.pop();
     found.ok_or_else(|| StoreError::unknown(format!("no answer about {}", documents.name(key))))

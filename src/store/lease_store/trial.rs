@@ -11,7 +11,7 @@ use super::touch;
 use crate::store::error::denied;
 use crate::store::{ErrorKind, Finding, StoreError, parallel};
 
-/// Documents that are fought for at the same time.
+/// Documents that writers race for at the same time.
 const LANES: usize = 4;
 /// Writers of each.
 const WRITERS: usize = 8;
@@ -27,7 +27,7 @@ pub async fn run(documents: &dyn Documents) -> Result<Result<String, String>, St
     let names: Vec<String> = (0..LANES).map(|lane| format!("{name}-{lane}")).collect();
     let tried = parallel::all(names.iter().map(|name| lane(documents, Key::Scratch(name)))).await;
     for name in &names {
-        // Nobody reads it; a user who may not delete keeps some hundred bytes.
+        // A user who may not delete leaves some hundred bytes, which nobody reads.
         let _ = documents.remove(Key::Scratch(name)).await;
     }
     for lane in tried {
@@ -57,7 +57,7 @@ async fn lane(documents: &dyn Documents, key: Key<'_>) -> Result<Option<String>,
             match outcome {
                 Ok(true) => winners += 1,
                 Ok(false) => {}
-                // It may have won unheard; the others tell enough.
+                // It may have won, but the answer was lost. The others tell enough.
                 Err(error) if error.kind == ErrorKind::Unknown => failure = Some(error),
                 Err(error) => return Err(error),
             }
@@ -81,7 +81,7 @@ async fn lane(documents: &dyn Documents, key: Key<'_>) -> Result<Option<String>,
     Ok(None)
 }
 
-/// One write. False if it was refused.
+/// False if the write was refused.
 async fn write(documents: &dyn Documents, key: Key<'_>, over: &Found) -> Result<bool, StoreError> {
     let text = random_name()?;
     Ok(documents.put(key, lasting(&text), Over::Exactly(over)).await?.is_some())

@@ -12,10 +12,10 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// From one watch that ended to the next. It doubles from the first to the second while none begins.
+/// The pause after a watch that ended. It doubles from the first to the second while no watch begins.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 
-/// Once it is dropped nobody listens, and looks ask the server again.
+/// Once it is dropped, looks ask the server again.
 struct Watching<'a>(&'a LeaseStore);
 
 impl Drop for Watching<'_> {
@@ -44,7 +44,7 @@ impl LeaseStore {
                             && self.known(shard).is_some_and(|known| known.found.leadership().is_some());
                         self.remember(shard, &standing);
                         self.with_seen(shard, |seen| seen.is_pushed = pushes_documents);
-                        // A lease that the store may have forgotten ends by time alone, and a claim has told when.
+                        // A lease that the store may have forgotten ends by time alone, and a claim has said when.
                         let is_awaited = || !is_given_back && self.until_known(shard, &standing).is_some();
                         self.holder(shard, &standing, sent).is_some() || is_awaited()
                     }
