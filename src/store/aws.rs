@@ -1,8 +1,8 @@
 //! What the stores on AWS share: the SDK's chain of credentials and regions, and its HTTP client, which learns the
 //! server's time from the date of every answer.
 //!
-//! The hazard: the SDK reads an answer to its end, however long it is. So the body of an answer has a limit, also for
-//! the sources of credentials.
+//! The hazard: the SDK reads an answer to its end, however long it is. So each body has a limit, also those of the
+//! sources of credentials.
 
 use super::allowance::MOST;
 use super::error::innermost;
@@ -34,7 +34,7 @@ use url::{Host, Url};
 /// The shortest timeout for the instance metadata service, enough for a second attempt.
 const LEAST_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a store URL says about the account. Fields that are None are found as the AWS SDK finds them.
+/// What a store URL says about the account. The AWS SDK finds the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub region: Option<String>,
@@ -42,7 +42,6 @@ pub struct Account {
     pub endpoint: Option<Url>,
 }
 
-/// The SDK's configuration, with its credentials, and the region.
 pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkConfig, Region), StoreError> {
     find_profile(account).await?;
     let http = SharedHttpClient::new(BoundedClient::default());
@@ -51,11 +50,11 @@ pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkCo
         loader = loader.profile_name(profile);
     }
     if account.endpoint.as_ref().is_some_and(is_loopback) {
-        loader = undemanding(loader, account, http);
+        loader = for_loopback(loader, account, http);
     } else if let Some(region) = &account.region {
         loader = loader.region(Region::new(region.clone()));
     }
-    // Everything here is local, except the region of an EC2 instance, which is asked for last.
+    // All this is local, except the region of an EC2 instance, which the SDK asks for last.
     let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await.ok();
     let with_region = shared.and_then(|shared| shared.region().cloned().map(|region| (shared, region)));
     with_region.ok_or_else(|| {
@@ -84,8 +83,8 @@ async fn find_profile(account: &Account) -> Result<(), StoreError> {
     )))
 }
 
-/// Servers on this machine check nothing, so nothing need be invented or looked up for them.
-fn undemanding(loader: ConfigLoader, account: &Account, http: SharedHttpClient) -> ConfigLoader {
+/// Servers on this machine check neither credentials nor region, so users need not provide them.
+fn for_loopback(loader: ConfigLoader, account: &Account, http: SharedHttpClient) -> ConfigLoader {
     let mut region_of_profile = ProfileFileRegionProvider::builder();
     let mut profile = ProfileFileCredentialsProvider::builder().configure(
         &ProviderConfig::without_region().with_region(account.region.clone().map(Region::new)).with_http_client(http),
@@ -123,7 +122,7 @@ pub fn no_credentials(server: &str, error: &CredentialsError) -> StoreError {
     }
 }
 
-/// An endpoint that a user wrote. None if it is not a URL with a host.
+/// None if it is not a URL with a host.
 pub fn endpoint(text: &str) -> Option<Url> {
     Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
@@ -137,7 +136,7 @@ pub fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
-/// The SDK's client, with a limit to the length of an answer.
+/// The SDK's client, with a limit on the length of an answer.
 #[derive(Debug)]
 pub struct BoundedClient {
     network: SharedHttpClient,

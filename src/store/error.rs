@@ -1,8 +1,8 @@
 //! Errors of stores: what the caller may conclude from a failed request, and how the messages of servers and libraries
 //! become messages of ours: lowercase fragments, short, on one line.
 //!
-//! The hazard: a write that was applied, but is called "not applied", makes two candidates lead or loses a lease that
-//! is held. What is not certain is unknown.
+//! The hazard: if a write that was applied is reported as not applied, two candidates lead or a held lease is lost. So
+//! whatever is not certain is `Unknown`.
 
 use crate::exit;
 use crate::text::on_one_line;
@@ -20,7 +20,7 @@ pub struct StoreError {
     pub cause: Option<Cause>,
 }
 
-/// What the operating system or the network said, for programs: the message repeats it in words.
+/// What the operating system or the network said, for programs. The message says it for people.
 #[derive(Clone, Debug)]
 pub struct Cause(Arc<io::Error>);
 
@@ -29,7 +29,7 @@ impl Cause {
         &self.0
     }
 
-    /// The innermost such cause of `error`, if that has a meaning for programs.
+    /// The innermost such cause of `error`, if it means something to programs.
     fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         let copy = |error: &io::Error| match (error.raw_os_error(), error.kind()) {
             (Some(code), _) => Some(io::Error::from_raw_os_error(code)),
@@ -65,7 +65,6 @@ impl Hash for Cause {
     }
 }
 
-/// What the caller may conclude from an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(const_into_str, serialize_all = "snake_case")]
 pub enum ErrorKind {
@@ -82,7 +81,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    /// Whether each further request will fail in the same way, until an operator does something.
+    /// Whether further requests fail in the same way until an operator does something.
     pub fn is_final(self) -> bool {
         match self {
             Self::Denied | Self::Misconfigured => true,
@@ -96,7 +95,6 @@ impl StoreError {
         Self::new(ErrorKind::NotApplied, message.into())
     }
 
-    /// The error when a random name could not be made. Nothing was sent.
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(crate) fn no_random_bytes(error: std::io::Error) -> Self {
         Self::not_applied(format!("no random bytes: {error}"))
@@ -123,7 +121,7 @@ impl StoreError {
         Self { cause: Cause::of(error), ..self }
     }
 
-    /// The same, of a call that has already applied an earlier request.
+    /// The same error, from a call that has already applied an earlier request.
     #[must_use]
     pub fn after_a_part(self) -> Self {
         let kind = if self.kind == ErrorKind::NotApplied { ErrorKind::Unknown } else { self.kind };
@@ -151,7 +149,7 @@ impl Error for StoreError {
     }
 }
 
-/// What a check says of a permission that is missing. Any other failure stays one.
+/// What `store check` says of a missing permission. Any other failure stays an error.
 pub fn denied(tried: Result<(), StoreError>) -> Result<Option<String>, StoreError> {
     match tried {
         Ok(()) => Ok(None),
@@ -172,7 +170,7 @@ pub fn in_short(text: &str) -> String {
     }
 }
 
-/// One error for several hosts: the first one if an operator must repair each of them, otherwise all their messages.
+/// One error for several hosts: the first if an operator must repair each of them, otherwise all messages.
 pub fn worst(failures: &[StoreError]) -> StoreError {
     // A host that cannot be reached now may be the right one.
     if failures.iter().all(|failure| failure.kind.is_final())
@@ -193,7 +191,7 @@ pub fn joined(failures: &[StoreError]) -> StoreError {
 /// The error and its causes, from the outside in.
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &&'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-        // Passes on the error itself. A reference to it would be an error of its own.
+        // Not a reference to it, which would be an error of its own.
         let error = *error;
         // `source` of an `io::Error` does not show the error inside.
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
@@ -229,14 +227,13 @@ const NO_TLS: &str =
     "the server does not answer with TLS: name the port where it does, or write the store URL without TLS";
 const NO_SUCH_SERVER: &str = "what answers there speaks another protocol";
 
-/// As [`innermost`], with a question if the port seems to be that of another server than of `kind`.
+/// As [`innermost`], with a question if a server of another kind seems to answer.
 pub fn innermost_of(error: &(dyn Error + 'static), kind: &str) -> String {
     let cause = innermost(error);
     if cause == NO_SUCH_SERVER { format!("{cause}: is it {kind}?") } else { cause }
 }
 
-/// The innermost cause of an error, in our words if we know those of the library. The errors around it repeat its
-/// message.
+/// The innermost cause of an error, in our words if we know the library's. The errors around it only repeat it.
 pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let bottom = causes(error).last().unwrap_or(error).to_string();
     if let Some((_, meaning)) = MEANINGS.iter().find(|(said, _)| bottom.contains(said)) {

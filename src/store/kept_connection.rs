@@ -2,13 +2,13 @@
 //!
 //! The hazards:
 //!
-//! - A connection may hang without an end: a partition, a frozen server, a firewall that forgot it. Later requests must
-//!   not hang on it too. So a connection that has been silent for a while with a request unanswered is no longer
-//!   chosen, and it is dropped when a request on it is given up. Other requests under way on it continue.
-//! - A connection may have ended unnoticed, and shows that only when something is sent on it. The request should not
-//!   fail for that: it is sent once more, on a new connection. Every request of a store can safely be sent twice. But
-//!   the first attempt may have been applied, whatever happens to the second.
-//! - The machine may be suspended. The other side gives up meanwhile, so silence counts on `CLOCK_BOOTTIME`.
+//! - A connection may hang for ever: a partition, a frozen server, a firewall that forgot it. Later requests must not
+//!   hang on it too. So a connection that has been silent for a while with a request unanswered is no longer chosen,
+//!   and it is dropped when a request on it is given up. Other requests under way on it continue.
+//! - A connection may have ended unnoticed, and shows that only when something is sent on it. Then the request is sent
+//!   once more, on a new connection; every request of a store can safely be sent twice. But the first attempt may have
+//!   been applied, whatever happens to the second.
+//! - The machine may be suspended while the server gives up. So silence counts on `CLOCK_BOOTTIME`.
 
 use super::{ErrorKind, StoreError};
 use crate::time::BootInstant;
@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds:
-/// a busy host may be silent for a moment, and even where requests may take long, a renewal must not follow another one
-/// onto a connection that hangs.
+/// The part of a request's time after which a connection with an answer outstanding is no longer chosen. It has bounds,
+/// because a busy host may be silent for a moment, and because renewals must not follow each other onto a connection
+/// that hangs, even where requests may take long.
 const PATIENCE_PARTS: u32 = 4;
 /// The part for requests so short that their quarter is below the least patience. A request that ends first would never
 /// find the connection silent.
@@ -37,7 +37,6 @@ pub fn patience(bound: Duration) -> Duration {
     (bound / PATIENCE_PARTS).clamp(LEAST_PATIENCE.min(bound / SHORT_PATIENCE_PARTS), MOST_PATIENCE)
 }
 
-/// The shared connection, if there is one.
 pub struct Kept<C>(Mutex<Option<Arc<C>>>);
 
 impl<C> Default for Kept<C> {
@@ -59,12 +58,10 @@ impl<C> Kept<C> {
         }
     }
 
-    /// Drops the kept connection if `is_bad` says so. Returns whether it did.
     pub fn drop_if(&self, is_bad: impl FnOnce(&C) -> bool) -> bool {
         self.0.lock().take_if(|kept| is_bad(kept)).is_some()
     }
 
-    /// Drops `connection` if it is the kept one. Returns whether it was.
     pub fn forget(&self, connection: &Arc<C>) -> bool {
         self.0.lock().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
     }
@@ -111,7 +108,6 @@ impl State {
     }
 }
 
-/// One request, while it is under way.
 pub struct Asked<'a, F: FnOnce(bool)> {
     pending: &'a Pending,
     patience: Duration,
@@ -140,8 +136,7 @@ impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
     }
 }
 
-/// Returns the answer of `first`. If `has_ended` says that `first` failed because the connection had ended, calls
-/// `again`, which sends the request once more.
+/// Sends a request, and once more by `again` if `has_ended` says that it failed because the connection had ended.
 pub async fn once_more<T, E: Into<StoreError>>(
     first: impl Future<Output = Result<T, E>>,
     has_ended: impl FnOnce(&E) -> bool,
@@ -156,8 +151,7 @@ pub async fn once_more<T, E: Into<StoreError>>(
     }
 }
 
-/// The error of a second attempt. It says nothing about the first attempt: if that may have been applied, the outcome
-/// is unknown.
+/// The error of a second attempt. If the first may have been applied, the outcome is unknown.
 pub fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
     match first.kind {
         ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },

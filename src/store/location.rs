@@ -1,7 +1,7 @@
 //! Store URLs: which store, and where it is.
 //!
-//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats more of a URL
-//! than its scheme and the parts that were shown to be harmless.
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. So a message repeats only the scheme
+//! and parts that were shown to be harmless.
 
 use super::file::FileStore;
 use super::{Delivery, Store, StoreError};
@@ -18,7 +18,7 @@ struct Kind {
     is_built: bool,
 }
 
-/// All of them but `file:`. A scheme that is not here names no store.
+/// All of them but `file:`.
 const KINDS: &[Kind] = &[
     Kind { form: "dynamodb://TABLE", others: &[], is_built: cfg!(feature = "dynamodb") },
     Kind { form: "s3://BUCKET/PREFIX", others: &[], is_built: cfg!(feature = "bucket") },
@@ -46,7 +46,7 @@ fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| std::iter::once(kind.scheme()).chain(kind.others.iter().copied()))
 }
 
-/// The forms that `--store` takes, one after another.
+/// The forms that `--store` takes.
 static SCHEMES: LazyLock<String> = LazyLock::new(|| {
     let forms: Vec<&str> = std::iter::once("file:DIR").chain(KINDS.iter().map(|kind| kind.form)).collect();
     forms.join(", ")
@@ -81,7 +81,7 @@ pub enum Location {
     Kubernetes(super::kubernetes::Address),
 }
 
-/// What sets a store apart before it is open. Once it is, its [`Store`] says the same of `delivery` and `is_metered`.
+/// What is known of a store before it is open. Its [`Store`] must say the same of `delivery` and `is_metered`.
 struct Traits {
     delivery: Delivery,
     is_metered: bool,
@@ -91,7 +91,6 @@ struct Traits {
 }
 
 impl Default for Traits {
-    /// Of most servers.
     fn default() -> Self {
         Self {
             delivery: Delivery::Push,
@@ -108,8 +107,7 @@ impl Location {
         if url.is_empty() {
             return Err(format!("the store URL is empty: use one of {}", *SCHEMES));
         }
-        // A blank would be part of a name at the end of the URL, and so name another store than the same URL without
-        // it.
+        // A blank at the end would belong to a name, and so name another store.
         if url.trim() != url {
             return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
         }
@@ -151,8 +149,8 @@ impl Location {
         }
     }
 
-    /// The store `file:`, also when the user names none: `/var/lib/leaderrun` for root, else below `$XDG_STATE_HOME` or
-    /// `~/.local/state` (XDG Base Directory Specification 0.8).
+    /// The store `file:`: `/var/lib/leaderrun` for root, else below `$XDG_STATE_HOME` or `~/.local/state` (XDG Base
+    /// Directory Specification 0.8).
     ///
     /// # Errors
     /// Neither of them is set, as in cron without HOME.
@@ -200,7 +198,6 @@ impl Location {
         }
     }
 
-    /// As [`Store::delivery`], but known before the store is open.
     pub fn delivery(&self) -> Delivery {
         self.traits().delivery
     }
@@ -211,8 +208,8 @@ impl Location {
         self.traits().foreign_lock
     }
 
-    /// Whether the default timing makes few requests here. [`Store::is_metered`](super::Store::is_metered) is about any
-    /// price, this about one that shows.
+    /// Whether the default timing sends few requests, because their price shows.
+    /// [`Store::is_metered`](super::Store::is_metered) is about any price.
     pub fn is_frugal(&self) -> bool {
         self.traits().is_frugal
     }
@@ -233,7 +230,7 @@ impl Location {
     /// Opens the store. `request_timeout` bounds each of its requests.
     ///
     /// # Errors
-    /// What the store says about a wrong configuration. Opening touches no lease.
+    /// The configuration is wrong.
     #[allow(clippy::unused_async, reason = "only some stores have to be waited for")]
     pub async fn open(&self, request_timeout: Duration) -> Result<Arc<dyn Store>, StoreError> {
         let _ = request_timeout;
@@ -313,7 +310,7 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// Whether a path may be shown: a URL with a password, written in its place, has an `@` at least.
+/// Whether a path may be shown. A URL with a password, written in its place, has at least an `@`.
 fn is_plain(path: &str) -> bool {
     path.chars().all(|c| c.is_alphanumeric() || "/._-+ ".contains(c))
 }
@@ -331,14 +328,14 @@ fn file(rest: &str) -> Result<Location, String> {
     if path.chars().any(char::is_control) {
         return Err("the directory of file: has a control character in it".to_owned());
     }
-    // The user may have written the URL of another store behind this scheme. Then no message may repeat it.
+    // The user may have written the URL of another store after `file:`. No message may repeat it.
     if text::looks_secret(path) {
         return Err("the directory of file: looks like a URL with a password: write file:/DIR".to_owned());
     }
     if path.trim() != path {
         return Err("the directory of file: begins or ends with a blank: remove it".to_owned());
     }
-    // As in the URLs of other stores. A directory of such a name would be another store than the one that was meant.
+    // Probably meant as in other URLs. A directory of such a name would be another store.
     if path.contains(['?', '#']) {
         return Err("file: takes no options and no fragment: leave out '?' or '#' and what follows".to_owned());
     }

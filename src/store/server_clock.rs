@@ -1,9 +1,9 @@
 //! The time on a server's clock, as far as its answers show it: by a `Date` header, or by a time in milliseconds.
 //!
-//! The hazard: a server that only compares looks at no clock while it does so, and two hosts' wall clocks must never be
-//! compared. If a holder writes an expiry that is too early, or a candidate believes that it is later than it is, a
-//! second tree starts. So nobody here knows the time; each process knows an interval that contains it. A holder writes
-//! from the upper end, a candidate judges by the lower end, and a wide interval only delays a takeover.
+//! The hazard: a server that only compares looks at no clock, and two hosts' wall clocks must never be compared. If a
+//! holder writes an expiry that is too early, or a candidate's idea of the time is too late, a second tree starts. So
+//! each process keeps an interval that contains the server's time. A holder writes from its upper end, a candidate
+//! judges by its lower end, and a wide interval only delays a takeover.
 //!
 //! An answer dated D, whose request left at `s` and which arrived at `r` on our own clock, says: at some instant of
 //! `[s, r]` the server's clock showed D and a fraction. Many servers render that header once a second on a timer of
@@ -22,9 +22,9 @@ use std::time::Duration;
 const MOST_DATE_AGE: i128 = 2 * SECOND;
 /// A wide interval: the age of a date, an answer that took long, and how far the clocks may have moved apart since.
 pub const WIDE: Duration = Duration::from_secs(8);
-/// For how long people are told that dates disagreed.
+/// How long people are told that dates disagreed.
 const DISAGREEMENT_COUNTS: Duration = Duration::from_mins(1);
-/// On a server without dates, a wall clock says whether an instant is in the past. It may be wrong by this much.
+/// Where answers have no date, our wall clock says whether an instant is past. It may be wrong by this much.
 const WALL_CLOCK_SLACK: Duration = Duration::from_mins(5);
 const SECOND: i128 = 1_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
@@ -62,7 +62,7 @@ impl Clock {
         self.learn(i128::from(millis) * MILLISECOND, MILLISECOND, sent, received);
     }
 
-    /// As [`Clock::sample_millis`], where other servers may be earlier than this one by `slack`, and answer later.
+    /// As [`Clock::sample_millis`], where servers whose clocks are up to `slack` behind may give later answers.
     pub fn sample_within(&mut self, millis: u64, slack: Duration, sent: BootInstant, received: BootInstant) {
         let earlier = nanos_of(slack);
         self.learn(i128::from(millis) * MILLISECOND - earlier, MILLISECOND + earlier, sent, received);
@@ -103,7 +103,7 @@ impl Clock {
         }
     }
 
-    /// The bounds of the server's time. None while no answer had a date.
+    /// None while no answer had a date.
     pub fn bounds(&self, at: BootInstant) -> Option<Bounds> {
         let offset = self.offset?.at(at);
         let milliseconds = |nanos: i128| u64::try_from(nanos.div_euclid(MILLISECOND)).unwrap_or(0);
@@ -117,7 +117,7 @@ impl Clock {
         self.bounds(at).map(|Bounds { lower, upper }| Duration::from_millis(upper.saturating_sub(lower)))
     }
 
-    /// Whether the time is known less well than answers of the usual speed tell it.
+    /// Whether the time is known less well than answers of the usual speed would tell it.
     pub fn is_wide(&self, at: BootInstant) -> bool {
         self.width(at).is_some_and(|width| width > WIDE)
     }
@@ -147,7 +147,6 @@ impl Clock {
         Some(now.plus(to_count(missing).saturating_add(Duration::from_millis(1))))
     }
 
-    /// Whether all dates of the last `period` agreed.
     pub fn agreed_for(&self, now: BootInstant, period: Duration) -> bool {
         self.contradicted.is_none_or(|contradicted| now.since(contradicted) > period)
     }
@@ -182,7 +181,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// The end of the wait. None if it is over.
+    /// None if the wait is over.
     pub fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
         // The clock may have been wrong when this was written. From now, the wait lasts no longer than it did from
         // then.
@@ -199,9 +198,9 @@ impl Wait {
 /// What is left of a lease until another candidate may have it; zero if it may now.
 ///
 /// `lease` is how long a store keeps it, and `expires_millis` an upper bound of when it ends on the server's clock.
-/// `stood` is how long its record was seen to be unchanged. `wall_millis` is our wall clock, a second witness: it can
-/// only delay a takeover. The hazard: a server whose clock was set forward says the same hour in every answer, and a
-/// candidate that starts then sees no contradiction.
+/// `stood` is how long its record was seen to be unchanged. `wall_millis` is our wall clock, which can only delay a
+/// takeover. It is needed because a server whose clock was set forward shows no contradiction to a candidate that starts
+/// afterwards.
 pub fn left_of_lease(
     clock: &Clock,
     lease: Duration,
@@ -222,7 +221,7 @@ pub fn left_of_lease(
 /// dates, or contradicts itself.
 pub fn renewed_ago(clock: &Clock, lease: Duration, expires_millis: u64, now: BootInstant) -> Option<Duration> {
     let bounds = clock.bounds(now).filter(|_| clock.agreed_for(now, lease))?;
-    // The writer took the latest time that the server's clock could show; the two errors cancel each other out.
+    // The writer took the upper bound as well, so the two errors cancel each other out.
     let written = expires_millis.saturating_sub(millis(lease));
     Some(Duration::from_millis(bounds.upper.saturating_sub(written)))
 }

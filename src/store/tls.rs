@@ -1,7 +1,7 @@
 //! TLS for the stores that open their own sockets: rustls on ring, with one configuration for all of them.
 //!
-//! The hazard: a client that cannot check a server's certificate must not continue without the check. A missing file or
-//! an empty set of authorities is an error that names it, and only `tls_mode` asks for fewer [`Checks`] than all.
+//! The hazard: a client that cannot check a server's certificate must not go on without the check. So a missing file or
+//! an empty set of authorities is an error, and only `tls_mode` asks for fewer [`Checks`] than all.
 //!
 //! A self-signed certificate says of itself that it is an authority, and rustls accepts no authority as a server. libpq
 //! accepts it if the user named that very certificate, and so does this module.
@@ -112,7 +112,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(Trusted { webpki, named }) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
         let checked = match webpki.verify_server_cert(end_entity, intermediates, name, &[], now) {
-            // By then its dates have been checked.
+            // webpki has checked the dates before it says this.
             Err(Error::InvalidCertificate(CertificateError::Other(error)))
                 if error.0.to_string() == CA_AS_SERVER && named.contains(end_entity) =>
             {
@@ -152,9 +152,9 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// What the URL of a store calls what an error of TLS is about.
+/// How a store's URL says what a TLS error is about.
 pub struct Words {
-    /// With this the name of the host is not checked, such as `sslmode=verify-ca`.
+    /// What switches off the check of the host's name, such as `sslmode=verify-ca`.
     pub any_name: Option<&'static str>,
     /// The authorities, such as `ca=FILE`.
     pub ca: &'static str,
@@ -162,7 +162,6 @@ pub struct Words {
     pub own: &'static str,
 }
 
-/// Of the stores whose URLs name the files simply.
 pub const BY_FILES: Words = Words { any_name: None, ca: "ca=FILE", own: "cert=FILE and key=FILE" };
 
 impl Words {

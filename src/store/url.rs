@@ -1,7 +1,7 @@
 //! Reads the URLs of stores on a network: `SCHEME://[USER[:PASSWORD]@]HOST[:PORT][,HOST...][/PATH][?OPTIONS]`.
 //!
-//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats more of a URL
-//! than its scheme, the names of options, and the parts that were shown to be harmless. A [`Secret`] does not print.
+//! The hazard: a URL may hold a password, and messages show what a user mistyped. So a message repeats only the scheme,
+//! the names of options, and parts that were shown to be harmless. A [`Secret`] does not print.
 
 use crate::text;
 use percent_encoding::percent_decode_str;
@@ -49,7 +49,7 @@ impl Host {
     }
 }
 
-/// It does not depend on their order.
+/// For identities, which must not depend on the order of hosts.
 pub fn sorted(hosts: impl Iterator<Item = String>) -> String {
     hosts.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
 }
@@ -91,8 +91,8 @@ impl<'a> StoreUrl<'a> {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // The user probably has a password with a '/' in it, which was not encoded. Behind the host it is not read as a
-        // password, but as a host or a path, and would be printed.
+        // The user probably has a password with a '/' in it, which was not encoded. It would be taken for a host and a
+        // path, and printed.
         if path.contains('@') {
             return Err(format!(
                 "{scheme}:// has an '@' after a '/': write %2F for a '/' in a password, and %40 for an '@' in a path"
@@ -118,7 +118,7 @@ impl<'a> StoreUrl<'a> {
         } else {
             hosts.split(',').map(|host| read_host(scheme, host)).collect::<Result<_, _>>()?
         };
-        // Two slashes are probably a slip, and another name is another election. In a file's path they are as one.
+        // Two slashes are probably a typing error, and would name another election. In a file's path they are as one.
         let is_of_a_file = scheme == "redis+unix";
         if !is_of_a_file && (path.starts_with('/') || path.contains("//")) {
             return Err(format!(

@@ -314,9 +314,8 @@ pub type EachSeen<'a> = dyn FnMut(usize, Found) -> ControlFlow<()> + Send + 'a;
 /// future. Each answers or fails within the bound given to [`Location::open`](crate::store::Location::open)
 /// (`store::within`).
 ///
-/// Each answer that says what time it is teaches the [`Clock`](crate::store::Clock) of [`ServerTime`]: `sample_millis`,
-/// or `sample` of a `Date`. Nothing else does, and until then our wall clock is believed. That clock teaches it where the
-/// store is a file of this host.
+/// Each answer that has the server's time must go into the [`Clock`](crate::store::Clock) of [`ServerTime`] by
+/// `sample_millis`, or by `sample` for a `Date`. Until then our wall clock is believed.
 ///
 /// An error says what the caller may conclude ([`ErrorKind`](crate::store::ErrorKind)): `NotApplied` only where no
 /// request was sent, or the server says that it did nothing. A document that cannot be read is not an error but

@@ -38,7 +38,7 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
             // If an answer since then contradicted what was known of the server's clock, the end may be too early.
             let now = BootInstant::now();
             if known.is_some() {
-                // The bounds that are known after that hold for both, so one more write is enough.
+                // The bounds then cover both clocks, so one more write is enough.
                 again = !again && !documents.clock().agreed_for(now, now.since(sent));
             }
             continue;
